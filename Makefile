@@ -1,0 +1,65 @@
+# make demo    Stateline on real data, in one command (ONCE=1 stops after the answers, PORT=8080 moves the server)
+# make test    the tests (PYTEST_ARGS="-k position" for some of them)
+# make check   lint, formatting, types
+# make bench   the benchmarks (BENCH=name for one)
+# make lock    renew requirements.lock
+# make clean   remove the environment and caches; applications' state (.stateline) stays
+#
+# Each installs what it needs into .venv by itself, again only when requirements.lock or pyproject.toml change.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench lock clean java maven
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+PYTEST_ARGS ?=
+BENCH ?= *
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+demo: $(INSTALLED) java
+	@$(BIN)/stateline demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT))
+
+test: $(INSTALLED) java maven
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(INSTALLED)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+bench: $(INSTALLED) java maven
+	@for file in tests/benchmarks/bench_$(BENCH).py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+lock: $(INSTALLED)
+	@echo "Looking for newer versions …"
+	@$(PIP) install --upgrade --upgrade-strategy eager --editable '.[dev]'
+	@{ sed '/^[^#]/,$$d' requirements.lock; $(BIN)/pip freeze --exclude-editable; } > .venv/lock
+	@mv .venv/lock requirements.lock
+	@touch $(INSTALLED)
+
+clean:
+	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log dist
+	@find service store tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@command -v $(PYTHON) > /dev/null || { echo "Python is missing: install Python 3.11 or newer (Debian: python3 python3-venv)." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) --version): Stateline needs Python 3.11 or newer, so name one, as in make PYTHON=python3.12." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { echo "Python's venv is missing: install it (Debian: python3-venv)." >&2; exit 1; }
+	@echo "Installing Stateline into .venv (once, one to two minutes) …"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(PIP) install --requirement requirements.lock
+	@$(PIP) install --no-deps --editable .
+	@touch $@
+
+java:
+	@{ test -n "$${JAVA_HOME:-}" && test -x "$$JAVA_HOME/bin/java"; } || command -v java > /dev/null || { echo "Java is missing: install Java 17 or newer (Debian: openjdk-17-jre-headless)." >&2; exit 1; }
+
+# Without Maven only the tests against a real broker are left out; in CI they must run.
+maven:
+	@command -v mvn > /dev/null || { echo "Maven is missing, so there is no Kafka broker to test against: install it (Debian: maven)." >&2; test -z "$${CI:-}"; }

@@ -1,0 +1,205 @@
+"""The commit notice: a small mapped file per store partition that tells readers in other processes what is
+new.
+
+Layout: u64 slots in the machine's byte order (the file never leaves its machine). On disk: never change.
+
+    0 magic "STLNOTE1"    3 committed_at_ms    6 state (StoreState)
+    1 generation          4 staged_records     7 restore_remaining
+    2 commit_number       5 staged_bytes
+
+- **generation** changes at each opening by an owner and at each wipe; 0 means that there is no database now.
+  A reader that sees another one than it opened opens anew.
+- **commit_number** grows by one per commit. It is published after the RocksDB batch that it names was
+  written, so a reader that sees it can demand it.
+
+Each slot is written by one aligned 8-byte store (`memoryview.cast("Q")`), which no reader sees by halves.
+Slots are not written together, and that cannot mislead: a reader demands the number that it saw from the
+database's own row (`secondary.py`), opens anew when the generation is another, and the rest are figures for
+display.
+
+The file is never replaced, truncated or unlinked once it is valid, because readers keep it mapped. Only
+deleting the task does that, after generation 0 was written: a reader that sees 0 looks the path up again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import mmap
+import os
+import secrets
+import struct
+from pathlib import Path
+
+from stateline_store.errors import NotPresentError, RetryLaterError
+
+_MAGIC = int.from_bytes(b"STLNOTE1", "big")  # on disk: never change
+_SLOTS = 8
+_SIZE = _SLOTS * 8
+_GENERATION, _NUMBER, _COMMITTED_AT, _STAGED_RECORDS, _STAGED_BYTES, _STATE, _REMAINING = range(1, _SLOTS)
+
+
+class StoreState(enum.IntEnum):
+    """What a store partition is doing, as its owner last published it. In the notice: never renumber."""
+
+    CLOSED = 0
+    RESTORING = 1
+    ACTIVE = 2
+    STANDBY = 3
+
+
+class NoticeView:
+    """A reader's view of a notice. Every attribute is read from the mapping when asked for: a few
+    nanoseconds.
+    """
+
+    __slots__ = ("_mapping", "path", "slots")
+
+    def __init__(self, path: Path) -> None:
+        """Map the notice. Raises `NotPresentError` when no owner has created it yet."""
+        self.path = path
+        mapping = _map(path, mmap.PROT_READ)
+        if mapping is None:
+            raise NotPresentError(f"{path} does not exist yet: no owner has opened this store here. Ask again.")
+        self._mapping = mapping
+        self.slots = memoryview(mapping).cast("Q")
+
+    @property
+    def generation(self) -> int:
+        """Which opening of which database this is; 0 when there is none."""
+        return self.slots[_GENERATION]
+
+    @property
+    def commit_number(self) -> int:
+        """The newest commit, 0 before the first."""
+        return self.slots[_NUMBER]
+
+    @property
+    def committed_at_ms(self) -> int:
+        """When that commit was made, in milliseconds since the epoch; 0 before the first."""
+        return self.slots[_COMMITTED_AT]
+
+    @property
+    def staged_records(self) -> int:
+        """How many records were staged when the owner last said so."""
+        return self.slots[_STAGED_RECORDS]
+
+    @property
+    def staged_bytes(self) -> int:
+        """About how many bytes were staged when the owner last said so."""
+        return self.slots[_STAGED_BYTES]
+
+    @property
+    def state(self) -> StoreState:
+        """What the owner is doing with the store. A killed owner cannot say that it is gone: see its lock."""
+        return StoreState(self.slots[_STATE])
+
+    @property
+    def restore_remaining(self) -> int:
+        """How many records a restore still has to apply, as far as known."""
+        return self.slots[_REMAINING]
+
+    def look_again(self) -> None:
+        """Map what the path names now: after generation 0 it can be another file.
+
+        Raises `NotPresentError` when there is none; the old mapping stays then.
+        """
+        fresh = NoticeView(self.path)
+        self.close()
+        self._mapping, self.slots = fresh._mapping, fresh.slots
+
+    def close(self) -> None:
+        """Unmap; a second call does nothing."""
+        self.slots.release()
+        self._mapping.close()
+
+
+class CommitNotice:
+    """The owner's side. One owner at a time (the task's lock sees to that). Not thread-safe."""
+
+    __slots__ = ("_mapping", "_slots", "path")
+
+    def __init__(self, path: Path) -> None:
+        """Map the notice, creating it when there is none. Its values stay as the last owner left them.
+
+        Raises `RetryLaterError` when the file system refuses.
+        """
+        self.path = path
+        try:
+            mapping = _map(path, mmap.PROT_READ | mmap.PROT_WRITE)
+            if mapping is None:
+                _create(path)
+                mapping = _map(path, mmap.PROT_READ | mmap.PROT_WRITE)
+        except OSError as error:
+            raise RetryLaterError(f"{path} cannot be written: {error.strerror}. Make it writable.") from error
+        if mapping is None:
+            raise RetryLaterError(f"{path} vanished while it was being created: another process deletes here.")
+        self._mapping = mapping
+        self._slots = memoryview(mapping).cast("Q")
+
+    def open(self, commit_number: int, committed_at_ms: int) -> None:
+        """A database was opened whose newest commit is this one: readers open anew.
+
+        The generation goes last, so that whoever sees it also finds the number of its database.
+        """
+        self._slots[_STAGED_RECORDS] = self._slots[_STAGED_BYTES] = self._slots[_REMAINING] = 0
+        self._slots[_COMMITTED_AT] = committed_at_ms
+        self._slots[_NUMBER] = commit_number
+        # Random, not counted up: a notice that was deleted and made anew must not repeat an old one.
+        self._slots[_GENERATION] = secrets.randbits(63) | 1
+
+    def publish(self, commit_number: int, committed_at_ms: int) -> None:
+        """A commit was written: call only after the database has it. Nothing is staged any more."""
+        slots = self._slots
+        slots[_STAGED_RECORDS] = slots[_STAGED_BYTES] = 0
+        slots[_COMMITTED_AT] = committed_at_ms
+        slots[_NUMBER] = commit_number
+
+    def publish_staged(self, records: int, size_bytes: int) -> None:
+        """So much is staged now."""
+        self._slots[_STAGED_RECORDS] = records
+        self._slots[_STAGED_BYTES] = size_bytes
+
+    def publish_state(self, state: StoreState, restore_remaining: int = 0) -> None:
+        """The owner is doing this now."""
+        self._slots[_REMAINING] = restore_remaining
+        self._slots[_STATE] = state
+
+    def withdraw(self) -> None:
+        """There is no database any more (generation 0): call before its files are deleted. Then unmaps."""
+        self._slots[_GENERATION] = 0
+        self._slots[_STATE] = StoreState.CLOSED
+        self.close()
+
+    def close(self) -> None:
+        """Unmap; a second call does nothing."""
+        self._slots.release()
+        self._mapping.close()
+
+
+def _map(path: Path, protection: int) -> mmap.mmap | None:
+    """The mapping of a valid notice; None when there is none. Raises OSError when it cannot be opened."""
+    try:
+        fd = os.open(path, (os.O_RDWR if protection & mmap.PROT_WRITE else os.O_RDONLY) | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if os.pread(fd, 8, 0) != struct.pack("=Q", _MAGIC) or os.fstat(fd).st_size != _SIZE:
+            return None  # emptied by a power cut: no reader can have mapped it, the owner makes it anew
+        return mmap.mmap(fd, _SIZE, mmap.MAP_SHARED, protection)
+    finally:
+        os.close(fd)
+
+
+def _create(path: Path) -> None:
+    """Make a valid notice in one step, so that no reader maps half a one."""
+    draft = path.with_name(f"{path.name}.tmp")
+    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        os.write(fd, struct.pack(f"={_SLOTS}Q", _MAGIC, *[0] * (_SLOTS - 1)))
+        os.fsync(fd)
+        os.rename(draft, path)
+    finally:
+        os.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft)

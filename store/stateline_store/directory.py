@@ -1,0 +1,146 @@
+"""The state directory: where a task's stores live, and who owns a task.
+
+    <state.dir>/<application.id>/                  0o750
+        <task>/                                    <subtopology>_<partition>, 0o750
+            .lock                                  flock of the task's owner; holds its pid as text
+            rocksdb/<store>/                       a plain store (v1)
+            rocksdb/<store>-v2/                    a timestamped store (KIP-258)
+            <store>.notice, <store>-v2.notice      commit notices
+
+On disk: never change these names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from pathlib import Path
+
+from stateline_store.commit_notice import CommitNotice
+from stateline_store.errors import InvalidArgumentError, LockedError, RetryLaterError
+
+DIRECTORY_MODE = 0o750  # Kafka Streams' rwxr-x---
+_TASK_ID = re.compile(r"\d+_\d+")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def directory_name(store_name: str, *, timestamped: bool) -> str:
+    """The store's name on disk: the two formats never share a directory."""
+    return f"{store_name}-v2" if timestamped else store_name
+
+
+def store_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
+    """The store's database, below its task's directory."""
+    return task / "rocksdb" / directory_name(store_name, timestamped=timestamped)
+
+
+def notice_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
+    """The store's commit notice, below its task's directory."""
+    return task / f"{directory_name(store_name, timestamped=timestamped)}.notice"
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents, 0o750 each. One that exists is left as it is.
+
+    Raises `RetryLaterError` naming the path when the file system refuses (read-only, full, no permission).
+    """
+    try:
+        for folder in reversed([path, *path.parents]):
+            if not folder.exists():
+                folder.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        if not path.is_dir():
+            raise InvalidArgumentError(f"{path} is not a directory: move it away, or set another state.dir.")
+    except OSError as error:
+        raise RetryLaterError(
+            f"{path} cannot be created: {error.strerror}. Make it writable, or set another state.dir."
+        ) from error
+
+
+class TaskLock:
+    """The ownership of one task's directory, held until `release` or the end of the process, however it ends.
+
+    A second lock in the same process conflicts as well. Not inherited by programs that this process starts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock. Raises `LockedError` naming the path and the pid of its holder."""
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise RetryLaterError(f"{path} cannot be opened: {error.strerror}. Make it writable.") from error
+        try:
+            # flock belongs to the open file, so that a second open of this very process conflicts too (fcntl
+            # locks belong to the process: any close of the file would drop them).
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._fd, 20, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._fd)
+            raise LockedError(
+                f"{path} is held by process {holder}: one process owns a task at a time. Stop it, or wait."
+            ) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the task up; a second call does nothing. The file stays: removing it would let two owners
+        in.
+        """
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class StateDirectory:
+    """The paths of one application below `state_dir`. Only `lock_task` and `delete_task` need any care."""
+
+    def __init__(self, state_dir: Path, application_id: str) -> None:
+        """Creates the application's directory. Raises `RetryLaterError` when it cannot be created."""
+        if not _NAME.fullmatch(application_id) or application_id in (".", ".."):
+            raise InvalidArgumentError(
+                f"{application_id!r} is not an application.id: letters, digits, '.', '_' and '-' make one."
+            )
+        self.application = state_dir / application_id
+        make_directory(self.application)
+
+    def task(self, task_id: str) -> Path:
+        """The directory of a task; it need not exist. Raises `InvalidArgumentError` for another form of
+        id.
+        """
+        if not _TASK_ID.fullmatch(task_id):
+            raise InvalidArgumentError(f"{task_id!r} is not a task id: <subtopology>_<partition>, such as 0_3.")
+        return self.application / task_id
+
+    def store(self, task_id: str, store_name: str, *, timestamped: bool) -> Path:
+        """Where this store's database is, or would be."""
+        return store_path(self.task(task_id), store_name, timestamped=timestamped)
+
+    def notice(self, task_id: str, store_name: str, *, timestamped: bool) -> Path:
+        """Where this store's commit notice is, or would be."""
+        return notice_path(self.task(task_id), store_name, timestamped=timestamped)
+
+    def lock_task(self, task_id: str) -> TaskLock:
+        """Own a task, creating its directory. Raises `LockedError` while another owner lives."""
+        task = self.task(task_id)
+        make_directory(task)
+        return TaskLock(task / ".lock")
+
+    def tasks(self) -> list[str]:
+        """The ids of the tasks that have a directory here, in order of their numbers."""
+        names = (entry.name for entry in self.application.iterdir() if entry.is_dir())
+        return sorted(filter(_TASK_ID.fullmatch, names), key=lambda name: [int(n) for n in name.split("_")])
+
+    def delete_task(self, lock: TaskLock) -> None:
+        """Delete everything of the task whose lock this is but the lock file. Its stores must be closed.
+
+        Readers in other processes are told first, and answer `NotPresentError` from then on.
+        """
+        task = lock.path.parent
+        for notice in task.glob("*.notice"):
+            CommitNotice(notice).withdraw()
+        for entry in task.iterdir():
+            if entry == lock.path:
+                continue
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

@@ -1,0 +1,53 @@
+"""Engine: where a store's committed rows live. Two implementations: `rocksdb_engine` and `memory_engine`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stateline_store.position import Position, TopicPartition
+from stateline_store.scan import KeyRange, StoreIterator
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit says about itself; persisted with its rows in one atomic step.
+
+    `number` counts commits of this database from 1 (0: none yet). `offsets` are the changelog offsets that
+    this commit moved; others stay.
+    """
+
+    number: int = 0
+    committed_at_ms: int = 0
+    position: Position = field(default_factory=Position)
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Committed rows, and the commit that they came with. Not thread-safe: the store's owner uses it.
+
+    Every call after `close` raises `StoreClosedError`.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The committed value, None when there is none."""
+
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+        """The committed rows of this range in key order, as they are now."""
+
+    def write(self, rows: Mapping[bytes, bytes | None], commit: Commit, *, sync: bool = False) -> None:
+        """Write rows (None deletes) and the commit together, or neither.
+
+        Raises `PoisonedError` when it failed; every later call does too, because whether the rows are on disk
+        is open until a reopen.
+        """
+
+    def last_commit(self) -> Commit:
+        """The newest commit, with every changelog offset ever committed and not only those that it moved."""
+
+    def approximate_num_entries(self) -> int:
+        """About how many rows there are."""
+
+    def close(self) -> None:
+        """Release everything; open scans end with `StoreClosedError`. A second call does nothing."""

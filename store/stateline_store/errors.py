@@ -1,0 +1,105 @@
+"""Every error that Stateline raises on purpose, as one tree.
+
+    StatelineError
+    ├── CallerError              the caller's mistake: change the call, a retry cannot help
+    │   ├── InvalidArgumentError     a value that cannot be used (also a ValueError)
+    │   ├── ConfigurationError       a setting that is missing, unknown or out of range
+    │   ├── TopologyError            an application that cannot run as it is declared
+    │   ├── DoesNotExistError        no such store, partition or topic
+    │   ├── UnknownQueryTypeError    this kind of store cannot answer this query
+    │   ├── StoreClosedError         the store was used before `init` or after `close`
+    │   └── RecordError              a record cannot be read or processed (names where it stands)
+    ├── RetryLaterError          nothing is wrong with the call: the same call can succeed later
+    │   ├── NotUpToBoundError        the state is still behind the position bound
+    │   ├── NotPresentError          the partition is not here or its owner cannot be reached
+    │   ├── NotActiveError           an active copy was required, and this one is not
+    │   ├── NotReadyError            starting or shutting down
+    │   ├── LockedError              a directory that another live process owns
+    │   ├── LogUnavailableError      the broker or the log file does not answer
+    │   ├── FencedError              another producer or member took over this identity
+    │   ├── InDoubtError             a transaction's outcome is unknown: settle it, then go on
+    │   └── PoisonedError            a commit failed half way: reopen the store, then go on
+    └── DamagedDataError         what is on disk cannot be trusted; the message says how to rebuild it
+
+The server maps this tree to HTTP in one table (`stateline.server.problems`).
+"""
+
+
+class StatelineError(Exception):
+    """Root of every deliberate error."""
+
+
+class CallerError(StatelineError):
+    """The caller's mistake: a retry of the same call cannot succeed."""
+
+
+class InvalidArgumentError(CallerError, ValueError):
+    """A value that cannot be used; the message shows it and says what is accepted."""
+
+
+class ConfigurationError(CallerError):
+    """A setting that is missing, unknown or out of range; the message names it and its allowed values."""
+
+
+class TopologyError(CallerError):
+    """An application that cannot run as declared: a missing topic, two stores of one name, and so on."""
+
+
+class DoesNotExistError(CallerError):
+    """No such store, partition or topic."""
+
+
+class UnknownQueryTypeError(CallerError):
+    """This kind of store cannot answer this query."""
+
+
+class StoreClosedError(CallerError):
+    """The store was used before `init` or after `close`."""
+
+
+class RecordError(CallerError):
+    """A record that cannot be read or processed; the message names topic, partition, offset and key."""
+
+
+class RetryLaterError(StatelineError):
+    """Nothing is wrong with the call; it can succeed later."""
+
+
+class NotUpToBoundError(RetryLaterError):
+    """The state is still behind the requested position bound."""
+
+
+class NotPresentError(RetryLaterError):
+    """The partition is not on this instance, or the process that owns it cannot be reached."""
+
+
+class NotActiveError(RetryLaterError):
+    """An active copy was required, and this one is a standby or still restoring."""
+
+
+class NotReadyError(RetryLaterError):
+    """The service is starting or shutting down."""
+
+
+class LockedError(RetryLaterError):
+    """Another live process owns this directory."""
+
+
+class LogUnavailableError(RetryLaterError):
+    """The broker or the embedded log does not answer."""
+
+
+class FencedError(RetryLaterError):
+    """A newer producer or group member took over this identity: stop, or start anew."""
+
+
+class InDoubtError(RetryLaterError):
+    """A transaction may or may not have been committed: settle it before anything else is written."""
+
+
+class PoisonedError(RetryLaterError):
+    """A commit failed half way; the store refuses everything until it is reopened."""
+
+
+class DamagedDataError(StatelineError):
+    """Data on disk that cannot be trusted; the message names it and says how to rebuild it."""

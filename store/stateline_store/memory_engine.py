@@ -1,0 +1,59 @@
+"""MemoryEngine: committed rows in this process's memory; gone when closed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+
+from stateline_store.engine import Commit
+from stateline_store.errors import StoreClosedError
+from stateline_store.scan import KeyRange, Scan, StoreIterator
+from stateline_store.sorted_map import MaybeRow, SortedMap
+
+
+class MemoryEngine:
+    """An `Engine` over a SortedMap."""
+
+    def __init__(self) -> None:
+        self._map: SortedMap | None = SortedMap()
+        self._commit = Commit()
+        self._scans: weakref.WeakSet[StoreIterator] = weakref.WeakSet()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._open().rows.get(key)
+
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+        scan = Scan(_present(self._open().scan(keys, reverse=reverse)))
+        self._scans.add(scan)
+        return scan
+
+    def write(self, rows: Mapping[bytes, bytes | None], commit: Commit, *, sync: bool = False) -> None:
+        del sync  # memory has nothing to sync
+        data = self._open()
+        data.update({key: value for key, value in rows.items() if value is not None})
+        data.remove(key for key, value in rows.items() if value is None)
+        self._commit = replace(commit, offsets={**self._commit.offsets, **commit.offsets})
+
+    def last_commit(self) -> Commit:
+        return self._commit
+
+    def approximate_num_entries(self) -> int:
+        return len(self._open().rows)
+
+    def close(self) -> None:
+        self._map = None
+        for scan in list(self._scans):
+            scan.cut_off()
+
+    def _open(self) -> SortedMap:
+        if self._map is None:
+            raise StoreClosedError("This memory store is closed: call init first.")
+        return self._map
+
+
+def _present(rows: Scan[MaybeRow]) -> Generator[tuple[bytes, bytes], None, None]:
+    with rows:
+        for key, value in rows:
+            if value is not None:  # always so: removed rows leave the map
+                yield key, value

@@ -1,0 +1,103 @@
+"""Readers: one read interface for every isolation level, in the owner's process and in others.
+
+Rows are the raw stored bytes: a timestamped store's are ``timestamp:i64 BE ‖ value``. A reader never writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from stateline_store.engine import Engine
+from stateline_store.position import Position
+from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.state_store import IsolationLevel
+from stateline_store.transaction_buffer import TransactionBuffer
+
+
+class Reader(Protocol):
+    """What a query may do with a store. Not thread-safe; an answer and `position` agree when no write, commit
+    or refresh happens in between.
+
+    Every call may raise `StoreClosedError`, `PoisonedError` or, in another process, `RetryLaterError`.
+    """
+
+    @property
+    def isolation_level(self) -> IsolationLevel:
+        """What this reader sees."""
+
+    @property
+    def position(self) -> Position:
+        """How far into its input the state that this reader sees has come."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, None when there is none."""
+
+    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
+        """The rows from `lower` to `upper`, both included, None open; a snapshot made now.
+
+        `lower` above `upper` gives none and logs a warning.
+        """
+
+    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
+        """The rows whose key begins with `prefix`; a snapshot made now."""
+
+    def approximate_num_entries(self) -> int:
+        """About how many rows there are; staged ones may count twice."""
+
+
+class CommittedReader:
+    """Sees what was committed, and nothing that is staged. In the owner's process and thread."""
+
+    isolation_level = IsolationLevel.READ_COMMITTED
+
+    def __init__(self, engine: Engine, position: Callable[[], Position]) -> None:
+        self._engine = engine
+        self._position = position
+
+    @property
+    def position(self) -> Position:
+        return self._position()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._engine.get(key)
+
+    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
+        return self._engine.scan(KeyRange.between(lower, upper), reverse=reverse)
+
+    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
+        return self._engine.scan(KeyRange.prefixed(prefix), reverse=reverse)
+
+    def approximate_num_entries(self) -> int:
+        return self._engine.approximate_num_entries()
+
+
+class UncommittedReader:
+    """Sees what is staged over what was committed. In the owner's process and thread."""
+
+    isolation_level = IsolationLevel.READ_UNCOMMITTED
+
+    def __init__(self, engine: Engine, buffer: TransactionBuffer, position: Callable[[], Position]) -> None:
+        self._engine = engine
+        self._buffer = buffer
+        self._position = position
+
+    @property
+    def position(self) -> Position:
+        return self._position()
+
+    def get(self, key: bytes) -> bytes | None:
+        staged = self._buffer.rows
+        return staged[key] if key in staged else self._engine.get(key)
+
+    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
+        return self._scan(KeyRange.between(lower, upper), reverse)
+
+    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
+        return self._scan(KeyRange.prefixed(prefix), reverse)
+
+    def approximate_num_entries(self) -> int:
+        return self._engine.approximate_num_entries() + len(self._buffer)
+
+    def _scan(self, keys: KeyRange, reverse: bool) -> StoreIterator:
+        return self._buffer.merge_over(self._engine.scan(keys, reverse=reverse), keys, reverse=reverse)

@@ -1,0 +1,105 @@
+"""How Stateline sets RocksDB up: the memory that one process may use, and what durability rests on.
+
+Memory: one block cache and one write-buffer budget are shared by every store that the process opens, so that
+native memory does not grow with stores × partitions. Index and filter blocks live in the cache too.
+
+Fork: RocksDB's background threads do not survive `fork()`: a child that was forked after a database was
+opened hangs at its first flush. Start processes with spawn.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    WriteBufferManager,
+)
+
+_MIB = 1024 * 1024
+BLOCK_CACHE_BYTES = 64 * _MIB
+# Flushes start when all memtables of the process together reach this, whichever store they belong to.
+WRITE_BUFFERS_BYTES = 96 * _MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What tests make small in order to see flushes and compactions. Bytes.
+
+    The default memtable holds about two seconds of full load: larger ones mean fewer, larger files, but also
+    a longer replay after a crash and more memory in every reader, which keeps a copy.
+    """
+
+    write_buffer_bytes: int = 16 * _MIB
+    level_base_bytes: int = 128 * _MIB
+
+
+DEFAULT_TUNING = Tuning()
+
+
+@functools.cache
+def _shared() -> tuple[Cache, WriteBufferManager]:
+    cache = Cache(BLOCK_CACHE_BYTES)
+    # allow_stall False: over budget it flushes earlier, it never blocks the writer.
+    return cache, WriteBufferManager(WRITE_BUFFERS_BYTES, False)
+
+
+def block_cache() -> Cache:
+    """The block cache that every store of this process shares."""
+    return _shared()[0]
+
+
+def primary_options(tuning: Tuning) -> Options:
+    """Options of the owner's database, and of each of its column families."""
+    options = _common()
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    # Both column families reach the disk at one cut, so that a reader that finds the WAL purged between its
+    # reading the manifest and the WAL still sees data and offsets of the same commit.
+    options.set_atomic_flush(True)
+    # After a power cut the log is replayed up to its first hole: commits in order, none by halves.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_write_buffer_size(tuning.write_buffer_bytes)
+    options.set_write_buffer_manager(_shared()[1])
+    options.set_max_bytes_for_level_base(tuning.level_base_bytes)
+    options.set_max_background_jobs(2)
+    return options
+
+
+def secondary_options() -> Options:
+    """Options of a reader's database, and of each of its column families.
+
+    Files must stay open (`max_open_files` is -1), or a compaction of the primary pulls them from under it.
+    """
+    return _common()
+
+
+def _common() -> Options:
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(_tables())
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_max_open_files(-1)
+    options.set_paranoid_checks(True)
+    options.set_is_fd_close_on_exec(True)
+    options.set_keep_log_file_num(2)  # the info LOG, not data: RocksDB keeps 1000 of any size by default
+    options.set_max_log_file_size(_MIB)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_manifest_preallocation_size(64 * 1024)
+    return options
+
+
+def _tables() -> BlockBasedOptions:
+    tables = BlockBasedOptions()
+    tables.set_block_cache(block_cache())
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    tables.set_bloom_filter(10, False)  # 10 bits per key: 1 % false positives
+    tables.set_block_size(8 * 1024)
+    tables.set_format_version(5)
+    return tables

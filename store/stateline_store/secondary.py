@@ -1,0 +1,274 @@
+"""SecondaryReader: committed reads in another process than the owner's, through a RocksDB secondary.
+
+A secondary follows the owner's manifest and write-ahead log when told to (`refresh`), and stands still in
+between. What RocksDB does not promise is checked here, so that an answer is right or is an error that says to
+ask again:
+
+1. The notice's commit number, read before a catch-up, is demanded from the database's own row after it.
+2. No catch-up goes across the flush of a log whose end was not read before: RocksDB can leave the flushed rows hidden
+   behind older ones that it had replayed (facebook/rocksdb issues 14444, 15051), or miss the end of a log that was
+   deleted after it read the manifest; each for one column family alone, so that the commit number looks right. The
+   newest log at the start of the last refresh is the only one whose end can be unread. If it is gone, or if there are
+   newer logs and the manifest has changed, this opens anew, with empty memory. The check is made after the catch-up
+   as well as before it. Flushes are recorded in the manifest before their logs are deleted, and logs go in order.
+3. An opening during which the manifest changed is not used: table files can have gone in between, and RocksDB then
+   shows an older state without a word.
+4. A changed generation (reopened, wiped, rebuilt) opens anew. Generation 0 means that there is no database.
+5. An error is answered by one more catch-up, then by opening anew, then by `RetryLaterError`.
+
+An opening takes about a millisecond, and more when it has a long log to replay; one comes with most flushes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from rocksdict import AccessType, Rdict
+
+from stateline_store.commit_notice import NoticeView
+from stateline_store.engine import Commit
+from stateline_store.errors import NotPresentError, RetryLaterError, StatelineError, StoreClosedError
+from stateline_store.position import Position
+from stateline_store.rocksdb_engine import OFFSETS_FAMILY, estimated_rows, read_commit, scan_rows
+from stateline_store.rocksdb_errors import translated
+from stateline_store.rocksdb_options import secondary_options
+from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.state_store import IsolationLevel
+
+_ATTEMPTS = 5  # openings before giving up: each fails only when a flush ends within its few milliseconds
+
+
+class _Files(NamedTuple):
+    """What the owner's files looked like at one moment: the manifest's name and size, and the numbers of the logs."""
+
+    manifest: tuple[str, int]
+    logs: frozenset[int]
+
+    @classmethod
+    def of(cls, directory: Path) -> _Files:
+        """As they are now. Raises `NotPresentError` when there is no database, or not yet."""
+        try:
+            name = (directory / "CURRENT").read_text().strip()
+            size = os.stat(directory / name).st_size
+            logs = frozenset(int(entry[:-4]) for entry in os.listdir(directory) if entry.endswith(".log"))
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise NotPresentError(f"{directory} holds no database now: {error}. Ask again.") from error
+        return cls((name, size), logs)
+
+    def lead_to(self, now: _Files) -> bool:
+        """Whether the log whose end may be unread has not been flushed since (rule 2)."""
+        newest = max(self.logs, default=0)
+        return newest in now.logs and (newest == max(now.logs) or self.manifest == now.manifest)
+
+
+class _Secondary:
+    """One opening of a secondary. Each has a scratch folder of its own, because an open scan may outlive
+    it.
+    """
+
+    def __init__(self, directory: Path, scratch: Path, generation: int) -> None:
+        self.directory = directory
+        self.generation = generation
+        self.failed = False
+        self._files = _Files.of(directory)
+        self.scratch = Path(tempfile.mkdtemp(prefix="secondary-", dir=scratch))
+        try:
+            self.db = Rdict(
+                str(directory),
+                secondary_options(),
+                column_families={"default": secondary_options(), OFFSETS_FAMILY: secondary_options()},
+                access_type=AccessType.secondary(str(self.scratch)),
+            )
+            self._offsets = self.db.get_column_family(OFFSETS_FAMILY)
+            if _Files.of(directory).manifest != self._files.manifest:
+                raise RetryLaterError(f"{directory} was flushed or compacted while it was being opened.")
+            self.commit: Commit = read_commit(self._offsets, directory)
+        except Exception as error:
+            self.close()
+            raise translated(error, directory) from error
+
+    @property
+    def can_catch_up(self) -> bool:
+        """Whether a catch-up can be trusted (rule 2), and none has failed twice."""
+        return not self.failed and self._files.lead_to(_Files.of(self.directory))
+
+    def catch_up(self, *, last_chance: bool) -> None:
+        """Follow the owner. After an error it may be tried once more, and with `failed` set no more."""
+        self.failed = last_chance
+        before = _Files.of(self.directory)
+        try:
+            self.db.try_catch_up_with_primary()
+            if not self._files.lead_to(_Files.of(self.directory)):
+                raise RetryLaterError(f"{self.directory} was flushed while it was being read.")
+            self.commit = read_commit(self._offsets, self.directory)
+        except Exception as error:
+            raise translated(error, self.directory) from error
+        # From before the catch-up: a log that appeared during it may not have been read, nor the end of the last one.
+        self._files = before
+
+    def close(self) -> None:
+        """Let go of the database; scans that are open keep what they pinned."""
+        if hasattr(self, "_offsets"):
+            self._offsets.close()
+        if hasattr(self, "db"):
+            self.db.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)  # scratch: a leftover is only a few kilobytes
+
+
+class SecondaryReader:
+    """A `Reader` of committed state in another process. Between two `refresh` calls data and position do not
+    move.
+
+    Not thread-safe. Never answers wrong or empty for lack of data: it raises `RetryLaterError` instead.
+    """
+
+    isolation_level = IsolationLevel.READ_COMMITTED
+
+    def __init__(self, store_directory: Path, notice_path: Path, scratch_directory: Path) -> None:
+        """Open the store as its owner last committed it.
+
+        `scratch_directory` is created if need be; what is put there is removed at `close`. Raises
+        `NotPresentError` when no owner has opened the store here (or it was wiped).
+        """
+        self._directory = store_directory
+        self._scratch = scratch_directory
+        self._secondary: _Secondary | None = None
+        self._closed = False
+        self.notice = NoticeView(notice_path)
+        try:
+            scratch_directory.mkdir(parents=True, exist_ok=True)
+            self._generation = self._number = 0
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def position(self) -> Position:
+        """The committed Position as of the last refresh."""
+        return self._open().commit.position
+
+    @property
+    def commit_number(self) -> int:
+        """The commit that is read, as of the last refresh."""
+        return self._open().commit.number
+
+    def refresh(self) -> None:
+        """Reflect at least the newest commit announced when this was called; costs nothing when there is
+        none.
+
+        Raises `NotPresentError` when the store was wiped or deleted, `RetryLaterError` when the owner changed
+        it faster than it could be read: nothing can be read then until a refresh succeeds.
+        """
+        slots = self.notice.slots
+        if slots[1] == self._generation and slots[2] <= self._number and self._secondary is not None:
+            return
+        self._follow()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The committed value as of the last refresh, None when there is none."""
+        secondary = self._open()
+        try:
+            value: bytes | None = secondary.db.get(key)
+        except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
+            return self._get_anew(key, translated(error, self._directory))
+        return value
+
+    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
+        """As `Reader.range`. The scan keeps what it saw, across refreshes and even across `close`."""
+        return scan_rows(self._open().db, KeyRange.between(lower, upper), self._directory, reverse=reverse)
+
+    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
+        """As `Reader.prefix_scan`; the scan keeps what it saw."""
+        return scan_rows(self._open().db, KeyRange.prefixed(prefix), self._directory, reverse=reverse)
+
+    def approximate_num_entries(self) -> int:
+        """About how many rows there are."""
+        return estimated_rows(self._open().db, self._directory)
+
+    def close(self) -> None:
+        """Release everything, the scratch files included; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._drop()
+        self.notice.close()
+        with contextlib.suppress(OSError):  # not empty: another reader uses it as well
+            self._scratch.rmdir()
+
+    def _open(self) -> _Secondary:
+        if self._secondary is None:
+            if self._closed:
+                raise StoreClosedError(f"This reader of {self._directory} is closed: make a new one.")
+            raise NotPresentError(f"{self._directory} could not be read at the last refresh: refresh again.")
+        return self._secondary
+
+    def _follow(self) -> None:
+        """Catch up, or open anew, until what is read is what the notice speaks of."""
+        if self._closed:
+            raise StoreClosedError(f"This reader of {self._directory} is closed: make a new one.")
+        failure: StatelineError | None = None
+        for _ in range(_ATTEMPTS):
+            generation, wanted = self._announced()
+            try:
+                secondary = self._moved(generation, again=failure is not None)
+            except StatelineError as error:
+                failure = error
+                continue
+            if secondary.commit.number >= wanted and self.notice.generation == generation:
+                self._generation, self._number = generation, secondary.commit.number
+                return
+            failure = RetryLaterError(
+                f"{self._directory} shows commit {secondary.commit.number}, but {wanted} is announced."
+            )
+        # Half moved, data and position could disagree: nothing is answered until a refresh has succeeded.
+        self._drop()
+        if isinstance(failure, NotPresentError):
+            raise failure
+        raise RetryLaterError(f"{self._directory} cannot be read just now: {failure} Ask again.") from failure
+
+    def _moved(self, generation: int, *, again: bool) -> _Secondary:
+        """A secondary of this generation that has just been moved on; `again`: a first try has failed."""
+        secondary = self._secondary
+        if secondary is not None and secondary.generation == generation and secondary.can_catch_up:
+            secondary.catch_up(last_chance=again)
+            return secondary
+        self._drop()
+        self._secondary = _Secondary(self._directory, self._scratch, generation)
+        return self._secondary
+
+    def _announced(self) -> tuple[int, int]:
+        """Generation and commit number of the notice, looked up by its path again when it was withdrawn."""
+        if self.notice.generation == 0:
+            self._drop()
+            self.notice.look_again()
+        if self.notice.generation == 0:
+            raise NotPresentError(f"{self._directory} holds no store now: its owner has yet to open it. Ask again.")
+        return self.notice.generation, self.notice.commit_number
+
+    def _get_anew(self, key: bytes, error: Exception) -> bytes | None:
+        """A read failed, for example because a file is gone: read from a new opening, if that is of the
+        same commit.
+        """
+        if not isinstance(error, StatelineError):
+            raise error
+        number = self._open().commit.number
+        self._drop()
+        self.refresh()
+        if self._number != number:
+            raise RetryLaterError(f"{self._directory} moved on while it was read: ask again.") from error
+        try:
+            value: bytes | None = self._open().db.get(key)
+        except Exception as second:
+            raise translated(second, self._directory) from second
+        return value
+
+    def _drop(self) -> None:
+        secondary, self._secondary = self._secondary, None
+        if secondary is not None:
+            secondary.close()

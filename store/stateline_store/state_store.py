@@ -1,0 +1,112 @@
+"""The StateStore contract (KIP-892): what the runtime asks of every store, the user's own included.
+
+Lifecycle (illegal moves raise `StoreClosedError`):
+
+    created ──init──► open ──close──► closed ──init──► open …
+
+One thread, the owner, writes: it stages records with the store's own `put …`, then calls `commit`. A store
+declares what it can do, and the runtime treats it by what it declares:
+
+| declares                            | the runtime                                                        |
+|-------------------------------------|--------------------------------------------------------------------|
+| `persistent` and `manages_offsets`  | resumes it from `committed_offset`; writes no checkpoint           |
+| `persistent`, not `manages_offsets` | keeps its offsets in the task's `.checkpoint`, written at a commit |
+| not `persistent`                    | restores it from the start of its changelog                        |
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateline_store.position import TopicPartition
+
+
+class IsolationLevel(enum.StrEnum):
+    """What a reader may see: every staged record, or only what was committed (KIP-892)."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContext:
+    """What a store is given when it opens: where it lives and which changelog partition it follows.
+
+    `directory` is the task's directory; a persistent store keeps its files below it. `changelog` is None
+    for a store that is not logged. `sync` asks for an fsync per commit.
+    """
+
+    task_id: str
+    directory: Path
+    changelog: TopicPartition | None = None
+    sync: bool = False
+
+
+class StateStore(ABC):
+    """A store of one task. Not thread-safe: the thread that called `init` owns it."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The store's name, unique in its application."""
+
+    @property
+    @abstractmethod
+    def persistent(self) -> bool:
+        """Whether committed records survive `close` and a crash of the process."""
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether the store can be read and written now."""
+
+    @abstractmethod
+    def init(self, context: StoreContext) -> None:
+        """Open the store for its owner.
+
+        Raises `LockedError` when another process owns the directory, `DamagedDataError` when what is on disk
+        cannot be trusted (the message names the store and says how to rebuild it).
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop what is staged and release every resource. A second call does nothing."""
+
+    def commit(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
+        """Make everything staged since the last commit visible to READ_COMMITTED readers, atomically.
+
+        `changelog_offsets` are of the last record applied, per changelog partition: one for a logged store,
+        several for a global store, none for a store without a changelog. With `manages_offsets` they are
+        persisted in the same atomic step. Only the runtime calls this: a processor asks for a commit of
+        its task. The default flushes, for stores written before KIP-892.
+
+        After an error that leaves the outcome open the store is poisoned (`PoisonedError`) until reopened.
+        """
+        del changelog_offsets
+        self.flush()
+
+    def flush(self) -> None:
+        """Deprecated since KIP-892: `commit` replaces it. Does nothing."""
+        return
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """The last committed changelog offset of this partition.
+
+        None when none was committed, or when the store is not persistent or does not manage its offsets.
+        """
+        del partition
+        return None
+
+    @property
+    def manages_offsets(self) -> bool:
+        """Whether `commit` persists the offsets that it is given. False ignores them."""
+        return False
+
+    @property
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """About how many bytes of memory the next `commit` frees; 0 for a store without transactions."""
+        return 0

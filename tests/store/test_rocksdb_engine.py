@@ -1,0 +1,270 @@
+"""What lies on disk, and what happens when it cannot be read or written."""
+
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import Rdict
+
+from stateline_store import (
+    CallerError,
+    DamagedDataError,
+    IsolationLevel,
+    KeyValueStore,
+    LockedError,
+    NotPresentError,
+    PoisonedError,
+    Position,
+    RetryLaterError,
+    SecondaryReader,
+    StoreContext,
+    TopicPartition,
+)
+from stateline_store.engine import Commit
+from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.rocksdb_options import DEFAULT_TUNING, primary_options
+from stateline_store.scan import EVERY_KEY
+
+CHANGELOG = TopicPartition("my-topic", 3)
+
+
+@pytest.fixture
+def store(context: StoreContext) -> Iterator[KeyValueStore]:
+    store = KeyValueStore("s")
+    store.init(context)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def directory(context: StoreContext) -> Path:
+    return context.directory / "rocksdb" / "s"
+
+
+def test_the_offsets_column_family_holds_the_documented_rows(tmp_path: Path) -> None:
+    engine = RocksDBEngine(tmp_path / "db")
+    position = Position({"in": {3: 5}})
+    engine.write({b"k": b"v"}, Commit(7, 1234, position, {CHANGELOG: -2}))
+    rows = dict(engine._db.get_column_family("offsets").items())
+    assert rows == {
+        b"my-topic-3": struct.pack(">q", -2),
+        b"position": position.encode(),
+        b"format_version": struct.pack(">I", 1),
+        b"commit_number": struct.pack(">Q", 7),
+        b"committed_at": struct.pack(">Q", 1234),
+    }
+    assert dict(engine._db.items()) == {b"k": b"v"}
+    engine.close()
+
+
+def test_a_commit_keeps_the_offsets_that_it_does_not_move(tmp_path: Path) -> None:
+    engine = RocksDBEngine(tmp_path / "db")
+    other = TopicPartition("t", 0)
+    engine.write({}, Commit(1, 1, Position(), {CHANGELOG: 1, other: 5}))
+    engine.write({}, Commit(2, 2, Position(), {CHANGELOG: 2}))
+    assert engine.last_commit().offsets == {CHANGELOG: 2, other: 5}
+    engine.close()
+
+
+def test_a_newer_format_is_refused_by_its_number(store: KeyValueStore, context: StoreContext) -> None:
+    engine = store._engine
+    assert isinstance(engine, RocksDBEngine)
+    engine._offsets[b"format_version"] = struct.pack(">I", 9)
+    del engine
+    store.close()
+    with pytest.raises(CallerError, match=r"format version 9.*up to 1"):
+        store.init(context)
+    assert not store.is_open
+
+
+def test_a_store_open_elsewhere_is_locked(store: KeyValueStore, context: StoreContext) -> None:
+    with pytest.raises(LockedError, match="rocksdb/s"):
+        KeyValueStore("s").init(context)
+    script = (
+        "import sys; from pathlib import Path; from stateline_store import *\n"
+        "try: KeyValueStore('s').init(StoreContext('0_0', Path(sys.argv[1])))\n"
+        "except LockedError: sys.exit(7)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(context.directory)], check=False).returncode == 7
+    store.put(b"k", b"v")
+    store.commit({})
+
+
+class FailingDatabase:
+    """The seam: a database whose next writes fail, everything else goes through."""
+
+    def __init__(self, db: Rdict, message: str) -> None:
+        self._db = db
+        self._message = message
+
+    def write(self, *_: object) -> None:
+        raise Exception(self._message)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._db, name)
+
+
+def test_a_failed_commit_poisons_the_store_until_it_is_reopened(store: KeyValueStore, context: StoreContext) -> None:
+    store.put(b"kept", b"1")
+    store.commit({CHANGELOG: 1})
+    reader, scan = store.reader(IsolationLevel.READ_COMMITTED), store.all()
+    store.put(b"lost", b"1")
+    engine = store._engine
+    assert isinstance(engine, RocksDBEngine)
+    failing: Any = FailingDatabase(engine._db, "IO error: No space left on device: While appending to file")
+    engine._db = failing
+    del failing
+    del engine
+    with pytest.raises(PoisonedError, match="No space left on device"):
+        store.commit({CHANGELOG: 2})
+    for call in (
+        lambda: store.get(b"kept"),
+        lambda: store.put(b"k", b"v"),
+        lambda: store.get(b"lost"),
+        lambda: store.all(),
+        lambda: store.commit({CHANGELOG: 3}),
+        lambda: store.rollback(),
+        lambda: reader.get(b"kept"),
+        lambda: store.position(IsolationLevel.READ_COMMITTED),
+    ):
+        with pytest.raises(PoisonedError):
+            call()
+    with pytest.raises((PoisonedError, CallerError)):
+        list(scan)
+    store.close()
+    store.init(context)
+    assert dict(store.all()) == {b"kept": b"1"}
+    assert store.committed_offset(CHANGELOG) == 1
+
+
+def test_a_real_write_error_poisons_the_store_and_loses_nothing_committed(tmp_path: Path) -> None:
+    # A file size limit is a disk that fills up, without needing one; its signal must be ignored to get the error.
+    script = (
+        "import resource, signal, sys; from pathlib import Path; from stateline_store import *\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "s = KeyValueStore('s'); s.init(StoreContext('0_0', Path(sys.argv[1])))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))\n"
+        "n = 0\n"
+        "try:\n"
+        "    while n < 100:\n"
+        "        s.put(b'%03d' % n, bytes(100_000)); s.commit({}); n += 1\n"
+        "except PoisonedError: print(n)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    committed = int(ran.stdout)
+    store = KeyValueStore("s")
+    store.init(StoreContext("0_0", tmp_path))
+    assert [key for key, _ in store.all()] == [b"%03d" % n for n in range(committed)]
+    assert store.commit_number == committed
+    store.close()
+
+
+def _spoil(pattern: str) -> Callable[[Path], None]:
+    def spoil(directory: Path) -> None:
+        for path in directory.glob(pattern):
+            data = path.read_bytes()
+            path.write_bytes(data[: len(data) // 4] + b"\x55" * (len(data) - len(data) // 4))
+
+    return spoil
+
+
+@pytest.mark.parametrize("pattern", ["MANIFEST-*", "CURRENT", "*.sst"])
+def test_damage_is_named_and_never_wiped(
+    store: KeyValueStore, context: StoreContext, directory: Path, pattern: str
+) -> None:
+    store.put_all((b"%05d" % i, bytes(100)) for i in range(5000))
+    store.commit({})
+    store.close()
+    store.init(context)  # what was in the log is in table files from here on
+    store.close()
+    files = sorted(path.name for path in directory.glob("*.sst"))
+    assert files
+    _spoil(pattern)(directory)
+    with pytest.raises(DamagedDataError, match=r"rocksdb/s is damaged.*delete this directory"):
+        store.init(context)
+    assert sorted(path.name for path in directory.glob("*.sst")) == files
+
+
+def test_damage_in_the_middle_of_a_table_is_never_the_end_of_data(
+    store: KeyValueStore, context: StoreContext, directory: Path
+) -> None:
+    store.put_all((b"%05d" % i, struct.pack(">I", i * 2654435761 % 2**32) * 25) for i in range(50_000))
+    store.commit({})
+    store.close()
+    store.init(context)
+    store.close()
+    table = max(directory.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(table.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 20_000] = bytes(20_000)
+    table.write_bytes(data)
+    store.init(context)
+    with pytest.raises(DamagedDataError):
+        list(store.all())
+    with pytest.raises(DamagedDataError):
+        list(store.all(reverse=True))
+
+
+def test_a_wiped_store_is_empty_and_readers_are_told(
+    store: KeyValueStore, context: StoreContext, directory: Path, tmp_path: Path
+) -> None:
+    store.put(b"k", b"v")
+    store.commit({CHANGELOG: 4})
+    reader = SecondaryReader(directory, context.directory / "s.notice", tmp_path / "scratch")
+    with pytest.raises(CallerError):
+        store.wipe()
+    store.close()
+    store.wipe()
+    assert not directory.exists()
+    with pytest.raises(NotPresentError):
+        reader.refresh()
+    store.init(context)
+    assert list(store.all()) == []
+    assert store.committed_offset(CHANGELOG) is None
+    reader.refresh()
+    assert (reader.get(b"k"), reader.position) == (None, Position())
+    reader.close()
+
+
+def test_a_wipe_mends_a_damaged_store(store: KeyValueStore, context: StoreContext, directory: Path) -> None:
+    store.close()
+    _spoil("MANIFEST-*")(directory)
+    with pytest.raises(DamagedDataError):
+        store.init(context)
+    store.wipe()
+    store.init(context)
+    assert list(store.all()) == []
+
+
+def test_an_unknown_column_family_is_refused(store: KeyValueStore, context: StoreContext) -> None:
+    engine = store._engine
+    assert isinstance(engine, RocksDBEngine)
+    engine._db.create_column_family("future", primary_options(DEFAULT_TUNING)).close()
+    del engine
+    store.close()
+    with pytest.raises(CallerError, match="column families"):
+        store.init(context)
+
+
+def test_a_copy_of_a_live_directory_opens_at_a_commit(store: KeyValueStore, directory: Path, tmp_path: Path) -> None:
+    for n in range(1, 6):
+        store.put_all((b"%02d" % i, bytes((n,))) for i in range(10))
+        store.commit({CHANGELOG: n})
+    shutil.copytree(directory, tmp_path / "copy")
+    engine = RocksDBEngine(tmp_path / "copy")
+    assert {value for _, value in engine.scan(EVERY_KEY)} == {bytes((5,))}
+    assert engine.last_commit().offsets == {CHANGELOG: 5}
+    engine.close()
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "0_0").touch()
+    with pytest.raises((RetryLaterError, CallerError), match="0_0"):
+        KeyValueStore("s").init(StoreContext("0_0", tmp_path / "0_0"))
