@@ -1,0 +1,215 @@
+"""`App`: one application's topics, tables, stores, processors and pipelines, declared in a module of the user's.
+
+Declaring does nothing yet: `stateline run module:app` reads the declarations and starts what they describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from stateline import serdes
+from stateline.serde import Serde
+from stateline.topology import (
+    Pipeline,
+    Processor,
+    StoreDefinition,
+    Topic,
+    Topology,
+    checked_name,
+    subtopologies,
+)
+from stateline_store import TopologyError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class App:
+    """An application; `application_id` prefixes its internal topics and names its directory and its group.
+
+    `config` holds settings under their dotted names (``{"processing.guarantee": "exactly_once_v2"}``): defaults
+    that a file, the environment and flags override. Every method raises `TopologyError` for a name that is
+    taken, `InvalidArgumentError` for one that Kafka would refuse.
+    """
+
+    def __init__(self, application_id: str, *, config: Mapping[str, Any] | None = None) -> None:
+        self.application_id = checked_name("application", application_id)
+        self.config: dict[str, Any] = dict(config or {})
+        self._topics: dict[str, Topic] = {}
+        self._stores: dict[str, StoreDefinition] = {}
+        self._processors: dict[str, Processor] = {}
+        self._pipelines: dict[str, Pipeline] = {}
+
+    def topic(
+        self, name: str, *, key: Serde = serdes.bytes, value: Serde = serdes.bytes, schema: str | None = None
+    ) -> Topic:
+        """Declare a topic that exists or will be created by its owner, with the types of its records."""
+        return self._declare(Topic(checked_name("topic", name), key, value, schema))
+
+    def repartition(
+        self,
+        name: str,
+        *,
+        key: Serde,
+        value: Serde,
+        schema: str | None = None,
+        partitions: int | None = None,
+    ) -> Topic:
+        """Declare the topic ``<application.id>-<name>-repartition``: what a processor forwards under a new key.
+
+        It is created with `partitions`, else with as many as the topic that the forwarding processor reads.
+        """
+        full_name = f"{self.application_id}-{checked_name('topic', name)}-repartition"
+        return self._declare(Topic(full_name, key, value, schema, partitions, internal=True))
+
+    def table(
+        self,
+        topic: str | Topic,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        store: str | None = None,
+        persistent: bool = True,
+    ) -> StoreDefinition:
+        """Keep the newest value and timestamp of every key of a topic in a timestamped key-value store.
+
+        The store is named after the topic unless `store` says otherwise. A record without a value deletes its
+        key; one without a key is an error that the deserialization policy handles. The topic is the store's
+        changelog.
+        """
+        source = self._topic(topic, key, value)
+        name = checked_name("store", store or source.name)
+        definition = StoreDefinition(
+            name, "timestamped_key_value", source.key, source.value, persistent, logged=True, source=source
+        )
+        return self.store(definition)
+
+    def store(self, definition: StoreDefinition) -> StoreDefinition:
+        """Declare a store (see `stateline.stores`); processors that name it share it."""
+        _refuse_second("store", definition.name, self._stores)
+        self._stores[definition.name] = definition
+        return definition
+
+    def process(
+        self,
+        topic: str | Topic,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        stores: Sequence[StoreDefinition] = (),
+        forwards: Sequence[Topic] = (),
+        name: str | None = None,
+    ) -> Callable[[F], F]:
+        """Call the decorated function for each record of a topic, in offset order, on the worker.
+
+        It gets the record (`stateline.worker.InputRecord`), then one `StoreView` for each of `stores`, then one
+        `Output` for each of `forwards`. What it raises is handled by ``processing.exception.handler``.
+        """
+        source = self._topic(topic, key, value)
+
+        def register(function: F) -> F:
+            processor_name = checked_name("processor", name or function.__name__)
+            _refuse_second("processor", processor_name, self._processors)
+            for definition in stores:
+                self._refuse_undeclared(definition, processor_name)
+            self._processors[processor_name] = Processor(
+                processor_name, function, source, tuple(stores), tuple(forwards)
+            )
+            return function
+
+        return register
+
+    def pipeline(
+        self,
+        *,
+        reads: str | Topic | Sequence[str | Topic],
+        writes: str | Topic,
+        key: str | Sequence[str],
+        static: Sequence[str | Topic] = (),
+        timestamp: str | None = None,
+        output_mode: Literal["append", "update", "complete"] = "update",
+        partitions: int | None = None,
+        name: str | None = None,
+    ) -> Callable[[F], F]:
+        """Run the decorated function on Spark: streaming DataFrames in (`reads`), then static ones, one out.
+
+        Result rows become JSON records of the topic `writes`: the columns `key` make the record's key (several
+        are joined with "|"), the column `timestamp` its timestamp (else the time of the micro-batch); columns
+        that begin with "_" are left out. A replayed micro-batch has no effect (see `stateline.spark.sink`).
+        """
+        sources = [reads] if isinstance(reads, str | Topic) else list(reads)
+        reads_topics = tuple(self._topic(topic) for topic in sources)
+        static_topics = tuple(self._topic(topic) for topic in static)
+        result = self._result_topic(writes, partitions)
+
+        def register(function: F) -> F:
+            pipeline_name = checked_name("pipeline", name or function.__name__)
+            _refuse_second("pipeline", pipeline_name, self._pipelines)
+            self._pipelines[pipeline_name] = Pipeline(
+                pipeline_name,
+                function,
+                reads_topics,
+                result,
+                (key,) if isinstance(key, str) else tuple(key),
+                static_topics,
+                timestamp,
+                output_mode,
+            )
+            return function
+
+        return register
+
+    def topology(self) -> Topology:
+        """Everything declared, grouped into subtopologies.
+
+        Raises `TopologyError` for a store that no processor uses.
+        """
+        return Topology(
+            self.application_id,
+            subtopologies(self._stores.values(), self._processors.values()),
+            dict(self._stores),
+            dict(self._pipelines),
+        )
+
+    def _topic(self, topic: str | Topic, key: Serde | None = None, value: Serde | None = None) -> Topic:
+        """The declared topic; a name that was not declared yet is, with these serdes (bytes by default)."""
+        if isinstance(topic, Topic):
+            topic_name = topic.name
+            wanted = self._topics.get(topic_name, topic)
+        else:
+            topic_name = checked_name("topic", topic)
+            new = Topic(topic_name, key or serdes.bytes, value or serdes.bytes)
+            wanted = self._topics.get(topic_name, new)
+        if (key and key.name != wanted.key.name) or (value and value.name != wanted.value.name):
+            raise TopologyError(
+                f"Topic {topic_name!r} was declared with key {wanted.key.name} and value {wanted.value.name}: "
+                "declare it once, with app.topic, and pass what that returns."
+            )
+        return self._declare(wanted)
+
+    def _declare(self, topic: Topic) -> Topic:
+        known = self._topics.setdefault(topic.name, topic)
+        if known != topic:
+            raise TopologyError(
+                f"Topic {topic.name!r} was declared twice, differently: declare it once and pass what that returns."
+            )
+        return known
+
+    def _result_topic(self, topic: str | Topic, partitions: int | None) -> Topic:
+        if isinstance(topic, Topic):
+            return self._declare(topic)
+        name = checked_name("topic", topic)
+        new = Topic(name, serdes.string, serdes.json, partitions=partitions)
+        return self._declare(self._topics.get(name, new))
+
+    def _refuse_undeclared(self, definition: StoreDefinition, processor: str) -> None:
+        if self._stores.get(definition.name) != definition:
+            raise TopologyError(
+                f"Processor {processor!r} uses the store {definition.name!r}, which was not declared: "
+                "pass what app.store(…) or app.table(…) returned."
+            )
+
+
+def _refuse_second(what: str, name: str, taken: Mapping[str, object]) -> None:
+    if name in taken:
+        raise TopologyError(f"There is a {what} named {name!r} already: give one of them another name.")

@@ -1,0 +1,279 @@
+"""The command line. Each command loads what it needs when it runs, so that `--help` answers at once.
+
+Errors are one line on standard error. Exit codes: 0 done, 1 something went wrong, 2 the caller's mistake (a
+restart cannot help: `stateline.supervisor` relies on it), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+from typer.exceptions import TyperException
+
+from stateline_store.errors import CallerError, RecordError, StatelineError
+
+if TYPE_CHECKING:
+    from stateline.app import App
+    from stateline.config import Config
+
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+TRACEBACK_VARIABLE = "STATELINE_TRACEBACK"
+_FLAGS = "Everywhere: -v says more, -q says less, --traceback shows where an error arose."
+
+cli = typer.Typer(
+    name="stateline",
+    help="Interactive queries for stream state: topics in, stores kept, questions answered over HTTP.",
+    epilog=f"{_FLAGS} Settings are Kafka Streams'; `stateline config MODULE:APP` lists them.",
+    add_completion=False,
+    rich_markup_mode=None,  # plain text, and rich need not be loaded
+)
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App: flights:app is `app` in flights.py.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, as in commit.interval.ms=100. Repeatable."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML settings instead of ./stateline.toml."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+@cli.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"stateline {installed('stateline')}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@cli.command(epilog=_FLAGS)
+def run(target: Target, settings: Settings = None, config_file: ConfigFile = None) -> None:
+    """Run a whole application on this machine.
+
+    Its pipelines, workers and server are a process each, started again when one ends. Ctrl-C stops all in
+    order, a second Ctrl-C at once.
+
+    Example: stateline run flights:app --set num.workers=2
+    """
+    from stateline.cli_processes import application_children
+    from stateline.supervisor import Supervisor
+
+    app, config = _loaded(target, config_file, settings)
+    Supervisor(application_children(app, config, target, _passed_on(config_file, settings))).run()
+
+
+@cli.command(epilog=_FLAGS)
+def worker(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    instance: Annotated[
+        str, typer.Option(help="This worker's name; each worker of a state directory needs another.")
+    ] = "worker-0",
+) -> None:
+    """Run one worker, which keeps the stores.
+
+    It reads the topics and runs the processors, sharing the tasks with the application's other workers.
+    SIGTERM makes it commit and stop.
+
+    Example: stateline worker flights:app --instance worker-1
+    """
+    app, config = _loaded(target, config_file, settings)
+    from stateline.worker import run_worker
+
+    run_worker(app, config, instance=instance)
+
+
+@cli.command(epilog=_FLAGS)
+def serve(target: Target, settings: Settings = None, config_file: ConfigFile = None) -> None:
+    """Answer queries over HTTP.
+
+    The server reads the stores that workers keep in the same state directory. /docs shows all it can do.
+
+    Example: stateline serve flights:app --set server.port=8080
+    """
+    app, config = _loaded(target, config_file, settings)
+    from stateline.server import serve as run_server
+
+    run_server(app, config)
+
+
+@cli.command(epilog=_FLAGS)
+def pipeline(
+    target: Target,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]…", show_default=False)] = None,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Run the application's Spark pipelines, or those named.
+
+    One runs in this process, several in a process each, started again when one ends.
+
+    Example: stateline pipeline flights:app delays
+    """
+    from stateline.cli_processes import chosen_pipelines, pipeline_children, run_one_pipeline
+    from stateline.supervisor import Supervisor
+
+    app, config = _loaded(target, config_file, settings)
+    chosen = chosen_pipelines(app, names or ())
+    if len(chosen) == 1:
+        run_one_pipeline(app, config, chosen[0])
+    else:
+        Supervisor(pipeline_children(chosen, target, _passed_on(config_file, settings))).run()
+
+
+@cli.command(epilog=_FLAGS)
+def topics(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the source topics that are missing.")] = False,
+    partitions: Annotated[int, typer.Option(min=1, help="Of each topic that --create creates.")] = 4,
+    as_json: AsJson = False,
+) -> None:
+    """List the application's topics, and create missing ones.
+
+    Shows what each is for, its partitions and records. Stateline creates its own topics when it starts;
+    source topics are yours, and --create creates them for you.
+
+    Example: stateline topics flights:app --create --partitions 8
+    """
+    from stateline import cli_topics
+
+    app, config = _loaded(target, config_file, settings)
+    typer.echo(cli_topics.topics(app, config, partitions if create else None, as_json=as_json))
+
+
+@cli.command(epilog=_FLAGS)
+def stores(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the application's stores.
+
+    Shows what was committed of each in this machine's state directory. It only reads, workers running or not.
+
+    Example: stateline stores flights:app --json
+    """
+    from stateline import cli_stores
+
+    app, config = _loaded(target, config_file, settings)
+    typer.echo(cli_stores.stores(app, config, as_json=as_json))
+
+
+@cli.command(epilog=_FLAGS)
+def config(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List every setting and where it was set.
+
+    Later sources win: defaults, the App, ./stateline.toml or --config, STATELINE_… variables, --set.
+
+    Example: stateline config flights:app --set processing.guarantee=exactly_once_v2
+    """
+    from stateline.cli_table import as_text
+
+    _, loaded = _loaded(target, config_file, settings)
+    typer.echo(as_text([row._asdict() for row in loaded.describe()], as_json=as_json, hide=("description",)))
+
+
+@cli.command(epilog=_FLAGS)
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Replay, ask, print the answers, and stop.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0 takes a free one.")] = 8000,
+    state_dir: Annotated[Path, typer.Option(help="Where the demo keeps its data; emptied at each start.")] = Path(
+        ".stateline/demo"
+    ),
+) -> int:
+    """Try Stateline on a year of New York's flights.
+
+    Replays them through a Spark pipeline and stores, and serves questions about them. Needs Java, no broker.
+
+    Example: stateline demo --once
+    """
+    from stateline.demo import run_demo
+
+    return run_demo(once=once, port=port, state_dir=state_dir)
+
+
+def _loaded(target: str, config_file: Path | None, settings: Sequence[str] | None) -> tuple[App, Config]:
+    from stateline.config import read_config
+    from stateline.loading import load_app
+
+    app = load_app(target)
+    return app, read_config(app.application_id, path=config_file, overrides=settings or (), defaults=app.config)
+
+
+def _passed_on(config_file: Path | None, settings: Sequence[str] | None) -> list[str]:
+    """The arguments that make a child see the same settings as this process."""
+    passed = [] if config_file is None else ["--config", str(config_file)]
+    passed += {logging.DEBUG: ["-v"], logging.WARNING: ["-q"]}.get(logging.getLogger().level, [])
+    for setting in settings or ():
+        passed += ["--set", setting]
+    return passed
+
+
+class Flags(NamedTuple):
+    """What may stand anywhere on the command line."""
+
+    verbosity: int = 0
+    traceback: bool = False
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
+    """Take -v, -q and --traceback out of the arguments, wherever they stand before a ``--``."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    before, after = arguments[:end], arguments[end:]
+    verbosity = before.count("-v") + before.count("--verbose") - before.count("-q") - before.count("--quiet")
+    taken = {"-v", "--verbose", "-q", "--quiet", "--traceback"}
+    rest = [argument for argument in before if argument not in taken]
+    return Flags(verbosity, "--traceback" in before), [*rest, *after]
+
+
+def explained(error: BaseException) -> tuple[str, int]:
+    """What to tell the caller about an error, in one line, and the exit code."""
+    if isinstance(error, TyperException):
+        context = getattr(error, "ctx", None)
+        hint = f" Try '{context.command_path} --help'." if context is not None else ""
+        return f"{error.format_message().rstrip('.')}.{hint}", 2
+    # A record that cannot be processed is no mistake of the command line's, and no reason to stop the server.
+    if isinstance(error, CallerError) and not isinstance(error, RecordError):
+        return str(error), 2
+    if isinstance(error, StatelineError):
+        return str(error), 1
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text or 'no message'}. Run again with --traceback to see where.", 1
+
+
+def _set_up_logging(verbosity: int) -> None:
+    level = logging.DEBUG if verbosity > 0 else logging.WARNING if verbosity < 0 else logging.INFO
+    logging.basicConfig(format=LOG_FORMAT, level=level, stream=sys.stderr)
+    for chatty in ("py4j", "httpx", "httpcore", "asyncio"):
+        logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line, `sys.argv` unless given; the exit code. Every error ends here, as one line."""
+    flags, rest = split_flags(sys.argv[1:] if arguments is None else arguments)
+    _set_up_logging(flags.verbosity)
+    if flags.traceback:
+        os.environ[TRACEBACK_VARIABLE] = "1"  # for the processes that this one starts, too
+    try:
+        return int(cli(args=rest, prog_name="stateline", standalone_mode=False) or 0)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001 - the last handler: it reports whatever it was
+        if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
+            traceback.print_exc()
+        message, code = explained(error)
+        sys.stderr.write(f"error: {message}\n")
+        return code

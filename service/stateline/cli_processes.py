@@ -1,0 +1,68 @@
+"""Which processes an application consists of, as children of a supervisor."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+
+from stateline.app import App
+from stateline.config import Config
+from stateline.supervisor import Child
+from stateline_store.errors import DoesNotExistError
+
+# Pipelines and the server stop first, together. The server forwards queries of uncommitted state to the
+# workers: it has to answer what it has accepted while they still live. Pipelines write the workers' input and
+# are the slowest to stop. The workers then commit and close with nothing arriving and nobody asking.
+_FIRST, _LAST = 0, 1
+
+
+def application_children(app: App, config: Config, target: str, passed_on: Sequence[str]) -> list[Child]:
+    """One process per pipeline, `num.workers` workers (none when nothing is kept), and a server.
+
+    The workers are static members of their group: one that dies is back before its tasks would go to another.
+    """
+    topology = app.topology()
+    static_id = config.group_instance_id or socket.gethostname()
+    workers = config.num_workers if topology.subtopologies else 0
+    children = pipeline_children(list(topology.pipelines), target, passed_on)
+    for number in range(workers):
+        name = f"worker-{number}"
+        member = ("--set", f"group.instance.id={static_id}-{number}")
+        command = _command("worker", target, "--instance", name, *passed_on, *member)
+        children.append(Child(name, command, stop_order=_LAST))
+    children.append(Child("server", _command("serve", target, *passed_on), stop_order=_FIRST))
+    return children
+
+
+def pipeline_children(names: Sequence[str], target: str, passed_on: Sequence[str]) -> list[Child]:
+    """One process per pipeline."""
+    return [Child(name, _command("pipeline", target, name, *passed_on), stop_order=_FIRST) for name in names]
+
+
+def chosen_pipelines(app: App, names: Sequence[str]) -> list[str]:
+    """The pipelines of these names, all when none is given.
+
+    Raises `DoesNotExistError` for a name that the application does not declare, or when it declares none.
+    """
+    declared = list(app.topology().pipelines)
+    if not declared:
+        raise DoesNotExistError(f"Application {app.application_id!r} declares no pipeline.")
+    for name in names:
+        if name not in declared:
+            raise DoesNotExistError(f"There is no pipeline {name!r}: the App declares {', '.join(declared)}.")
+    return list(dict.fromkeys(names)) or declared
+
+
+def run_one_pipeline(app: App, config: Config, name: str) -> None:
+    """Run a pipeline in this process until SIGTERM or SIGINT."""
+    from stateline.configured_log import configured_log
+    from stateline.spark.runner import run_pipeline
+
+    with closing(configured_log(config)) as log:
+        run_pipeline(app, name, config, log)
+
+
+def _command(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "stateline", *arguments)

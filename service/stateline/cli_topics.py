@@ -1,0 +1,77 @@
+"""`stateline topics`: what an application's topics are for, and which of them are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+
+from stateline.app import App
+from stateline.cli_table import Row, as_text
+from stateline.config import Config
+from stateline.configured_log import configured_log
+from stateline.log.interface import Admin, NewTopic, TopicInfo
+from stateline.topology import Topology
+from stateline_store import TopicPartition
+
+
+def topics(app: App, config: Config, create_partitions: int | None, *, as_json: bool) -> str:
+    """The listing as text, after creating missing source topics if `create_partitions` says how large."""
+    roles = topic_roles(app.topology(), config.dead_letter_topic)
+    with closing(configured_log(config)) as log, closing(log.admin()) as admin:
+        existing = admin.topics()
+        if create_partitions is not None:
+            missing = missing_of_the_users(roles, existing)
+            admin.create_topics(NewTopic(name, create_partitions) for name in missing)
+            existing = admin.topics()
+        counts = {name: _records(admin, existing[name]) for name in roles if name in existing}
+    return as_text(topic_rows(roles, existing, counts), as_json=as_json)
+
+
+USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates those of the other roles
+
+
+def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, str]:
+    """Topic → what it is for: source, output, dead letter (the user's), result, repartition, changelog."""
+    changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
+    results = {pipeline.writes.name for pipeline in topology.pipelines.values()}
+    read = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
+    for pipeline in topology.pipelines.values():
+        read |= {topic.name for topic in (*pipeline.reads, *pipeline.static)}
+    roles = {name: "source" if name in read else "output" for name in topology.required_topics()}
+    if dead_letter_topic is not None:
+        roles.setdefault(dead_letter_topic, "dead letter")
+    for topic in topology.created_topics():
+        role = "result" if topic.name in results else "repartition"
+        roles[topic.name] = "changelog" if topic.name in changelogs - results - read else role
+    return roles
+
+
+def missing_of_the_users(roles: Mapping[str, str], existing: Mapping[str, TopicInfo]) -> list[str]:
+    """The topics that the user has to create and has not."""
+    return [name for name, role in roles.items() if role in USERS_ROLES and name not in existing]
+
+
+def topic_rows(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], counts: Mapping[str, int]) -> list[Row]:
+    """One row per topic; of a missing one partitions and records are None."""
+    return [
+        {
+            "topic": name,
+            "role": role,
+            "partitions": existing[name].partitions if name in existing else None,
+            "records": counts.get(name),
+            "state": _state(role, name in existing),
+        }
+        for name, role in roles.items()
+    ]
+
+
+def _state(role: str, exists: bool) -> str:
+    if exists:
+        return "exists"
+    return "MISSING: create it" if role in USERS_ROLES else "created at the first start"
+
+
+def _records(admin: Admin, topic: TopicInfo) -> int:
+    """Offsets from the first kept to the end: the records, and what compaction and transactions left out."""
+    marks = (admin.watermarks(TopicPartition(topic.name, p)) for p in range(topic.partitions))
+    return sum(end - first for first, end in marks)

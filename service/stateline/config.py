@@ -1,0 +1,333 @@
+"""The settings of an application, under Kafka Streams' names where Kafka Streams has the setting.
+
+Sources, the later one wins: Stateline's defaults, `App(..., config={...})`, a TOML file (`stateline.toml` in
+the working directory, or ``--config FILE``), the environment (``STATELINE_COMMIT_INTERVAL_MS=100``), and
+``--set commit.interval.ms=100``. `load_config` decides and touches nothing; `read_config` reads file and
+environment.
+
+Settings that begin with ``consumer.``, ``producer.`` or ``admin.`` go to librdkafka as they are, those that
+begin with ``spark.`` to Spark, under their full names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+)
+
+from stateline.config_sources import Given, from_environment, from_overrides, from_tree
+from stateline_store.errors import ConfigurationError
+from stateline_store.state_store import IsolationLevel
+
+DEFAULT_FILE = "stateline.toml"
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a setting accepts, in the words of its error message."""
+
+    text: str
+
+
+def _not_a_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a boolean is not a number")  # pydantic would read true as 1
+    return value
+
+
+def _lower(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _joined(value: object) -> object:
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+_Whole = Annotated[int, BeforeValidator(_not_a_boolean)]
+Milliseconds = Annotated[_Whole, Field(ge=1), Allowed("a whole number of milliseconds from 1")]
+Wait = Annotated[_Whole, Field(ge=0), Allowed("a whole number of milliseconds from 0")]
+Count = Annotated[_Whole, Field(ge=1), Allowed("a whole number from 1")]
+Text = Annotated[str, Field(min_length=1), Allowed("a text that is not empty")]
+OptionalText = Annotated[str | None, Field(min_length=1), Allowed("a text that is not empty")]
+Switch = Annotated[bool, BeforeValidator(_lower), Allowed("true or false")]
+Handler = Annotated[
+    Literal["fail", "skip", "dead-letter"], BeforeValidator(_lower), Allowed("fail, skip or dead-letter")
+]
+Guarantee = Annotated[
+    Literal["at_least_once", "exactly_once_v2"],
+    BeforeValidator(_lower),
+    Allowed("at_least_once or exactly_once_v2"),
+]
+Isolation = Annotated[IsolationLevel, BeforeValidator(_lower), Allowed("READ_UNCOMMITTED or READ_COMMITTED")]
+Servers = Annotated[
+    str,
+    BeforeValidator(_joined),
+    Field(pattern=r"^(embedded(:.+)?|[^\s,:]+:\d+(\s*,\s*[^\s,:]+:\d+)*)$"),
+    Allowed("embedded, embedded:PATH, or host:port[,host:port…]"),
+]
+BytesOrUnlimited = Annotated[_Whole, Allowed("-1 (no limit) or a number of bytes from 1")]
+Replication = Annotated[_Whole, Allowed("-1 (the broker's default) or a number from 1")]
+Port = Annotated[_Whole, Field(ge=0, le=65535), Allowed("a port from 0 (any free one) to 65535")]
+PassedOn = Annotated[dict[str, str], Allowed("text, numbers, true or false")]
+
+
+class SettingDescription(NamedTuple):
+    """One setting as it stands: its dotted name, its value as text, where it came from, what it is for."""
+
+    name: str
+    value: str
+    origin: str
+    description: str
+    allowed: str
+
+
+class Config(BaseModel):
+    """Every setting of a running application. Immutable, so thread-safe. `load_config` makes one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    application_id: Text
+    """The application's name: its consumer group, its state directory, the prefix of its internal topics."""
+    bootstrap_servers: Servers = EMBEDDED
+    """Where topics live: the embedded log (in the state directory, or in the file PATH), or Kafka brokers."""
+    processing_guarantee: Guarantee = "at_least_once"
+    """exactly_once_v2 commits results and input offsets in one Kafka transaction."""
+    commit_interval_ms: Milliseconds = Field(
+        default_factory=lambda data: 100 if data.get("processing_guarantee") == "exactly_once_v2" else 30_000
+    )
+    """How often stores and offsets are committed: 30000 unless set, 100 under exactly_once_v2."""
+    state_dir: Annotated[Path, Allowed("a directory")] = Path(".stateline")
+    """Stores live in <state.dir>/<application.id>. Never a directory that the system cleans, such as /tmp."""
+    default_state_isolation_level: Isolation = Field(
+        default_factory=lambda data: (
+            IsolationLevel.READ_COMMITTED
+            if data.get("processing_guarantee") == "exactly_once_v2"
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+    )
+    """Of queries that name none: READ_UNCOMMITTED unless set, READ_COMMITTED under exactly_once_v2."""
+    statestore_uncommitted_max_bytes: BytesOrUnlimited = 64 * 1024 * 1024
+    """A worker commits early rather than hold more than this in its buffers, all stores together."""
+    statestore_sync: Switch = False
+    """fsync each commit. Without it a power cut can lose the last commits, which are then replayed."""
+    group_instance_id: OptionalText = None
+    """Static membership: a restarted worker of this name keeps its tasks and its disk."""
+    session_timeout_ms: Milliseconds = 45_000
+    """After this long without a heartbeat a worker's tasks go to others."""
+    transaction_timeout_ms: Milliseconds = 60_000
+    """After this long the broker aborts an open transaction."""
+    max_poll_interval_ms: Milliseconds = 300_000
+    """After this long without a poll a worker is taken for stuck."""
+    deserialization_exception_handler: Handler = "fail"
+    """What becomes of a record that cannot be read."""
+    processing_exception_handler: Handler = "fail"
+    """What becomes of a record whose processor raises."""
+    dead_letter_topic: OptionalText = None
+    """Where a handler of dead-letter sends records (errors.dead.letter.queue.topic.name)."""
+    replication_factor: Replication = -1
+    """Of the changelog and repartition topics that Stateline creates."""
+    server_host: Text = "127.0.0.1"
+    """The address that the server listens on."""
+    server_port: Port = 8000
+    """The port that the server listens on."""
+    server_wait_max_ms: Wait = 60_000
+    """The largest wait_ms of a query; a larger one is refused."""
+    server_limit_default: Count = 1_000
+    """Entries on a page of a query that names no limit."""
+    server_limit_max: Count = 10_000
+    """The largest limit of a query."""
+    num_workers: Count = 1
+    """Worker processes that `stateline run` starts."""
+    spark_master: Text = "local[2]"
+    """The Spark master that pipelines run on."""
+    spark_jars: OptionalText = None
+    """Spark's Kafka connector: a folder of jars, or Maven coordinates."""
+    spark_trigger_interval_ms: Wait = 500
+    """The pause between the starts of two micro-batches of a pipeline; 0 starts the next at once."""
+    consumer: PassedOn = Field(default_factory=dict)
+    """consumer.*: settings of librdkafka's consumer."""
+    producer: PassedOn = Field(default_factory=dict)
+    """producer.*: settings of librdkafka's producer."""
+    admin: PassedOn = Field(default_factory=dict)
+    """admin.*: settings of librdkafka's admin client."""
+    spark: PassedOn = Field(default_factory=dict)
+    """spark.*: settings of the Spark session, here under their full names (spark.sql.shuffle.partitions)."""
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether processing.guarantee is exactly_once_v2."""
+        return self.processing_guarantee == "exactly_once_v2"
+
+    def describe(self) -> list[SettingDescription]:
+        """Every setting in the order of declaration, and each one that is passed on. Secrets are hidden."""
+        return list(self._rows())
+
+    def _rows(self) -> Iterator[SettingDescription]:
+        for field, info in type(self).model_fields.items():
+            value, about = getattr(self, field), info.description or ""
+            if field not in _PASSED_ON:
+                yield self._row(dotted_name(field), value, about, _allowed(field))
+                continue
+            for key in sorted(value):
+                name = key if field == "spark" else f"{field}.{key}"
+                yield self._row(name, value[key], about, _allowed(field))
+
+    def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
+        text = "[hidden]" if _SECRET.search(name) else _as_text(value)
+        return SettingDescription(name, text, self._origins.get(name, "default"), about, allowed)
+
+    @field_validator("statestore_uncommitted_max_bytes", "replication_factor")
+    @classmethod
+    def _minus_one_or_positive(cls, value: int) -> int:
+        if value < 1 and value != -1:
+            raise ValueError("neither -1 nor positive")
+        return value
+
+
+_PASSED_ON = ("consumer", "producer", "admin", "spark")
+_SECRET = re.compile(r"password|secret|jaas|\.key\.pem|credentials|token", re.IGNORECASE)
+_IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
+
+
+def dotted_name(field: str) -> str:
+    """The setting's name as users write it: `commit_interval_ms` is ``commit.interval.ms``."""
+    return _IRREGULAR.get(field, field.replace("_", "."))
+
+
+_FIELDS = {dotted_name(field): field for field in Config.model_fields if field not in _PASSED_ON}
+
+
+def load_config(
+    application_id: str,
+    *,
+    file: Mapping[str, object] | None = None,
+    file_name: str = DEFAULT_FILE,
+    environment: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+    defaults: Mapping[str, object] | None = None,
+) -> Config:
+    """The settings that follow from these sources (module docstring for their order). Pure.
+
+    `file` is parsed TOML, flat or nested; `overrides` are ``name=value`` texts; `defaults` are the App's,
+    under dotted names. Raises `ConfigurationError`, one line: setting, value, origin, what is allowed.
+    """
+    given = {"application.id": Given(application_id, "App")}
+    sources = (
+        from_tree(defaults or {}, "App(config=…)"),
+        from_tree(file or {}, file_name),
+        from_environment(environment or {}, known=_FIELDS),
+        from_overrides(overrides),
+    )
+    for source in sources:
+        for name, setting in source:
+            _check_known(name, setting)
+            given[name] = setting
+    if given["application.id"].value != application_id:
+        raise _refused("application.id", given["application.id"], f"what the App says, {application_id!r}")
+    config = _validated(given)
+    config._origins.update({name: setting.origin for name, setting in given.items()})
+    _check_together(config, given)
+    return config
+
+
+def read_config(
+    application_id: str,
+    *,
+    path: Path | None = None,
+    overrides: Sequence[str] = (),
+    defaults: Mapping[str, object] | None = None,
+) -> Config:
+    """`load_config` over the environment and a file: `path`, or `stateline.toml` here if there is one."""
+    chosen = path or Path(DEFAULT_FILE)
+    try:
+        tree = tomllib.loads(chosen.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if path is not None:
+            raise ConfigurationError(f"--config: there is no file {path}.") from error
+        tree = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{chosen} cannot be read as TOML: {error}") from error
+    return load_config(
+        application_id,
+        file=tree,
+        file_name=str(chosen),
+        environment=os.environ,
+        overrides=overrides,
+        defaults=defaults,
+    )
+
+
+def _check_known(name: str, given: Given) -> None:
+    if name in _FIELDS or name.startswith(tuple(f"{prefix}." for prefix in _PASSED_ON)):
+        return
+    near = difflib.get_close_matches(name.replace("_", ".").lower(), _FIELDS, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else "`stateline config` lists all settings."
+    raise ConfigurationError(f"Unknown setting {name} = {given.value!r} (from {given.origin}). {hint}")
+
+
+def _validated(given: Mapping[str, Given]) -> Config:
+    values: dict[str, Any] = {}
+    for name, setting in given.items():
+        if field := _FIELDS.get(name):
+            values[field] = setting.value
+            continue
+        prefix, _, rest = name.partition(".")
+        if not isinstance(setting.value, str | int | float):
+            raise _refused(name, setting, _allowed(prefix))
+        values.setdefault(prefix, {})[name if prefix == "spark" else rest] = _as_text(setting.value)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        field = str(error.errors()[0]["loc"][0])
+        raise _refused(dotted_name(field), given[dotted_name(field)], _allowed(field)) from error
+
+
+def _check_together(config: Config, given: Mapping[str, Given]) -> None:
+    """Rules over two settings; the message shows the one that has to change."""
+    default = Given("", "the defaults")
+    for field in ("deserialization_exception_handler", "processing_exception_handler"):
+        if getattr(config, field) == "dead-letter" and config.dead_letter_topic is None:
+            name = dotted_name(field)
+            need = f"needs a topic in {dotted_name('dead_letter_topic')}, or choose fail or skip"
+            raise ConfigurationError(f"{name} = 'dead-letter' (from {given[name].origin}) {need}.")
+    if config.exactly_once and config.transaction_timeout_ms < config.commit_interval_ms:
+        name = "transaction.timeout.ms"
+        setting = Given(config.transaction_timeout_ms, given.get(name, default).origin)
+        raise _refused(name, setting, f"at least commit.interval.ms, {config.commit_interval_ms}")
+    if config.server_limit_default > config.server_limit_max:
+        name = "server.limit.default"
+        setting = Given(config.server_limit_default, given.get(name, default).origin)
+        raise _refused(name, setting, f"at most server.limit.max, {config.server_limit_max}")
+
+
+def _refused(name: str, given: Given, allowed: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} = {given.value!r} (from {given.origin}) is not allowed: use {allowed}.")
+
+
+def _allowed(field: str) -> str:
+    metadata = Config.model_fields[field].metadata
+    return next(mark.text for mark in metadata if isinstance(mark, Allowed))
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)

@@ -1,0 +1,58 @@
+"""Where settings come from: each source as pairs of a dotted name and what was given. Judges nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from stateline_store.errors import ConfigurationError
+
+PREFIX = "STATELINE_"
+
+# Variables that begin with STATELINE_ and are no settings: the command line's own, those of tests and
+# benchmarks, and what Kubernetes gives every container for a Service whose name begins with "stateline".
+_NO_SETTING = re.compile(
+    r"(TRACEBACK|(TEST|BENCH)_.*)=.*"
+    r"|((.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT_\d+_.*)=.*"
+    r"|(.*_)?PORT=\w+://.*",
+    re.DOTALL,
+)
+
+
+class Given(NamedTuple):
+    """A value as it was given, and where."""
+
+    value: object
+    origin: str
+
+
+Source = Iterator[tuple[str, Given]]
+
+
+def from_tree(tree: Mapping[str, object], origin: str, above: str = "") -> Source:
+    """Parsed TOML: tables nest; a quoted key such as ``"commit.interval.ms"`` is a dotted name already."""
+    for key, value in tree.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            yield from from_tree(value, origin, f"{name}.")
+        else:
+            yield name, Given(value, origin)
+
+
+def from_environment(environment: Mapping[str, str], known: Container[str]) -> Source:
+    """``STATELINE_COMMIT_INTERVAL_MS`` is commit.interval.ms. An unknown one comes too, as a likely typo."""
+    for variable, value in environment.items():
+        rest = variable.removeprefix(PREFIX)
+        name = rest.lower().replace("_", ".")
+        if rest != variable and (name in known or not _NO_SETTING.fullmatch(f"{rest}={value}")):
+            yield name, Given(value, f"environment, {variable}")
+
+
+def from_overrides(overrides: Sequence[str]) -> Source:
+    """``name=value`` texts. Raises `ConfigurationError` for one without ``=``."""
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--set {text}: write it as NAME=VALUE, as in commit.interval.ms=100.")
+        yield name.strip(), Given(value.strip(), "--set")

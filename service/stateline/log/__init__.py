@@ -1,0 +1,72 @@
+"""The log: topics of partitions of records, on Apache Kafka or in one embedded file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stateline.log.embedded import EmbeddedLog
+from stateline.log.interface import (
+    Admin,
+    AssignmentListener,
+    Consumer,
+    Headers,
+    Log,
+    NewTopic,
+    Producer,
+    Record,
+    TopicInfo,
+)
+from stateline.log.kafka import KafkaLog
+
+__all__ = [
+    "Admin",
+    "AssignmentListener",
+    "Consumer",
+    "EmbeddedLog",
+    "Headers",
+    "KafkaLog",
+    "Log",
+    "NewTopic",
+    "Producer",
+    "Record",
+    "TopicInfo",
+    "open_log",
+]
+
+
+def open_log(
+    bootstrap_servers: str,
+    state_dir: Path,
+    *,
+    consumer: Mapping[str, str] | None = None,
+    producer: Mapping[str, str] | None = None,
+    admin: Mapping[str, str] | None = None,
+    session_timeout_ms: int = 45_000,
+    max_poll_interval_ms: int = 300_000,
+    transaction_timeout_ms: int = 60_000,
+    replication_factor: int = -1,
+) -> Log:
+    """The log that the setting `bootstrap.servers` names.
+
+    ``embedded`` is the file ``log.db`` in `state_dir`, ``embedded:PATH`` the file PATH, anything else a list of Kafka
+    brokers. What only Kafka knows, the embedded log ignores: the three mappings, `max_poll_interval_ms`,
+    `replication_factor`. Raises as `EmbeddedLog` does; Kafka is not asked before the first call.
+    """
+    kind, colon, path = bootstrap_servers.partition(":")
+    if kind == "embedded":
+        return EmbeddedLog(
+            Path(path) if colon else state_dir / "log.db",
+            session_timeout_ms=session_timeout_ms,
+            transaction_timeout_ms=transaction_timeout_ms,
+        )
+    return KafkaLog(
+        bootstrap_servers,
+        consumer=consumer,
+        producer=producer,
+        admin=admin,
+        session_timeout_ms=session_timeout_ms,
+        max_poll_interval_ms=max_poll_interval_ms,
+        transaction_timeout_ms=transaction_timeout_ms,
+        replication_factor=replication_factor,
+    )

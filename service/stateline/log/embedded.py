@@ -1,0 +1,177 @@
+"""The embedded log: topics in one SQLite file that many processes share, with no broker.
+
+For quickstarts, tests and small deployments on one machine. Semantics are those of `stateline.log.interface`;
+nothing is ever deleted by age, whatever a topic's settings say. How groups work is told in `embedded_group`,
+the file's layout in `embedded_file`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import sqlite3
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from stateline.log.embedded_consumer import EmbeddedConsumer
+from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
+from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
+from stateline.log.interface import NewTopic, TopicInfo
+from stateline.log.topic_settings import TOPIC_SETTINGS
+from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
+
+_LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
+
+
+class EmbeddedLog:
+    """A `Log` in the file `path`, made with its folder when it is not there yet.
+
+    Each admin, consumer and producer has its own connection; processes may share the file, but not over a network
+    file system. Raises `LogUnavailableError` when the file cannot be opened, `DamagedDataError` when it is
+    something else than an embedded log. `busy_timeout_ms` is how long a write waits for others at most.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        session_timeout_ms: int = 10_000,
+        transaction_timeout_ms: int = 60_000,
+        busy_timeout_ms: int = 10_000,
+    ) -> None:
+        if not 0 < transaction_timeout_ms <= MAX_TRANSACTION_TIMEOUT_MS:
+            raise InvalidArgumentError(
+                f"transaction_timeout_ms is 1 to {MAX_TRANSACTION_TIMEOUT_MS}, not {transaction_timeout_ms}."
+            )
+        self.path = Path(path)
+        self._session_timeout_ms = session_timeout_ms
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._busy_timeout_ms = busy_timeout_ms
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LogUnavailableError(f"The folder of the embedded log {self.path} cannot be made: {error}.") from error
+        self._open().close()
+
+    def _open(self) -> LogFile:
+        return LogFile(self.path, self._busy_timeout_ms)
+
+    def admin(self) -> EmbeddedAdmin:
+        return EmbeddedAdmin(self._open())
+
+    def consumer(
+        self, group: str | None = None, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
+    ) -> EmbeddedConsumer:
+        return EmbeddedConsumer(self._open(), group, instance_id, auto_offset_reset, self._session_timeout_ms)
+
+    def producer(self, transactional_id: str | None = None) -> EmbeddedProducer:
+        return EmbeddedProducer(self._open(), transactional_id, self._transaction_timeout_ms)
+
+    def close(self) -> None:
+        """Nothing is held here: every object made by this log closes its own connection."""
+
+
+class EmbeddedAdmin:
+    """See `stateline.log.interface.Admin`. One thread at a time uses it."""
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+
+    def topics(self) -> dict[str, TopicInfo]:
+        rows = self._file.rows("SELECT name, partitions, topic_id FROM topics ORDER BY name")
+        return {name: TopicInfo(name, partitions, topic_id) for name, partitions, topic_id in rows}
+
+    def create_topics(self, topics: Iterable[NewTopic]) -> None:
+        wanted = list(topics)
+        for topic in wanted:
+            _check(topic)
+        with self._file.write() as sql:
+            for topic in wanted:
+                _create(sql, topic)
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        with self._file.write() as sql:
+            for name in names:
+                _delete(sql, name)
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        rows = self._file.rows(
+            "SELECT topic, partition, next_offset FROM group_offsets JOIN partitions ON id = partition_id "
+            "WHERE group_name = ?",
+            (group,),
+        )
+        found = {TopicPartition(topic, partition): next_offset for topic, partition, next_offset in rows}
+        return {partition: found[partition] for partition in partitions if partition in found}
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        partition_id = self._partition_id(partition)
+        return 0, visible_ends(self._file, [partition_id])[partition_id][0]
+
+    def log_end(self, partition: TopicPartition) -> int:
+        partition_id = self._partition_id(partition)
+        return visible_ends(self._file, [partition_id])[partition_id][1]
+
+    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        """As the interface says; reads the partition from its start, about a second per million records."""
+        base = self._partition_id(partition) << OFFSET_BITS
+        _, end = self.watermarks(partition)
+        rows = self._file.rows(
+            "SELECT id FROM records WHERE id >= ? AND id < ? AND timestamp_ms >= ? ORDER BY id LIMIT 1",
+            (base, base + end, timestamp_ms),
+        )
+        return rows[0][0] & OFFSET_MASK if rows else end
+
+    def _partition_id(self, partition: TopicPartition) -> int:
+        rows = self._file.rows("SELECT id FROM partitions WHERE topic = ? AND partition = ?", partition)
+        if not rows:
+            raise DoesNotExistError(f"{self._file.path} has no partition {partition}.")
+        return int(rows[0][0])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _check(topic: NewTopic) -> None:
+    if not _LEGAL_NAME.fullmatch(topic.name):
+        raise InvalidArgumentError(
+            f"{topic.name!r} is not a topic name: 1 to 249 letters, digits, '.', '_' and '-' are, but not '.' or '..'."
+        )
+    if topic.partitions < 1:
+        raise InvalidArgumentError(f"Topic {topic.name!r} needs at least 1 partition, not {topic.partitions}.")
+    for name in topic.settings:
+        if name not in TOPIC_SETTINGS:
+            raise InvalidArgumentError(f"Topic {topic.name!r}: {name!r} is not one of Kafka's topic settings.")
+
+
+def _create(sql: sqlite3.Connection, topic: NewTopic) -> None:
+    topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")  # as Kafka writes a Uuid
+    made = sql.execute("INSERT OR IGNORE INTO topics VALUES (?, ?, ?)", (topic.name, topic.partitions, topic_id))
+    if not made.rowcount:
+        return
+    sql.executemany(
+        "INSERT INTO partitions (topic, partition) VALUES (?, ?)",
+        ((topic.name, partition) for partition in range(topic.partitions)),
+    )
+    sql.executemany(
+        "INSERT INTO topic_settings VALUES (?, ?, ?)",
+        ((topic.name, name, value) for name, value in topic.settings.items()),
+    )
+
+
+def _delete(sql: sqlite3.Connection, name: str) -> None:
+    ids = [id_ for (id_,) in sql.execute("SELECT id FROM partitions WHERE topic = ?", (name,)).fetchall()]
+    for id_ in ids:
+        base = id_ << OFFSET_BITS
+        sql.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (base, base + OFFSET_MASK))
+        sql.execute(
+            "UPDATE groups SET generation = generation + 1 "
+            "WHERE name IN (SELECT group_name FROM assignments WHERE partition_id = ?)",
+            (id_,),
+        )
+        for table in ("assignments", "group_offsets", "open_ranges"):
+            sql.execute(f"DELETE FROM {table} WHERE partition_id = ?", (id_,))
+    sql.execute("DELETE FROM partitions WHERE topic = ?", (name,))
+    sql.execute("DELETE FROM topic_settings WHERE topic = ?", (name,))
+    sql.execute("DELETE FROM topics WHERE name = ?", (name,))

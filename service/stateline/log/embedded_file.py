@@ -1,0 +1,233 @@
+"""The file of the embedded log: its tables, and every access to it through one small class.
+
+Layout, version 1 (on disk: never change):
+
+    record id   := partition id (23 bits) ‖ offset (40 bits), the rowid of table `records`
+    headers     := NULL when there are none, else header*
+    header      := nameLength:i32 name:utf8 valueLength:i32 value     (big-endian; valueLength -1: the value is None)
+
+A rowid table is measured 15 % faster to write than a `WITHOUT ROWID` one of (partition, offset), reads alike, and
+keeps large values out of its inner pages. `open_ranges` names the offsets that belong to open transactions: a
+consumer reads up to the first of them, Kafka's last stable offset.
+
+Why `journal_mode=WAL, synchronous=NORMAL`: readers never wait for the writer, and what was committed is in the
+operating system's hands, so a `kill -9` loses nothing. A power cut may lose the newest transactions, whole
+ones and in order, and never damages the file. `page_size` 16 KiB is measured a quarter faster than 4 KiB.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stateline.log.interface import Headers
+from stateline_store import DamagedDataError, InDoubtError, LogUnavailableError
+
+APPLICATION_ID = 0x53744C67  # "StLg"; on disk: never change
+SCHEMA_VERSION = 1  # on disk: never change
+OFFSET_BITS = 40  # on disk: never change
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+_SCHEMA = """
+CREATE TABLE topics (name TEXT PRIMARY KEY, partitions INTEGER NOT NULL, topic_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE topic_settings (
+    topic TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (topic, name)) WITHOUT ROWID;
+CREATE TABLE partitions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+    end_offset INTEGER NOT NULL DEFAULT 0, UNIQUE (topic, partition));
+CREATE TABLE records (id INTEGER PRIMARY KEY, timestamp_ms INTEGER NOT NULL, key BLOB, value BLOB, headers BLOB);
+CREATE TABLE producers (transactional_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE open_ranges (
+    partition_id INTEGER NOT NULL, first_offset INTEGER NOT NULL, last_offset INTEGER NOT NULL,
+    transactional_id TEXT NOT NULL, expires_ms INTEGER NOT NULL,
+    PRIMARY KEY (partition_id, first_offset)) WITHOUT ROWID;
+CREATE TABLE groups (name TEXT PRIMARY KEY, generation INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE members (
+    group_name TEXT NOT NULL, member TEXT NOT NULL, incarnation TEXT NOT NULL, topics TEXT NOT NULL,
+    heartbeat_ms INTEGER NOT NULL, session_timeout_ms INTEGER NOT NULL,
+    PRIMARY KEY (group_name, member)) WITHOUT ROWID;
+CREATE TABLE assignments (
+    group_name TEXT NOT NULL, partition_id INTEGER NOT NULL, target TEXT, owner TEXT,
+    PRIMARY KEY (group_name, partition_id)) WITHOUT ROWID;
+CREATE TABLE group_offsets (
+    group_name TEXT NOT NULL, partition_id INTEGER NOT NULL, next_offset INTEGER NOT NULL,
+    PRIMARY KEY (group_name, partition_id)) WITHOUT ROWID;
+"""
+
+_LENGTH = struct.Struct(">i")
+_DAMAGE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
+
+
+def encode_headers(headers: Headers) -> bytes | None:
+    """The bytes described above; None when there are no headers."""
+    if not headers:
+        return None
+    parts: list[bytes] = []
+    for name, value in headers:
+        encoded = name.encode()
+        parts += [_LENGTH.pack(len(encoded)), encoded]
+        parts += [_LENGTH.pack(-1)] if value is None else [_LENGTH.pack(len(value)), value]
+    return b"".join(parts)
+
+
+def decode_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers in these bytes; the file is trusted, so bytes cut short raise `struct.error`."""
+    headers: list[tuple[str, bytes | None]] = []
+    at = 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        name = data[at + 4 : at + 4 + length].decode()
+        at += 4 + length
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += 4
+        headers.append((name, None if length < 0 else data[at : at + length]))
+        at += max(length, 0)
+    return tuple(headers)
+
+
+def monotonic_ms() -> int:
+    """Milliseconds of the machine's monotonic clock, which all its processes share until it restarts."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class LogFile:
+    """One connection to the embedded log's file. One thread at a time uses it.
+
+    Every method raises `LogUnavailableError` when the file stays locked longer than `busy_timeout_ms` or cannot be
+    read or written, and `DamagedDataError` when it is not a sound log; both name the path.
+    """
+
+    def __init__(self, path: Path, busy_timeout_ms: int) -> None:
+        self.path = path
+        self._busy_timeout_ms = busy_timeout_ms
+        with self._translated():
+            # The owner may move an object to another thread as a whole, hence no thread check here.
+            self._connection = sqlite3.connect(
+                path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        deadline = time.monotonic() + self._busy_timeout_ms / 1000
+        while True:
+            try:
+                with self._translated():
+                    self._connection.execute("PRAGMA page_size = 16384")
+                    # Switching to WAL does not wait for a lock, so processes that create the file together
+                    # have to take turns here.
+                    self._connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except LogUnavailableError as error:
+                if not _is_busy(error.__cause__) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+        with self._translated():
+            for pragma in (
+                "synchronous = NORMAL",
+                "wal_autocheckpoint = 1000",
+                "journal_size_limit = 67108864",
+                "cache_size = -16384",
+            ):
+                self._connection.execute(f"PRAGMA {pragma}")
+        self._create_tables()
+
+    def _create_tables(self) -> None:
+        if self._is_sound():
+            return
+        with self.write() as sql:
+            if self._is_sound():
+                return
+            for statement in _SCHEMA.split(";\n"):
+                sql.execute(statement)
+            sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _is_sound(self) -> bool:
+        """Whether the tables are there; False for a new file."""
+        application, version, tables = (
+            self.rows(query)[0][0]
+            for query in (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_master",
+            )
+        )
+        if application == APPLICATION_ID and version == SCHEMA_VERSION:
+            return True
+        if (application, version, tables) == (0, 0, 0):
+            return False
+        raise DamagedDataError(
+            f"{self.path} is not an embedded log of version {SCHEMA_VERSION} (application {application:#x}, version "
+            f"{version}). Give another path, or delete the file to start with an empty log."
+        )
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Every row that this query returns. Nothing stays open, so the WAL can be checkpointed."""
+        with self._translated():
+            return self._connection.execute(query, parameters).fetchall()
+
+    def data_version(self) -> int:
+        """A number that changes whenever another connection has committed; costs a microsecond."""
+        with self._translated():
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: committed when the block ends, rolled back when it raises.
+
+        Raises `InDoubtError` when the commit itself fails for another reason than a lock.
+        """
+        with self._translated():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._roll_back()
+                raise
+            self._commit()
+
+    def _commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            if _is_busy(error):
+                raise
+            raise InDoubtError(
+                f"Whether the last transaction reached {self.path} is unknown ({error}): start anew and read it."
+            ) from error
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:  # SQLite rolls back by itself after some errors, as a full disk
+            self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.ProgrammingError:
+            raise  # a mistake in this package, or a use after close
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+                raise DamagedDataError(
+                    f"{self.path} is not a sound embedded log ({error}): restore it from a copy, or delete it "
+                    "to start with an empty log."
+                ) from error
+            raise LogUnavailableError(f"The embedded log {self.path} does not answer: {error}.") from error
+
+    def close(self) -> None:
+        """Release the file; an open write is rolled back. A second call does nothing."""
+        self._connection.close()
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

@@ -1,0 +1,230 @@
+"""The producer of the embedded log: records wait in memory and are written many at a time."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import count
+
+from confluent_kafka import murmur2
+
+from stateline.log.embedded_consumer import EmbeddedConsumer
+from stateline.log.embedded_file import LogFile, encode_headers
+from stateline.log.embedded_group import Claim, check_ownership, commit_offsets
+from stateline.log.embedded_transactions import (
+    Row,
+    abort_transaction,
+    append,
+    check_epoch,
+    end_transaction,
+    hold_back,
+    raise_epoch,
+)
+from stateline.log.interface import Consumer, Headers
+from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
+
+BATCH_RECORDS = 4_000  # written at once without a flush: measured 10 % faster than 1,000, and 13 ms of a fast writer
+LINGER_S = 0.010  # how long a record waits at most while others are produced
+MAX_RECORD_BYTES = 1_048_588  # Kafka's default of max.message.bytes
+
+
+class _State(enum.Enum):
+    """Where a transactional producer stands."""
+
+    NEW = "init_transactions was not called"
+    READY = "no transaction is open"
+    OPEN = "a transaction is open"
+
+
+class EmbeddedProducer:
+    """See `stateline.log.interface.Producer`. One thread at a time uses it.
+
+    Outside transactions records are written by `flush`, by every 4,000th `produce`, and by a `produce` that finds
+    one waiting for 10 ms: a producer that stops producing has to flush. A transaction's records wait
+    in memory until `commit_transaction`, which writes them and the offsets in one step, or until `flush`.
+    """
+
+    def __init__(self, file: LogFile, transactional_id: str | None, transaction_timeout_ms: int) -> None:
+        self._file = file
+        self._transactional_id = transactional_id
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._state = _State.NEW
+        self._epoch = -1
+        self._partition_ids: dict[str, list[int]] = {}
+        self._queued: dict[tuple[str, int], list[Row]] = defaultdict(list)  # by topic and partition
+        self._queued_records = 0
+        self._oldest_s = 0.0
+        self._written: dict[TopicPartition, int] = {}
+        self._offsets: list[tuple[Claim, dict[int, int]]] = []
+        self._any_partition = count()
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp_ms: int,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> None:
+        partitions = self._partition_ids.get(topic) or self._look_up(topic)
+        if partition is None:
+            n = len(partitions)
+            partition = next(self._any_partition) % n if key is None else murmur2(key, n)
+        elif not 0 <= partition < len(partitions):
+            raise DoesNotExistError(f"Topic {topic!r} has {len(partitions)} partitions: no partition {partition}.")
+        if timestamp_ms < 0:
+            raise InvalidArgumentError(f"A timestamp is milliseconds since 1970, not {timestamp_ms}.")
+        encoded = encode_headers(headers) if headers else None
+        size = (len(key) if key else 0) + (len(value) if value else 0) + (len(encoded) if encoded else 0)
+        if size > MAX_RECORD_BYTES:
+            raise InvalidArgumentError(f"A record for {topic!r} is larger than {MAX_RECORD_BYTES} bytes.")
+        if self._transactional_id is not None:
+            self._require(_State.OPEN)
+        self._queued[topic, partition].append((timestamp_ms, key, value, encoded))
+        self._queued_records += 1
+        if self._transactional_id is None:
+            self._write_when_due()
+
+    def _look_up(self, topic: str) -> list[int]:
+        rows = self._file.rows("SELECT id FROM partitions WHERE topic = ? ORDER BY partition", (topic,))
+        if not rows:
+            raise DoesNotExistError(f"{self._file.path} has no topic {topic!r}: create it first.")
+        ids = [id_ for (id_,) in rows]
+        self._partition_ids[topic] = ids
+        return ids
+
+    def _write_when_due(self) -> None:
+        now = time.monotonic()
+        if self._queued_records == 1:
+            self._oldest_s = now
+        if self._queued_records >= BATCH_RECORDS or now - self._oldest_s >= LINGER_S:
+            self._write()
+
+    def _write(self) -> None:
+        """Write what is queued. It stays queued when this raises, except for records of deleted topics."""
+        if not self._queued:
+            return
+        try:
+            with self._file.write() as sql:
+                firsts = {
+                    partition: append(sql, self._partition_id(partition), rows)
+                    for partition, rows in self._queued.items()
+                }
+                if self._transactional_id is not None:
+                    check_epoch(sql, self._transactional_id, self._epoch)
+                    ranges = {
+                        self._partition_id(partition): (first, first + len(self._queued[partition]) - 1)
+                        for partition, first in firsts.items()
+                    }
+                    hold_back(sql, self._transactional_id, ranges, self._transaction_timeout_ms)
+        except DoesNotExistError:
+            self._forget_topics()
+            raise
+        self._note_written(firsts)
+
+    def _partition_id(self, place: tuple[str, int]) -> int:
+        topic, partition = place
+        return self._partition_ids[topic][partition]
+
+    def _note_written(self, firsts: Mapping[tuple[str, int], int]) -> None:
+        for partition, first in firsts.items():
+            self._written[TopicPartition(*partition)] = first + len(self._queued[partition]) - 1
+        self._drop_queued()
+
+    def _drop_queued(self) -> None:
+        self._queued.clear()
+        self._queued_records = 0
+
+    def _forget_topics(self) -> None:
+        """A topic was deleted, and perhaps made anew: drop only what can no longer be written."""
+        self._partition_ids.clear()
+        for place in list(self._queued):
+            try:
+                self._look_up(place[0])
+            except DoesNotExistError:
+                self._queued_records -= len(self._queued.pop(place))
+
+    def flush(self) -> dict[TopicPartition, int]:
+        self._write()
+        written, self._written = self._written, {}
+        return written
+
+    # --- Transactions
+
+    def _require(self, state: _State) -> None:
+        if self._state is not state:
+            raise InvalidArgumentError(
+                f"This producer ({self._transactional_id!r}) cannot do that now: {self._state.value}."
+            )
+
+    def _id(self) -> str:
+        if self._transactional_id is None:
+            raise InvalidArgumentError("This producer has no transactional id, so it has no transactions.")
+        return self._transactional_id
+
+    def init_transactions(self) -> None:
+        transactional_id = self._id()
+        self._require(_State.NEW)
+        with self._file.write() as sql:
+            self._epoch = raise_epoch(sql, transactional_id)
+        self._state = _State.READY
+
+    def begin_transaction(self) -> None:
+        self._id()
+        self._require(_State.READY)
+        self._state = _State.OPEN
+
+    def send_offsets_to_transaction(self, next_offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+        self._require(_State.OPEN)
+        if not isinstance(consumer, EmbeddedConsumer):
+            raise InvalidArgumentError(f"{consumer!r} does not read an embedded log.")
+        claim, ids = consumer.claim(), consumer.partition_ids(next_offsets)
+        with self._file.write() as sql:
+            check_ownership(sql, claim, ids.values())
+        self._offsets.append((claim, {ids[partition]: at for partition, at in next_offsets.items()}))
+
+    def commit_transaction(self) -> None:
+        transactional_id = self._id()
+        self._require(_State.OPEN)
+        try:
+            with self._file.write() as sql:
+                check_epoch(sql, transactional_id, self._epoch)
+                firsts = {
+                    partition: append(sql, self._partition_id(partition), rows)
+                    for partition, rows in self._queued.items()
+                }
+                for claim, next_offsets in self._offsets:
+                    commit_offsets(sql, claim, next_offsets)
+                end_transaction(sql, transactional_id, map(self._partition_id, firsts))
+        except DoesNotExistError:
+            self._forget_topics()
+            raise
+        self._note_written(firsts)
+        self._end()
+
+    def abort_transaction(self) -> None:
+        transactional_id = self._id()
+        self._require(_State.OPEN)
+        self._drop_queued()
+        with self._file.write() as sql:
+            abort_transaction(sql, transactional_id, self._epoch)
+        self._written.clear()
+        self._end()
+
+    def _end(self) -> None:
+        self._offsets.clear()
+        self._state = _State.READY
+
+    def close(self) -> None:
+        try:
+            if self._state is _State.OPEN:
+                self.abort_transaction()
+        except FencedError:
+            pass  # the newer producer has aborted it already
+        finally:
+            self._state = _State.NEW
+            self._file.close()

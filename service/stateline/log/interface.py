@@ -1,0 +1,205 @@
+"""The log, as the rest of Stateline sees it: topics of partitions of records, consumers, producers.
+
+Two implementations exist, `stateline.log.embedded` and `stateline.log.kafka`, and one suite of tests runs against
+both (`tests/service/log`). Semantics are Kafka's:
+
+- A record's offset grows within its partition, with gaps where transactions end.
+- A consumer sees only records of committed transactions (`isolation.level=read_committed`), in offset order.
+- A committed group offset is that of the *next* record to read; a store's own offset is that of the *last applied*
+  one. Names say which: `next_offset` against `offset`.
+- A transaction's records and group offsets become visible together or not at all; `init_transactions` fences
+  every older producer of the same `transactional_id` and settles what it left open.
+
+Every call may raise `LogUnavailableError` (try again), unless it says otherwise. No object here is
+thread-safe: one thread owns each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from stateline_store import TopicPartition
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One record as consumed. `timestamp_ms` is milliseconds since the epoch; `value` None is a tombstone."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic that exists. `topic_id` changes when a topic is deleted and created anew."""
+
+    name: str
+    partitions: int
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; `settings` are Kafka's topic settings, such as ``cleanup.policy``."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Admin(Protocol):
+    """Topics and watermarks."""
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Every topic of the log by name, the log's internal ones left out."""
+
+    def create_topics(self, topics: Iterable[NewTopic]) -> None:
+        """Create these topics and return when they can be written to. One that exists already is left as it is.
+
+        Raises `InvalidArgumentError` for a name or settings that the log refuses.
+        """
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete these topics; one that does not exist is passed over."""
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's committed next offsets; a partition without one is absent (never 0)."""
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        """(first offset kept, offset after the last one that a read_committed consumer can see now).
+
+        Raises `DoesNotExistError` when there is no such partition.
+        """
+
+    def log_end(self, partition: TopicPartition) -> int:
+        """The offset after the last record written, those of open transactions counted.
+
+        A read_committed consumer reaches it once those transactions have ended: what a restore must wait for,
+        because the predecessor's last transaction may be committed and its markers still on their way.
+        """
+
+    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        """The first offset whose record has at least this timestamp; the end offset when there is none."""
+
+    def close(self) -> None: ...
+
+
+AssignmentListener = Callable[[list[TopicPartition]], None]
+
+
+class Consumer(Protocol):
+    """Reads records: as a member of a group (`subscribe`), or partitions of its own choice (`assign`)."""
+
+    def subscribe(self, topics: Sequence[str], on_assigned: AssignmentListener, on_revoked: AssignmentListener) -> None:
+        """Join the group. Both listeners run inside `poll` (and `on_revoked` inside `close`), on its thread.
+
+        Partition n of every topic of equal partition count goes to the same member. `on_revoked` gets the
+        partitions before anyone else does, unless this member was fenced or timed out. A newly assigned
+        partition starts at the group's committed offset, else at the first record kept (or at the end if the
+        consumer was made with ``auto_offset_reset="latest"``), unless `seek` says otherwise.
+        """
+
+    def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
+        """Read exactly these partitions, each from this next offset. No group takes part."""
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """Up to `max_records` records, waiting up to `timeout_s` for the first. Empty when there are none.
+
+        Raises `FencedError` when another member with the same static id took over.
+        """
+
+    def seek(self, partition: TopicPartition, next_offset: int) -> None:
+        """Go on with this offset. May be called from `on_assigned`. Buffered records are dropped."""
+
+    def next_offset(self, partition: TopicPartition) -> int | None:
+        """Where the next `poll` goes on: past every record returned *and* past trailing transaction markers.
+
+        None before the first poll after an assignment. "At the end" is ``next_offset >= end``, never ``==``.
+        """
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let `poll` leave these partitions out, keeping their place."""
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+
+    def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit the group's offsets, outside a transaction, and return when they are kept.
+
+        Raises `FencedError` when this member no longer owns a partition: nothing was committed.
+        """
+
+    def close(self) -> None:
+        """Leave (a static member stays known until its session times out) and release everything."""
+
+
+class Producer(Protocol):
+    """Writes records; with a `transactional_id` only inside transactions."""
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp_ms: int,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> None:
+        """Queue one record. Without `partition`: ``(murmur2(key) & 0x7fffffff) % n``, or any when the key is None.
+
+        Raises `DoesNotExistError` for an unknown topic, `InvalidArgumentError` for a record that is too
+        large; either may instead surface at `flush` or `commit_transaction`.
+        """
+
+    def flush(self) -> dict[TopicPartition, int]:
+        """Wait until everything queued is written; the last offset per partition since the last `flush`.
+
+        Inside a transaction the records are written but not yet visible. Raises if one record was not written.
+        """
+
+    def init_transactions(self) -> None:
+        """Fence older producers of this `transactional_id` and settle their transactions. Once, before the rest."""
+
+    def begin_transaction(self) -> None: ...
+
+    def send_offsets_to_transaction(self, next_offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+        """Commit these offsets of the consumer's group with the transaction.
+
+        Raises `FencedError` when that member no longer owns them: abort.
+        """
+
+    def commit_transaction(self) -> None:
+        """Make the transaction visible.
+
+        Raises `InDoubtError` when its outcome is unknown (make a new producer of the same id: its
+        `init_transactions` settles it), `FencedError` when a newer producer exists.
+        """
+
+    def abort_transaction(self) -> None: ...
+
+    def close(self) -> None:
+        """Release everything; an open transaction is aborted. Records queued and not flushed may be lost."""
+
+
+class Log(Protocol):
+    """Where topics live: makes the objects above. `close` only after everything made here was closed."""
+
+    def admin(self) -> Admin: ...
+
+    def consumer(
+        self, group: str | None = None, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
+    ) -> Consumer:
+        """A consumer; `instance_id` makes its group membership static (KIP-345)."""
+
+    def producer(self, transactional_id: str | None = None) -> Producer: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,116 @@
+"""Apache Kafka, through confluent-kafka (librdkafka)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaException
+
+from stateline.log.kafka_admin import KafkaAdmin
+from stateline.log.kafka_consumer import KafkaConsumer
+from stateline.log.kafka_errors import kafka_error
+from stateline.log.kafka_producer import KafkaProducer
+from stateline_store import ConfigurationError, InvalidArgumentError
+
+Settings = Mapping[str, str]
+
+_NO_GROUP = "stateline-no-group"  # librdkafka wants a group id even of a consumer that never uses it
+
+# librdkafka's range assignor gives partition n of every topic of equal count and equal subscribers to one member,
+# which tasks rely on. murmur2_random is Kafka's own partitioner (librdkafka's default is CRC32).
+_CONSUMER = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "partition.assignment.strategy": "range",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 50,
+    "queued.min.messages": 100_000,
+}
+_PRODUCER = {
+    "partitioner": "murmur2_random",
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 5,
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": 200_000,
+}
+_SOCKET_TIMEOUT_MS = 15_000
+_ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS}
+
+
+class KafkaLog:
+    """A `Log` on the brokers `bootstrap_servers`. Nothing connects before something is made here.
+
+    `consumer`, `producer` and `admin` are librdkafka settings that override the ones above. `replication_factor`
+    is of topics to create, -1 the brokers' own default.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        consumer: Settings | None = None,
+        producer: Settings | None = None,
+        admin: Settings | None = None,
+        session_timeout_ms: int = 45_000,
+        max_poll_interval_ms: int = 300_000,
+        transaction_timeout_ms: int = 60_000,
+        replication_factor: int = -1,
+    ) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        common = {"bootstrap.servers": bootstrap_servers, **_ALL}
+        timeouts = {
+            "session.timeout.ms": session_timeout_ms,
+            "max.poll.interval.ms": max(max_poll_interval_ms, session_timeout_ms),
+            "heartbeat.interval.ms": max(1, min(3000, session_timeout_ms // 3)),
+        }
+        self._consumer = {**common, **_CONSUMER, **timeouts, **(consumer or {})}
+        self._producer = {**common, **_PRODUCER, **(producer or {})}
+        self._admin = {**common, **(admin or {})}
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._replication_factor = replication_factor
+
+    def admin(self) -> KafkaAdmin:
+        try:
+            return KafkaAdmin(self._admin, self.bootstrap_servers, self._replication_factor)
+        except KafkaException as error:
+            raise _refused(error) from error
+
+    def consumer(
+        self, group: str | None = None, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
+    ) -> KafkaConsumer:
+        if auto_offset_reset not in ("earliest", "latest"):
+            raise InvalidArgumentError(f"auto_offset_reset is 'earliest' or 'latest', not {auto_offset_reset!r}.")
+        settings = {
+            **self._consumer,
+            "group.id": group or _NO_GROUP,
+            "auto.offset.reset": auto_offset_reset,
+            **({"group.instance.id": instance_id} if instance_id else {}),
+        }
+        try:
+            return KafkaConsumer(settings, self.bootstrap_servers, group)
+        except KafkaException as error:
+            raise _refused(error) from error
+
+    def producer(self, transactional_id: str | None = None) -> KafkaProducer:
+        transactional = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": self._transaction_timeout_ms,
+            # librdkafka refuses a request timeout that outlives the transaction.
+            "socket.timeout.ms": min(_SOCKET_TIMEOUT_MS, self._transaction_timeout_ms),
+        }
+        settings = {**self._producer, **(transactional if transactional_id else {})}
+        try:
+            return KafkaProducer(settings, self.bootstrap_servers, transactional_id)
+        except KafkaException as error:
+            raise _refused(error) from error
+
+    def close(self) -> None:
+        """Nothing is held here: every object made by this log closes its own connections."""
+
+
+def _refused(error: KafkaException) -> ConfigurationError:
+    return ConfigurationError(f"librdkafka refuses a setting: {kafka_error(error).str()}.")

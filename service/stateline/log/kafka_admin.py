@@ -1,0 +1,216 @@
+"""Topics, watermarks and committed offsets over confluent-kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import admin as kafka_admin
+from confluent_kafka.admin._listoffsets import (
+    OffsetSpec,
+)  # confluent_kafka.admin does not export it to type checkers
+from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
+
+from stateline.log.interface import NewTopic, TopicInfo
+from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, kafka_error, meaning
+from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
+
+_POLL_INTERVAL_S = 0.02
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client leaves these untyped
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
+
+
+class KafkaAdmin:
+    """See `stateline.log.interface.Admin`. One thread at a time uses it; every call ends within half a minute."""
+
+    def __init__(self, settings: Mapping[str, Any], bootstrap_servers: str, replication_factor: int) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._replication_factor = replication_factor
+        self._admin = kafka_admin.AdminClient(dict(settings), logger=LOGGER)
+
+    def _partition_counts(self) -> dict[str, int]:
+        """Topic → partitions that have a leader; a topic that is being created may show fewer than it gets."""
+        try:
+            topics = self._admin.list_topics(timeout=CALL_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise meaning(kafka_error(error), self._bootstrap_servers, "Topics cannot be listed") from error
+        return {
+            name: sum(partition.leader >= 0 for partition in topic.partitions.values())
+            for name, topic in topics.items()
+            if topic.error is None
+        }
+
+    def topics(self) -> dict[str, TopicInfo]:
+        names = sorted(self._partition_counts())
+        if not names:
+            return {}
+        try:
+            futures = self._admin.describe_topics(TopicCollection(names), request_timeout=CALL_TIMEOUT_S)
+        except KafkaException as error:
+            raise meaning(kafka_error(error), self._bootstrap_servers, "Topics cannot be described") from error
+        found: dict[str, TopicInfo] = {}
+        for name, future in futures.items():
+            try:
+                topic = self._result(future, f"Topic {name!r} cannot be described")
+            except DoesNotExistError:
+                continue  # deleted in this moment
+            if not topic.is_internal:
+                found[name] = TopicInfo(name, len(topic.partitions), str(topic.topic_id))
+        return found
+
+    def create_topics(self, topics: Iterable[NewTopic]) -> None:
+        wanted = {topic.name: topic for topic in topics}
+        if not wanted:
+            return
+        new = [
+            KafkaNewTopic(topic.name, topic.partitions, self._replication_factor, config=dict(topic.settings))
+            for topic in wanted.values()
+        ]
+        futures = self._submit(
+            "Topics cannot be created",
+            lambda: self._admin.create_topics(new, operation_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S),
+        )
+        made = {name for name, future in futures.items() if self._is_done(name, future)}
+        self._wait(
+            lambda counts: (
+                all(counts.get(name, 0) >= wanted[name].partitions for name in made) and wanted.keys() <= counts.keys()
+            ),
+            f"to create {', '.join(wanted)}",
+        )
+
+    def _is_done(self, name: str, future: Future[Any]) -> bool:
+        """Whether this call made the topic; False when it was there already."""
+        try:
+            self._result(future, f"Topic {name!r} cannot be created", {KafkaError.TOPIC_ALREADY_EXISTS})
+        except _PassedOverError:
+            return False
+        return True
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        gone = list(names)
+        if not gone:
+            return
+        futures = self._submit(
+            "Topics cannot be deleted",
+            lambda: self._admin.delete_topics(gone, operation_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S),
+        )
+        for name, future in futures.items():
+            try:
+                self._result(future, f"Topic {name!r} cannot be deleted")
+            except DoesNotExistError:
+                continue
+        self._wait(lambda counts: not counts.keys() & set(gone), f"to delete {', '.join(gone)}")
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
+        if not asked:
+            return {}
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while True:
+            found = self._group_offsets(group, asked)
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise LogUnavailableError(
+                    f"A transaction of group {group!r} stays open on Kafka at {self._bootstrap_servers}: try later."
+                )
+            time.sleep(_POLL_INTERVAL_S)
+
+    def _group_offsets(
+        self, group: str, asked: list[confluent_kafka.TopicPartition]
+    ) -> dict[TopicPartition, int] | None:
+        """The committed offsets; None while a transaction is writing them, which must not look like "none"."""
+        what = f"The offsets of group {group!r} cannot be read"
+        request = [ConsumerGroupTopicPartitions(group, asked)]
+        futures = self._submit(
+            what,
+            lambda: self._admin.list_consumer_group_offsets(
+                request, require_stable=True, request_timeout=CALL_TIMEOUT_S
+            ),
+        )
+        found = self._result(futures[group], what).topic_partitions
+        errors = [each.error for each in found if each.error is not None]
+        if any(error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT for error in errors):
+            return None
+        if errors:
+            raise meaning(errors[0], self._bootstrap_servers, what)
+        return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        start, end = self._offsets(partition, _EARLIEST, _LATEST)
+        return start, end
+
+    def log_end(self, partition: TopicPartition) -> int:
+        return self._offsets(partition, _LATEST, isolation_level=IsolationLevel.READ_UNCOMMITTED)[0]
+
+    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        found, end = self._offsets(partition, OffsetSpec.for_timestamp(timestamp_ms), _LATEST)
+        return found if found >= 0 else end
+
+    def _offsets(
+        self,
+        partition: TopicPartition,
+        *specs: OffsetSpec,
+        isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> list[int]:
+        counts = self._partition_counts()
+        if not 0 <= partition.partition < counts.get(partition.topic, 0):
+            raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no partition {partition}.")
+        what, target = f"The offsets of {partition} cannot be read", confluent_kafka.TopicPartition(*partition)
+        futures = [
+            future
+            for spec in specs
+            for future in self._submit(
+                what,
+                partial(
+                    self._admin.list_offsets,
+                    {target: spec},
+                    isolation_level=isolation_level,
+                    request_timeout=CALL_TIMEOUT_S,
+                ),
+            ).values()
+        ]
+        return [int(self._result(future, what).offset) for future in futures]
+
+    def _submit(self, what: str, work: Callable[[], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
+        try:
+            return work()
+        except KafkaException as error:
+            raise meaning(kafka_error(error), self._bootstrap_servers, what) from error
+
+    def _result(self, future: Future[Any], what: str, passed_over: Iterable[int] = ()) -> Any:
+        try:
+            return future.result(2 * CALL_TIMEOUT_S)
+        except KafkaException as error:
+            inner = kafka_error(error)
+            if inner.code() in passed_over:
+                raise _PassedOverError from error
+            raise meaning(inner, self._bootstrap_servers, what) from error
+        except FutureTimeoutError as error:
+            raise LogUnavailableError(f"{what}: Kafka at {self._bootstrap_servers} does not answer.") from error
+
+    def _wait(self, is_met: Callable[[dict[str, int]], bool], what: str) -> None:
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while not is_met(self._partition_counts()):
+            if time.monotonic() > deadline:
+                raise LogUnavailableError(f"Kafka at {self._bootstrap_servers} needs too long {what}.")
+            time.sleep(_POLL_INTERVAL_S)
+
+    def close(self) -> None:
+        """Nothing is held that is not released with this object."""
+
+
+class _PassedOverError(Exception):
+    """An error that the caller asked to be told of."""

@@ -1,0 +1,230 @@
+"""What a request asks for: parameters of the URL and members of a JSON body, read by one set of rules.
+
+Every parameter is declared once, in `PARAMETERS`, for the parser and for the OpenAPI document. A value from a
+URL is text; one from a body is JSON. Whatever cannot be read raises `InvalidArgumentError`, naming the
+parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+import orjson
+
+from stateline.serde import Serde, shown
+from stateline_store import InvalidArgumentError, IsolationLevel, Position, PositionBound
+
+# Kafka refuses records beyond about 1 MB (message.max.bytes) unless told otherwise: no key is longer.
+MAX_KEY_BYTES = 1024 * 1024
+# Of a path and a query string together: what proxies and clients agree on is far less.
+MAX_URL_BYTES = 64 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
+
+_INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+_UNBOUNDED = PositionBound()
+
+
+class Parameter(NamedTuple):
+    """A parameter as the OpenAPI document shows it."""
+
+    schema: Mapping[str, Any]
+    description: str
+
+
+_POSITION_SCHEMA = {
+    "type": "object",
+    "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
+}
+_KEY = {"description": "As the store's key type is written."}
+
+PARAMETERS: dict[str, Parameter] = {
+    "isolation_level": Parameter(
+        {"type": "string", "enum": [level.value for level in IsolationLevel]},
+        "Which records may be seen; the store's default otherwise.",
+    ),
+    "position_bound": Parameter(_POSITION_SCHEMA, "The least position accepted: JSON, topic → partition → offset."),
+    "wait_ms": Parameter(
+        {"type": "integer", "minimum": 0, "default": 0},
+        "How long to wait for the bound, in milliseconds; at most the setting server.wait.max.ms.",
+    ),
+    "require_active": Parameter(
+        {"type": "boolean", "default": False}, "Accept only an active copy, not a standby or restoring one."
+    ),
+    "partition": Parameter(
+        {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        "Ask only these partitions: repeated, or separated by commas.",
+    ),
+    "allow_partial": Parameter(
+        {"type": "boolean", "default": False},
+        "Answer 200 when some partitions fail, with the failures beside.",
+    ),
+    "limit": Parameter(
+        {"type": "integer", "minimum": 1},
+        "The most entries of an answer; the settings server.limit.default and server.limit.max apply.",
+    ),
+    "order": Parameter({"type": "string", "enum": ["asc", "desc"], "default": "asc"}, "By serialized key, up or down."),
+    "lower": Parameter(_KEY, "The first key, inclusive; open when left out."),
+    "upper": Parameter(_KEY, "The last key, inclusive; open when left out."),
+    "prefix": Parameter(_KEY, "What keys begin with; instead of lower and upper."),
+    "key": Parameter(_KEY, "The key to look up."),
+    "keys": Parameter({"type": "array", "items": _KEY}, "The keys to look up."),
+    "as_of": Parameter({}, "A time in the past: versioned stores only, other kinds answer UNKNOWN_QUERY_TYPE."),
+    "type": Parameter({"type": "string"}, "The kind of query."),
+}
+
+COMMON = ("isolation_level", "position_bound", "wait_ms", "require_active", "partition", "allow_partial")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A value as it was given: `textual` in a URL, JSON in a body."""
+
+    value: Any
+    textual: bool
+
+
+class Arguments:
+    """The arguments of one request; each method reads one, or returns its default when it was not given."""
+
+    def __init__(self, given: Mapping[str, Argument]) -> None:
+        self._given = given
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def refuse_others(self, allowed: Iterable[str]) -> None:
+        """Raise for an argument that is not among the allowed ones."""
+        allowed = tuple(allowed)
+        for name in self._given:
+            if name not in allowed:
+                known = ", ".join(name for name in allowed if name != "type")
+                raise InvalidArgumentError(f"Unknown parameter {shown(name)}: this query takes {known or 'none'}.")
+
+    def integer(self, name: str, default: int, minimum: int, maximum: int, setting: str) -> int:
+        """An integer of this range; `setting` names what sets its upper end."""
+        argument = self._given.get(name)
+        if argument is None:
+            return default
+        value = argument.value
+        if argument.textual and _INTEGER.fullmatch(value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidArgumentError(f"{name}={shown(argument.value)} is not an integer.")
+        if not minimum <= value <= maximum:
+            raise InvalidArgumentError(
+                f"{name}={value} is out of range: {minimum} to {maximum} ({setting}) is accepted."
+            )
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """True or false; false by default."""
+        argument = self._given.get(name)
+        if argument is None:
+            return False
+        value = {"true": True, "false": False}.get(argument.value) if argument.textual else argument.value
+        if not isinstance(value, bool):
+            raise InvalidArgumentError(f"{name}={shown(argument.value)} is neither true nor false.")
+        return value
+
+    def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
+        """One of these texts."""
+        argument = self._given.get(name)
+        if argument is None:
+            return default
+        for choice in choices:
+            if argument.value == choice:
+                return choice
+        raise InvalidArgumentError(f"{name}={shown(argument.value)} is not one of {', '.join(choices)}.")
+
+    def partitions(self) -> tuple[int, ...] | None:
+        """The partitions asked for, ascending, or None for all that there are."""
+        argument = self._given.get("partition")
+        if argument is None:
+            return None
+        numbers = argument.value if isinstance(argument.value, list) else [argument.value]
+        if argument.textual:
+            parts = [part for text in numbers for part in text.split(",")]
+            numbers = [int(part) if _INTEGER.fullmatch(part) else part for part in parts]
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise InvalidArgumentError(f"partition={shown(number)} is not a partition number.")
+        if not numbers:
+            raise InvalidArgumentError("partition is empty: name one, or leave it out.")
+        return tuple(sorted(set(numbers)))
+
+    def bound(self) -> PositionBound:
+        """The position bound; none by default."""
+        argument = self._given.get("position_bound")
+        if argument is None:
+            return _UNBOUNDED
+        value = _parsed_json("position_bound", argument.value) if argument.textual else argument.value
+        try:
+            return PositionBound(Position.from_json(value))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"position_bound: {error}") from error
+
+    def key(self, name: str, serde: Serde) -> bytes | None:
+        """A key in the store's key type, as bytes; None when it was not given."""
+        argument = self._given.get(name)
+        if argument is None:
+            return None
+        return read_key(name, argument.value, serde, textual=argument.textual)
+
+    def keys(self, serde: Serde, maximum: int) -> tuple[bytes, ...]:
+        """The keys of a body, each once, in the order given."""
+        argument = self._given.get("keys")
+        value = None if argument is None else argument.value
+        if not isinstance(value, list) or not 1 <= len(value) <= maximum:
+            raise InvalidArgumentError(
+                f"keys={shown(value)}: an array of 1 to {maximum} (server.limit.max) keys is accepted."
+            )
+        return tuple(dict.fromkeys(read_key("keys", key, serde, textual=False) for key in value))
+
+
+def read_key(name: str, value: Any, serde: Serde, *, textual: bool) -> bytes:
+    """The bytes of a key that was written as text or as JSON."""
+    try:
+        key = serde.parse_text(value) if textual else serde.from_json(value)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{name}: {error} The store's keys are of type {serde.name}.") from error
+    if len(key) > MAX_KEY_BYTES:
+        raise InvalidArgumentError(f"{name} has {len(key)} bytes: {MAX_KEY_BYTES} are accepted.")
+    return key
+
+
+def from_query_string(query_string: bytes) -> dict[str, Argument]:
+    """The parameters of a URL. Only `partition` may be repeated."""
+    try:
+        pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"The query string is not percent-encoded UTF-8: {error.reason}.") from error
+    except ValueError as error:
+        raise InvalidArgumentError(f"The query string cannot be read: {error}.") from error
+    given: dict[str, Argument] = {}
+    for name, value in pairs:
+        if name == "partition":
+            given.setdefault(name, Argument([], textual=True)).value.append(value)
+        elif name in given:
+            raise InvalidArgumentError(f"{shown(name)} is given twice: give it once.")
+        else:
+            given[name] = Argument(value, textual=True)
+    return given
+
+
+def from_body(body: bytes) -> dict[str, Argument]:
+    """The members of a JSON object; a member of null counts as not given."""
+    value = _parsed_json("The body", body)
+    if not isinstance(value, dict):
+        raise InvalidArgumentError(f"The body is a JSON object, not {shown(value)}.")
+    return {name: Argument(member, textual=False) for name, member in value.items() if member is not None}
+
+
+def _parsed_json(what: str, text: str | bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgumentError(f"{what} is not JSON: {error}. It begins with {shown(text)}.") from error

@@ -1,0 +1,87 @@
+"""What the workers have written down for the servers: `topology.json` and `instances/*.json`.
+
+    <application>/topology.json          {"subtopologies": [{"ordinal", "partitions", …}],
+                                          "stores": {name: {"subtopology", "changelog"}}, …}
+    <application>/instances/<name>.json  {"instance", "pid", "socket", "tasks": {task: "running" |
+    "restoring"}}
+
+Both are replaced by rename, so a reader sees a whole file or none. Fields that are not read here are ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from stateline_store import NotReadyError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which task family holds a store, and in how many partitions. `changelog` is None without one."""
+
+    subtopology: int
+    partitions: int
+    changelog: str | None
+
+    def task_id(self, partition: int) -> str:
+        """``<subtopology>_<partition>``."""
+        return f"{self.subtopology}_{partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One worker process, as it described itself. It may be gone: a killed one leaves its file."""
+
+    name: str
+    pid: int
+    socket: Path
+    tasks: Mapping[str, str]
+
+
+def read_placements(application: Path) -> dict[str, Placement]:
+    """Store → placement. Raises `NotReadyError` when no worker has written it yet, or it cannot be read."""
+    path = application / "topology.json"
+    try:
+        return _placements(orjson.loads(path.read_bytes()))
+    except FileNotFoundError as error:
+        raise NotReadyError(
+            f"No worker has started yet in {application}: start one (stateline worker), then ask again."
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotReadyError(f"{path} cannot be read ({error!r}): restart a worker, it writes it anew.") from error
+
+
+def read_instances(application: Path) -> dict[str, Instance]:
+    """Instance → its description. A file that cannot be read is left out, with a warning."""
+    instances = {}
+    for path in sorted((application / "instances").glob("*.json")):
+        try:
+            instance = _instance(orjson.loads(path.read_bytes()))
+        except FileNotFoundError:
+            continue  # it left between the listing and the reading
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("%s cannot be read and is left out: %r", path, error)
+            continue
+        instances[instance.name] = instance
+    return instances
+
+
+def _placements(document: Mapping[str, Any]) -> dict[str, Placement]:
+    partitions = {int(s["ordinal"]): int(s["partitions"]) for s in document["subtopologies"]}
+    return {
+        name: Placement(int(store["subtopology"]), partitions[int(store["subtopology"])], store["changelog"])
+        for name, store in document["stores"].items()
+    }
+
+
+def _instance(document: Mapping[str, Any]) -> Instance:
+    tasks = {str(task): str(state) for task, state in document["tasks"].items()}
+    return Instance(str(document["instance"]), int(document["pid"]), Path(document["socket"]), tasks)

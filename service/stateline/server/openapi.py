@@ -1,0 +1,189 @@
+"""The OpenAPI document of the routes, from the declarations that the parser and the problem table use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+from stateline.server.arguments import PARAMETERS
+from stateline.server.problems import MEDIA_TYPE, PROBLEMS, Problem
+
+_ANY = {"description": "Any JSON value, in the store's type."}
+_STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+_MILLISECONDS = {
+    "type": ["integer", "null"],
+    "description": "Milliseconds since the epoch; null when unknown.",
+}
+_POSITION = {"$ref": "#/components/schemas/Position"}
+_FAILURES = {"type": "object", "additionalProperties": {"type": "object"}}
+
+# What every query's answer carries beside its result.
+_ENVELOPE: dict[str, Any] = {
+    "store": _STRING,
+    "isolation_level": PARAMETERS["isolation_level"].schema,
+    "position": _POSITION,
+    "partitions": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Partition"}},
+    "failures": _FAILURES,
+}
+_ENTRY = {"key": _ANY, "value": _ANY, "timestamp": _MILLISECONDS}
+_FOUND = {"found": _BOOLEAN, **_ENTRY}
+
+
+def _entries(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "object", "properties": dict(members)}}
+
+
+_BY_PARTITION = {"type": "object", "additionalProperties": _POSITION}
+RESULTS: dict[str, dict[str, Any]] = {
+    "key": _FOUND,
+    "keys": {"entries": _entries(_FOUND)},
+    "range": {"entries": _entries(_ENTRY), "truncated": _BOOLEAN},
+    "count": {"approximate_entries": _INTEGER},
+    "position": {"committed": _BY_PARTITION, "uncommitted": _BY_PARTITION},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One route as the document shows it. `result` names a member of RESULTS; None describes no query."""
+
+    path: str
+    method: str
+    summary: str
+    parameters: tuple[str, ...] = ()
+    result: str | None = None
+    problems: tuple[int, ...] = (500,)
+    body: Mapping[str, tuple[str, ...]] | None = None
+    media_type: str = "application/json"
+
+
+def document(title: str, operations: tuple[Operation, ...]) -> dict[str, Any]:
+    """The whole OpenAPI document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"Stateline: {title}", "version": version("stateline")},
+        "paths": paths,
+        "components": {"schemas": _schemas()},
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    names = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+    described: dict[str, Any] = {
+        "operationId": f"{operation.method}_{operation.path.strip('/').replace('/', '_') or 'index'}",
+        "summary": operation.summary,
+        "parameters": [_path_parameter(name) for name in names]
+        + [_query_parameter(name) for name in operation.parameters],
+        "responses": _responses(operation),
+    }
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _json({"oneOf": _bodies(operation.body)})}
+    return described
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    about = "Percent-encoded text of the key." if name == "key" else f"The {name}'s name."
+    return {"name": name, "in": "path", "required": True, "schema": _STRING, "description": about}
+
+
+def _query_parameter(name: str) -> dict[str, Any]:
+    schema, description = PARAMETERS[name]
+    described: dict[str, Any] = {"name": name, "in": "query", "required": False, "description": description}
+    if schema.get("type") == "object":
+        return described | {"content": _json(dict(schema))}
+    return described | {"schema": _STRING if "type" not in schema else dict(schema)}
+
+
+def _bodies(kinds: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    return [_body(kind, names) for kind, names in kinds.items()]
+
+
+def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
+    properties: dict[str, Any] = {"type": {"const": kind}}
+    properties |= {name: dict(PARAMETERS[name].schema) for name in names}
+    required = ["type", *(name for name in names if name in ("key", "keys"))]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    success: dict[str, Any] = {"type": "object"}
+    if operation.result is not None:
+        success = {"$ref": f"#/components/schemas/{operation.result.capitalize()}Answer"}
+    elif operation.body is not None:
+        success = {"anyOf": [{"$ref": f"#/components/schemas/{r.capitalize()}Answer"} for r in operation.body]}
+    ok = {operation.media_type: {"schema": success if operation.media_type == "application/json" else _STRING}}
+    responses: dict[str, Any] = {"200": {"description": "The answer.", "content": ok}}
+    for status in operation.problems:
+        responses[str(status)] = {
+            "description": _reasons(status),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+    if operation.result == "key" or operation.body is not None:
+        responses["404"]["description"] += " Or: the key is absent, the ordinary answer with found false."
+        responses["404"]["content"] |= _json({"$ref": "#/components/schemas/KeyAnswer"})
+    return responses
+
+
+def _reasons(status: int) -> str:
+    lines = [p for p in PROBLEMS.values() if p.status == status]
+    return " ".join(f"{p.reason}: {p.when}" for p in lines) or HTTPStatus(status).phrase
+
+
+def _schemas() -> dict[str, Any]:
+    schemas: dict[str, Any] = {
+        f"{name.capitalize()}Answer": _object(result | _ENVELOPE, optional=("failures",))
+        for name, result in RESULTS.items()
+    }
+    offsets = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+    schemas["Position"] = {
+        "type": "object",
+        "additionalProperties": offsets,
+        "description": "Topic → partition → offset of the input that an answer reflects.",
+    }
+    schemas["Partition"] = _object(
+        {
+            "position": _POSITION,
+            "served_by": {"enum": ["active", "standby", "restoring"]},
+            "staged_records": _INTEGER,
+            "staged_bytes": _INTEGER,
+            "committed_at_ms": _INTEGER,
+        }
+    )
+    schemas["Problem"] = _problem_schema(tuple(PROBLEMS.values()))
+    return schemas
+
+
+def _problem_schema(problems: tuple[Problem, ...]) -> dict[str, Any]:
+    reasons = list(dict.fromkeys(problem.reason for problem in problems))
+    required = {
+        "type": _STRING,
+        "title": _STRING,
+        "status": _INTEGER,
+        "reason": {"enum": reasons},
+        "detail": _STRING,
+    }
+    where = {
+        "store": _STRING,
+        "partition": _INTEGER,
+        "position": _POSITION,
+        "bound": _POSITION,
+        "owner": _STRING,
+        "failures": _FAILURES,
+        "reasons": {"type": "array", "items": _STRING},
+    }
+    return _object(required | where, optional=tuple(where))
+
+
+def _object(properties: Mapping[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": dict(properties), "required": required}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

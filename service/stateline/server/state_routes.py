@@ -1,0 +1,170 @@
+"""What the service says about itself: stores, topology, instances, health, readiness, metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stateline.server.answers import json_response
+from stateline.server.arguments import Arguments, from_query_string
+from stateline.server.metrics import Metrics
+from stateline.server.partitions import ServedStore
+from stateline.server.problems import problem_response
+from stateline.server.serving import Serving
+from stateline.topology import Pipeline, StoreDefinition, Subtopology, Topic
+from stateline_store import NotReadyError, StatelineError
+
+
+class StateRoutes:
+    """The endpoints that describe the service."""
+
+    def __init__(self, serving: Serving, metrics: Metrics) -> None:
+        self._serving = serving
+        self._metrics = metrics
+
+    async def stores(self, request: Request) -> Response:
+        """GET /v1/stores: every store."""
+        _refuse_parameters(request)
+        return json_response({"stores": [self._store(name) for name in self._serving.topology.stores]})
+
+    async def store(self, request: Request) -> Response:
+        """GET /v1/stores/{store}: one store."""
+        _refuse_parameters(request)
+        store = self._serving.store(request.path_params["store"])
+        return json_response(self._store(store.name))
+
+    async def topology(self, request: Request) -> Response:
+        """GET /v1/topology: what the application consists of."""
+        _refuse_parameters(request)
+        topology = self._serving.topology
+        return json_response(
+            {
+                "application_id": topology.application_id,
+                "subtopologies": [_subtopology(s) for s in topology.subtopologies],
+                "topics": [_topic(t) for t in _topics(topology.subtopologies, topology.pipelines.values())],
+                "stores": {name: _definition(d) for name, d in topology.stores.items()},
+                "pipelines": {name: _pipeline(p) for name, p in topology.pipelines.items()},
+            }
+        )
+
+    async def instances(self, request: Request) -> Response:
+        """GET /v1/instances: who runs what, as the workers have written it down."""
+        _refuse_parameters(request)
+        workers = self._serving.workers
+        await workers.refresh()
+        instances = [
+            {
+                "instance": i.name,
+                "pid": i.pid,
+                "reachable": workers.is_connected(i.name),
+                "tasks": dict(i.tasks),
+            }
+            for i in workers.instances.values()
+        ]
+        return json_response({"instances": instances})
+
+    async def healthz(self, request: Request) -> Response:
+        """GET /healthz: this process is alive."""
+        return json_response({"status": "alive"})
+
+    async def readyz(self, request: Request) -> Response:
+        """GET /readyz: 200 only when every store can be queried, else the reasons."""
+        reasons = self._serving.reasons_not_ready()
+        if not reasons:
+            return json_response({"status": "ready"})
+        error = NotReadyError("Not every store can be queried yet: see reasons, and ask again in a moment.")
+        return problem_response(error, reasons=reasons)
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics: Prometheus text."""
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    def _store(self, name: str) -> dict[str, Any]:
+        definition = self._serving.topology.stores[name]
+        described = {
+            "store": name,
+            **_definition(definition),
+            "default_isolation_level": self._serving.config.default_state_isolation_level.value,
+            "changelog": definition.changelog(self._serving.topology.application_id),
+        }
+        try:
+            store = self._serving.store(name)
+        except NotReadyError as error:  # declared, and no worker runs it yet
+            return described | {"partitions": {}, "not_ready": str(error)}
+        return described | {"partitions": {str(p): self._partition(store, p) for p in store.partitions}}
+
+    def _partition(self, store: ServedStore, partition: int) -> dict[str, Any]:
+        task_id = store.placement.task_id(partition)
+        workers = self._serving.workers
+        owner = workers.owner(task_id)
+        described: dict[str, Any] = {"task": task_id, "owner": owner, "state": None, "lag": None}
+        if not store.definition.persistent:
+            task_state = workers.instances[owner].tasks[task_id] if owner is not None else None
+            described["state"] = {"running": "active"}.get(task_state or "", task_state)
+            return described
+        try:
+            reader = self._serving.partitions.open(store, partition)
+        except StatelineError as error:
+            return described | {"unreadable": str(error)}
+        copy = self._serving.partitions.status(store, partition, reader)
+        return described | {
+            "state": copy.served_by,
+            "lag": reader.notice.restore_remaining,
+            "staged_records": copy.staged_records,
+            "staged_bytes": copy.staged_bytes,
+            "committed_at_ms": copy.committed_at_ms,
+        }
+
+
+def _refuse_parameters(request: Request) -> None:
+    Arguments(from_query_string(request.scope["query_string"])).refuse_others(())
+
+
+def _definition(definition: StoreDefinition) -> dict[str, Any]:
+    return {
+        "kind": definition.kind,
+        "key_type": definition.key.name,
+        "value_type": definition.value.name,
+        "persistent": definition.persistent,
+        "logged": definition.logged,
+        "retention_ms": None,  # stores of these kinds keep every key until it is deleted
+    }
+
+
+def _subtopology(subtopology: Subtopology) -> dict[str, Any]:
+    return {
+        "ordinal": subtopology.ordinal,
+        "sources": [topic.name for topic in subtopology.sources],
+        "stores": [store.name for store in subtopology.stores],
+        "processors": [processor.name for processor in subtopology.processors],
+    }
+
+
+def _topic(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "key_type": topic.key.name,
+        "value_type": topic.value.name,
+        "internal": topic.internal,
+    }
+
+
+def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "reads": [topic.name for topic in pipeline.reads],
+        "static": [topic.name for topic in pipeline.static],
+        "writes": pipeline.writes.name,
+        "key": list(pipeline.key),
+        "timestamp": pipeline.timestamp,
+        "output_mode": pipeline.output_mode,
+    }
+
+
+def _topics(subtopologies: tuple[Subtopology, ...], pipelines: Any) -> list[Topic]:
+    topics = [t for s in subtopologies for t in s.sources]
+    topics += [t for s in subtopologies for p in s.processors for t in p.forwards]
+    topics += [t for p in pipelines for t in (*p.reads, *p.static, p.writes)]
+    return list({topic.name: topic for topic in topics}.values())

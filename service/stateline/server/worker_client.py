@@ -1,0 +1,195 @@
+"""The server's end of the workers' query sockets (`stateline.query_wire`).
+
+`Workers` knows the instances of the application and holds one connection to each that lives. A worker that is
+gone, or does not answer in time, makes its partitions' queries fail with `NotPresentError` and its name as
+`owner`. For the event loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stateline.query import Failure, Outcome, Query, Terms
+from stateline.query_wire import (
+    LENGTH,
+    WireRequest,
+    decode_message,
+    decode_outcome,
+    encode_request,
+    frame,
+    frame_size,
+)
+from stateline.server.deployment import Instance, read_instances
+from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
+
+# A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
+ANSWER_TIMEOUT_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerConnection:
+    """A connection to one worker, subscribed to its commits: each calls `on_commit`. Requests may overlap."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_commit: Callable[[], None]
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._on_commit = on_commit
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._receiving = asyncio.create_task(self._receive())
+
+    @classmethod
+    async def open(cls, socket: Path, on_commit: Callable[[], None]) -> WorkerConnection:
+        """Connect and subscribe. Raises `OSError` when nobody listens there."""
+        reader, writer = await asyncio.open_unix_connection(str(socket))
+        connection = cls(reader, writer, on_commit)
+        connection._send({"id": 0, "type": "subscribe"})
+        return connection
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker is still there, as far as this end knows."""
+        return not self._receiving.done()
+
+    async def query(self, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
+        """What the worker answers. Raises `NotPresentError` when it does not, `StatelineError` when it
+        cannot.
+        """
+        number = next(self._numbers)
+        message = encode_request(WireRequest(number, terms, partition, query, wait_ms))
+        reply = await self._request(number, message, wait_ms / 1000 + ANSWER_TIMEOUT_S)
+        if "outcome" not in reply:
+            raise StatelineError(f"The worker refused a query: {reply.get('error')}")
+        return decode_outcome(reply["outcome"])
+
+    async def close(self) -> None:
+        """Hang up; pending queries fail."""
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
+
+    async def _request(self, number: int, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        if not self.alive:
+            raise NotPresentError("The worker has hung up: ask again in a moment.")
+        future = self._pending[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(message)
+            async with asyncio.timeout(timeout_s):
+                reply: dict[str, Any] = await future
+                return reply
+        except TimeoutError as error:
+            raise NotPresentError(f"The worker did not answer within {timeout_s:g} s: ask again.") from error
+        finally:
+            self._pending.pop(number, None)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._writer.write(frame(message))
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                size = frame_size(await self._reader.readexactly(LENGTH.size))
+                self._dispatch(decode_message(await self._reader.readexactly(size)))
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the worker is gone: those who wait for it are told below
+        except InvalidArgumentError as error:
+            _log.warning("A worker is not understood, its connection is closed: %s", error)
+        finally:
+            self._writer.close()
+            self._fail_pending()
+
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        if message.get("event") == "commit":
+            self._on_commit()
+        elif (future := self._pending.get(message.get("id", 0))) is not None and not future.done():
+            future.set_result(message)
+
+    def _fail_pending(self) -> None:
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(NotPresentError("The worker hung up: ask again in a moment."))
+
+
+class Workers:
+    """Every instance of the application, by the files in `<application>/instances`."""
+
+    def __init__(self, application: Path, on_commit: Callable[[], None]) -> None:
+        self._application = application
+        self._on_commit = on_commit
+        self._refreshing = asyncio.Lock()
+        self._connections: dict[str, WorkerConnection] = {}
+        self.instances: dict[str, Instance] = {}
+
+    async def refresh(self) -> None:
+        """Read the instances anew, connect to those that live, and hang up on those that left."""
+        async with self._refreshing:
+            known, self.instances = self.instances, read_instances(self._application)
+            for name, connection in list(self._connections.items()):
+                if not connection.alive or self.instances.get(name) is None or _moved(name, known, self.instances):
+                    del self._connections[name]
+                    await connection.close()
+            for name, instance in self.instances.items():
+                if name not in self._connections:
+                    await self._connect(name, instance)
+
+    def is_connected(self, instance: str) -> bool:
+        """Whether this instance answers."""
+        connection = self._connections.get(instance)
+        return connection is not None and connection.alive
+
+    def owner(self, task_id: str) -> str | None:
+        """The instance that has this task: one that answers, else one that said so last; None when none
+        did.
+        """
+        owners = [name for name, instance in self.instances.items() if task_id in instance.tasks]
+        return next((name for name in owners if self.is_connected(name)), owners[0] if owners else None)
+
+    def has_live_owner(self, task_id: str) -> bool:
+        """Whether a worker that answers has this task."""
+        owner = self.owner(task_id)
+        return owner is not None and self.is_connected(owner)
+
+    async def query(self, task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
+        """Ask the task's owner. It, or whoever took over, is looked up anew when it does not live."""
+        if not self.has_live_owner(task_id):
+            await self.refresh()
+        owner = self.owner(task_id)
+        connection = self._connections.get(owner) if owner is not None else None
+        if connection is None or not connection.alive:
+            return Failure(NotPresentError(_unreachable(terms.store, partition, owner)), owner=owner)
+        try:
+            outcome = await connection.query(terms, partition, query, wait_ms)
+        except StatelineError as error:
+            return Failure(error, owner=owner)
+        return Failure(outcome.error, outcome.position, owner) if isinstance(outcome, Failure) else outcome
+
+    async def close(self) -> None:
+        """Hang up on every worker."""
+        for connection in self._connections.values():
+            await connection.close()
+
+    async def _connect(self, name: str, instance: Instance) -> None:
+        try:
+            self._connections[name] = await WorkerConnection.open(instance.socket, self._on_commit)
+        except OSError as error:
+            _log.debug("Worker %s does not answer at %s: %s", name, instance.socket, error)
+            return
+        self._on_commit()  # what was committed while nobody listened
+
+
+def _moved(name: str, known: dict[str, Instance], now: dict[str, Instance]) -> bool:
+    before, after = known[name], now[name]
+    return (before.pid, before.socket) != (after.pid, after.socket)
+
+
+def _unreachable(store: str, partition: int, owner: str | None) -> str:
+    what = f"Partition {partition} of {store!r}"
+    if owner is None:
+        return f"{what} is on no worker at the moment: start one, or ask again when the tasks are assigned."
+    return f"{what} is on the worker {owner!r}, which does not answer: ask again in a moment."

@@ -1,0 +1,259 @@
+"""Spark's source for topics of the embedded log: the format ``stateline-log``, with the columns of Spark's
+Kafka source.
+
+Options: `path` (the log's file), `subscribe` (topics, separated by commas), `maxOffsetsPerTrigger` (records
+of one micro-batch at most), and for batch reads `newest` (``true``: the newest record of each key only,
+tombstones and records without a key left out). Streams start with the earliest record.
+
+Offsets in a checkpoint are ``{"<topic>": {"<partition>": next offset}}`` with sorted keys, because Spark
+compares them as text; a partition that is absent stands at 0 (on disk: never change). One Spark task reads
+one partition, in the executors' Python, through a read-only connection of its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
+from stateline.log.embedded_transactions import visible_ends
+from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
+
+FORMAT = "stateline-log"
+SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+
+_ROWS_PER_BATCH = 10_000  # Arrow batches of this size cost little per row and stay in a CPU's cache
+_BUSY_TIMEOUT_MS = 10_000
+_ARROW_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+Offsets = dict[TopicPartition, int]
+"""Next offset of each partition; one that is absent stands at 0."""
+
+OffsetsJson = dict[str, dict[str, int]]
+_Row = tuple[int, int, bytes | None, bytes | None]  # record id, timestamp_ms, key, value
+
+
+def to_offsets(json: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """The offsets that this JSON of a checkpoint means."""
+    return {TopicPartition(t, int(p)): n for t, numbers in json.items() for p, n in numbers.items()}
+
+
+def to_json(offsets: Offsets) -> OffsetsJson:
+    """The JSON of a checkpoint: equal offsets give equal text."""
+    json: OffsetsJson = {}
+    for partition in sorted(offsets):
+        if offsets[partition] > 0:
+            json.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return json
+
+
+def limited(start: Offsets, ends: Offsets, max_rows: int | None) -> Offsets:
+    """How far one micro-batch reads: every partition in proportion to what waits there, as Spark's Kafka
+    source does.
+
+    At least one record of each partition that has any, so that none starves.
+    """
+    waiting = {partition: end - start.get(partition, 0) for partition, end in ends.items()}
+    total = sum(waiting.values())
+    if max_rows is None or total <= max_rows:
+        return ends
+    return {
+        partition: start.get(partition, 0) + min(rows, max(1, rows * max_rows // total))
+        for partition, rows in waiting.items()
+    }
+
+
+@dataclass(frozen=True)
+class Slice(InputPartition):
+    """The offsets `first` to `end` (exclusive) of one partition: one Spark task."""
+
+    topic: str
+    partition: int
+    partition_id: int
+    first: int
+    end: int
+    newest: bool = False
+
+
+class EmbeddedLogSource(DataSource):
+    """The format ``stateline-log``; register it with ``session.dataSource.register(EmbeddedLogSource)``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> EmbeddedLogReader:
+        return EmbeddedLogReader(self.options)
+
+    def streamReader(self, schema: StructType) -> EmbeddedLogStreamReader:  # noqa: N802  # Spark's name
+        return EmbeddedLogStreamReader(self.options)
+
+
+class _Topics:
+    """Where the partitions of the subscribed topics end. Lives in the driver's planning process."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.path = Path(options["path"])
+        self._topics = [name.strip() for name in options["subscribe"].split(",")]
+
+    def ends(self) -> tuple[Offsets, dict[TopicPartition, int]]:
+        """Visible end and partition id of each partition. Raises `DoesNotExistError` for a topic that is not there."""
+        with closing(LogFile(self.path, _BUSY_TIMEOUT_MS)) as file:
+            marks = ",".join("?" * len(self._topics))
+            rows = file.rows(f"SELECT topic, partition, id FROM partitions WHERE topic IN ({marks})", self._topics)
+            ids = {TopicPartition(topic, partition): id_ for topic, partition, id_ in rows}
+            visible = visible_ends(file, list(ids.values()))
+        for topic in self._topics:
+            if not any(partition.topic == topic for partition in ids):
+                raise DoesNotExistError(f"{self.path} has no topic {topic!r}: create it, then start again.")
+        return {partition: visible[id_][0] for partition, id_ in ids.items()}, ids
+
+
+class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches. Spark calls all but `read` in one Python process beside the driver."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._path = Path(options["path"])
+        self._topics = _Topics(options)
+        limit = options.get("maxOffsetsPerTrigger")
+        self._max_rows = int(limit) if limit else None
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's name
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        self._target, _ = self._topics.ends()
+
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's name
+        """As far as the next micro-batch reads; `start` itself when there is nothing new or the log is busy.
+
+        Raises `DoesNotExistError` when a topic of the checkpoint was deleted or made anew: going on would
+        leave out or repeat records.
+        """
+        since = to_offsets(start)
+        try:
+            ends, _ = self._topics.ends()
+        except LogUnavailableError:
+            return start  # an exception would end the query; the next trigger looks again
+        for partition, offset in since.items():
+            if ends.get(partition, -1) < offset:
+                raise DoesNotExistError(
+                    f"{partition} was read up to offset {offset}, and in {self._path} it now ends at "
+                    f"{ends.get(partition, 'no offset at all')}: the topic was deleted or made anew. Restore it, or "
+                    "delete the pipeline's checkpoint together with its result and epochs topics."
+                )
+        if self._target is not None:
+            # What the checkpoint read before this run may lie behind the target, never ahead of it.
+            ends = {p: min(end, max(self._target.get(p, 0), since.get(p, 0))) for p, end in ends.items()}
+        return to_json(limited(since, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+
+    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802  # Spark's name
+        try:
+            return to_json(self._topics.ends()[0])
+        except LogUnavailableError:
+            return None  # the report has one figure less
+
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[Slice]:
+        since, until = to_offsets(start), to_offsets(end)
+        if since == until:
+            return []
+        _, ids = self._topics.ends()
+        return [
+            Slice(*partition, ids[partition], since.get(partition, 0), offset)
+            for partition, offset in until.items()
+            if offset > since.get(partition, 0)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        return read_slice(self._path, partition)
+
+
+class EmbeddedLogReader(DataSourceReader):
+    """Reads what is visible when Spark plans the query."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._path = Path(options["path"])
+        self._topics = _Topics(options)
+        self._newest = options.get("newest") == "true"
+
+    def partitions(self) -> list[Slice]:
+        ends, ids = self._topics.ends()
+        slices = [Slice(*p, ids[p], 0, end, self._newest) for p, end in sorted(ends.items()) if end > 0]
+        # Spark takes an empty list for "one task with nothing to read from", and calls `read(None)`.
+        return slices or [Slice("", 0, 0, 0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        return read_slice(self._path, partition)
+
+
+def read_slice(path: Path, piece: Slice) -> Iterator[pa.RecordBatch]:
+    """The records of one slice, in offset order (by key's first appearance when `newest`)."""
+    # Not `immutable`: others write meanwhile. A read transaction is not needed, since visible records never change.
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        pages = _pages(connection, piece)
+        for rows in _newest_pages(pages) if piece.newest else pages:
+            yield _record_batch(rows, piece)
+
+
+def _pages(connection: sqlite3.Connection, piece: Slice) -> Iterator[list[_Row]]:
+    base = piece.partition_id << OFFSET_BITS
+    first, end = base + piece.first, base + piece.end
+    query = (
+        f"SELECT id, timestamp_ms, key, value FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT {_ROWS_PER_BATCH}"
+    )
+    while rows := connection.execute(query, (first, end)).fetchall():
+        yield rows
+        first = rows[-1][0] + 1
+
+
+def _newest_pages(pages: Iterator[list[_Row]]) -> Iterator[list[_Row]]:
+    newest = {row[2]: row for rows in pages for row in rows if row[2] is not None}
+    kept = [row for row in newest.values() if row[3] is not None]
+    return (kept[at : at + _ROWS_PER_BATCH] for at in range(0, len(kept), _ROWS_PER_BATCH))
+
+
+def _record_batch(rows: list[_Row], piece: Slice) -> pa.RecordBatch:
+    ids, timestamps, keys, values = zip(*rows, strict=True)
+    columns: list[Any] = [
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.repeat(pa.scalar(piece.topic, pa.string()), len(rows)),
+        pa.repeat(pa.scalar(piece.partition, pa.int32()), len(rows)),
+        pc.bit_wise_and(pa.array(ids, pa.int64()), OFFSET_MASK),
+        pa.array(timestamps, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)

@@ -1,0 +1,240 @@
+"""What an application consists of, and how it falls into subtopologies and tasks. Pure: no log, no files.
+
+Whatever is connected must run together, on the same partition number: a source topic and the processors and
+tables that read it, a processor and its stores, two processors that share a store. Each such group is a
+**subtopology**; what one writes and another reads (`forwards`, a repartition topic, a pipeline's result) does not
+connect them. Subtopologies are numbered in the order in which their first source topic was declared; a **task**
+is one partition of one subtopology, `<subtopology>_<partition>`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stateline.serde import Serde
+from stateline_store import InvalidArgumentError, KeyValueStore, TimestampedKeyValueStore, TopologyError
+
+StoreKind = Literal["key_value", "timestamped_key_value"]
+_STORE_CLASSES = {"key_value": KeyValueStore, "timestamped_key_value": TimestampedKeyValueStore}
+
+# Kafka's rule for topic names; store names become parts of topic names and of paths.
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+# Changelogs of key-value stores (Kafka Streams' settings).
+_CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+_REPARTITION_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "message.timestamp.type": "CreateTime",
+}
+
+
+def checked_name(what: str, name: str) -> str:
+    """The name itself. Raises `InvalidArgumentError` unless Kafka takes it as (part of) a topic name."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise InvalidArgumentError(f"{name!r} cannot be the name of a {what}: use 1 to 200 of a-z A-Z 0-9 . _ - only.")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic and how its records are read.
+
+    `schema` is a Spark DDL string (``"tailnum string, delay double"``) of JSON values, for pipelines.
+    Stateline creates `internal` topics and those that a pipeline writes, with `partitions` if it says so;
+    every other topic is the user's and must exist.
+    """
+
+    name: str
+    key: Serde
+    value: Serde
+    schema: str | None = None
+    partitions: int | None = None
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDefinition:
+    """A store, before there is one of it per task. `source` is the topic of a table, None for other stores."""
+
+    name: str
+    kind: StoreKind
+    key: Serde
+    value: Serde
+    persistent: bool = True
+    logged: bool = True
+    source: Topic | None = None
+
+    def build(self) -> KeyValueStore:
+        """A store of this kind, not yet opened."""
+        return _STORE_CLASSES[self.kind](self.name, persistent=self.persistent)
+
+    @property
+    def timestamped(self) -> bool:
+        """Whether each value carries a timestamp."""
+        return self.kind == "timestamped_key_value"
+
+    def changelog(self, application_id: str) -> str | None:
+        """The topic that this store can be rebuilt from: a table's own topic, or a changelog; None without."""
+        if self.source is not None:
+            return self.source.name
+        return f"{application_id}-{self.name}-changelog" if self.logged else None
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A user's function that sees each record of a topic, with its stores and the topics it writes to."""
+
+    name: str
+    function: Callable[..., None]
+    source: Topic
+    stores: tuple[StoreDefinition, ...] = ()
+    forwards: tuple[Topic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A user's function from streaming DataFrames to one; `key` names the columns of the result's key."""
+
+    name: str
+    function: Callable[..., Any]
+    reads: tuple[Topic, ...]
+    writes: Topic
+    key: tuple[str, ...]
+    static: tuple[Topic, ...] = ()
+    timestamp: str | None = None
+    output_mode: Literal["append", "update", "complete"] = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Subtopology:
+    """What runs together on one partition number."""
+
+    ordinal: int
+    sources: tuple[Topic, ...]
+    stores: tuple[StoreDefinition, ...]
+    processors: tuple[Processor, ...]
+
+    def task_id(self, partition: int) -> str:
+        """``<subtopology>_<partition>``."""
+        return f"{self.ordinal}_{partition}"
+
+    def tables(self, topic: str) -> tuple[StoreDefinition, ...]:
+        """The tables kept of this source topic."""
+        return tuple(s for s in self.stores if s.source is not None and s.source.name == topic)
+
+    def readers(self, topic: str) -> tuple[Processor, ...]:
+        """The processors of this source topic, in the order of declaration."""
+        return tuple(p for p in self.processors if p.source.name == topic)
+
+    def stores_fed_by(self, topic: str) -> tuple[str, ...]:
+        """Names of the stores whose contents, and so whose Position, follow this source topic."""
+        names = [store.name for store in self.tables(topic)]
+        names += [s.name for p in self.readers(topic) for s in p.stores if s.source is None]
+        return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A topic that Stateline creates; as many partitions as `like` has, unless `partitions` says."""
+
+    name: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    partitions: int | None = None
+    like: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The whole application. Built by `App.topology`."""
+
+    application_id: str
+    subtopologies: tuple[Subtopology, ...]
+    stores: Mapping[str, StoreDefinition]
+    pipelines: Mapping[str, Pipeline]
+
+    def subtopology_of(self, store: str) -> Subtopology:
+        """The subtopology that holds this store. Raises `TopologyError` when none does."""
+        for subtopology in self.subtopologies:
+            if any(definition.name == store for definition in subtopology.stores):
+                return subtopology
+        raise TopologyError(f"No subtopology holds a store named {store!r}.")
+
+    def required_topics(self) -> tuple[str, ...]:
+        """Topics that the user must have created: sources, and what processors and pipelines use besides."""
+        topics = [t for s in self.subtopologies for t in s.sources]
+        topics += [t for s in self.subtopologies for p in s.processors for t in p.forwards]
+        topics += [t for p in self.pipelines.values() for t in (*p.reads, *p.static)]
+        created = {topic.name for topic in self.created_topics()}
+        return tuple(dict.fromkeys(t.name for t in topics if t.name not in created))
+
+    def created_topics(self) -> tuple[InternalTopic, ...]:
+        """Topics that Stateline creates when they are missing, each after those it takes its partitions from."""
+        topics: dict[str, InternalTopic] = {}
+        for pipeline in self.pipelines.values():
+            like = tuple(t.name for t in pipeline.reads)
+            writes = pipeline.writes
+            topics[writes.name] = InternalTopic(writes.name, _CHANGELOG_SETTINGS, writes.partitions, like)
+        for subtopology in self.subtopologies:
+            like = tuple(t.name for t in subtopology.sources)
+            for processor in subtopology.processors:
+                for topic in processor.forwards:
+                    if topic.internal:
+                        topics[topic.name] = InternalTopic(topic.name, _REPARTITION_SETTINGS, topic.partitions, like)
+        for subtopology in self.subtopologies:
+            like = tuple(t.name for t in subtopology.sources)
+            for store in subtopology.stores:
+                if store.source is None and (name := store.changelog(self.application_id)):
+                    topics[name] = InternalTopic(name, _CHANGELOG_SETTINGS, None, like)
+        return tuple(topics.values())
+
+
+def subtopologies(stores: Iterable[StoreDefinition], processors: Iterable[Processor]) -> tuple[Subtopology, ...]:
+    """Group what is connected (rules above). Raises `TopologyError` for a store that nothing reads or writes."""
+    stores, processors = list(stores), list(processors)
+    groups = _Groups()
+    topics: dict[str, Topic] = {}
+    for source in [*(store.source for store in stores), *(processor.source for processor in processors)]:
+        if source is not None:
+            topics.setdefault(source.name, source)
+    for store in stores:
+        if store.source is not None:
+            groups.join(("topic", store.source.name), ("store", store.name))
+    for processor in processors:
+        groups.join(("topic", processor.source.name), ("processor", processor.name))
+        for store in processor.stores:
+            groups.join(("processor", processor.name), ("store", store.name))
+    roots = list(dict.fromkeys(groups.root(("topic", name)) for name in topics))
+    for store in stores:
+        if groups.root(("store", store.name)) not in roots:
+            raise TopologyError(
+                f"No processor uses the store {store.name!r}: name it in `stores=[…]` of one, or remove it."
+            )
+    return tuple(
+        Subtopology(
+            ordinal,
+            tuple(t for t in topics.values() if groups.root(("topic", t.name)) == root),
+            tuple(s for s in stores if groups.root(("store", s.name)) == root),
+            tuple(p for p in processors if groups.root(("processor", p.name)) == root),
+        )
+        for ordinal, root in enumerate(roots)
+    )
+
+
+_Node = tuple[str, str]
+
+
+class _Groups:
+    """Disjoint sets of nodes."""
+
+    def __init__(self) -> None:
+        self._parents: dict[_Node, _Node] = {}
+
+    def root(self, node: _Node) -> _Node:
+        parent = self._parents.get(node, node)
+        return node if parent == node else self.root(parent)
+
+    def join(self, one: _Node, other: _Node) -> None:
+        self._parents[self.root(other)] = self.root(one)

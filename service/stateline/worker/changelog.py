@@ -1,0 +1,99 @@
+"""Between a store and its changelog records: what a commit writes there, and what a restore reads back.
+
+A changelog record's key is the store's key and its value the plain value; a timestamped store's timestamp
+travels as the record's timestamp (Kafka Streams' format, `timestamp -1` becomes 0 as a record's cannot be
+negative). The last record of a commit carries the store's Position in the headers of Kafka Streams'
+`ChangelogRecordDeserializationHelper`: ``v`` = 0x00 and ``c`` = the encoded Position. The newest record of a
+compacted topic is never compacted away, so neither is the newest Position.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from stateline.log.interface import Headers, Record
+from stateline_store import (
+    DamagedDataError,
+    IsolationLevel,
+    KeyValueStore,
+    Position,
+    TimestampedKeyValueStore,
+    TopicPartition,
+)
+
+_VERSION_HEADER = "v"  # in topics: never change
+_POSITION_HEADER = "c"  # in topics: never change
+_VERSION = b"\x00"
+_TIMESTAMP = struct.Struct(">q")
+
+
+class ChangelogRecord(NamedTuple):
+    """One record to write to a changelog partition."""
+
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers = ()
+
+
+def staged_changes(store: KeyValueStore, now_ms: int) -> list[ChangelogRecord]:
+    """What the store has staged since its last commit, one record per changed key, in key order.
+
+    Records of a store without timestamps, and tombstones, carry `now_ms`.
+    """
+    if store.timestamped:
+        changes = [_timestamped_change(key, stored, now_ms) for key, stored in store.staged()]
+    else:
+        changes = [ChangelogRecord(key, value, now_ms) for key, value in store.staged()]
+    if changes:
+        position = store.position(IsolationLevel.READ_UNCOMMITTED).encode()
+        headers = ((_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position))
+        changes[-1] = changes[-1]._replace(headers=headers)
+    return changes
+
+
+def _timestamped_change(key: bytes, stored: bytes | None, now_ms: int) -> ChangelogRecord:
+    if stored is None:
+        return ChangelogRecord(key, None, now_ms)
+    (timestamp,) = _TIMESTAMP.unpack_from(stored)
+    return ChangelogRecord(key, stored[8:], max(timestamp, 0))
+
+
+def stage(store: KeyValueStore, records: Iterable[Record]) -> None:
+    """Stage changelog (or table) records as they stand: the newest of a key wins, no value deletes.
+
+    Records without a key are left out: compaction forbids them in a changelog, a table's were refused before.
+    """
+    if isinstance(store, TimestampedKeyValueStore):
+        store.put_all_with_timestamp([(r.key, r.value, r.timestamp_ms) for r in records if r.key is not None])
+    else:
+        store.put_all([(r.key, r.value) for r in records if r.key is not None])
+
+
+def position_of_changelog(records: Sequence[Record]) -> Position:
+    """The newest Position that these changelog records carry; an empty one when none does."""
+    for record in reversed(records):
+        for name, value in record.headers or ():
+            if name == _POSITION_HEADER and value is not None:
+                return _decoded(record, value)
+    return Position()
+
+
+def _decoded(record: Record, value: bytes) -> Position:
+    try:
+        return Position.decode(value)
+    except DamagedDataError as error:
+        raise DamagedDataError(
+            f"The Position header of {record.topic}-{record.partition} offset {record.offset} cannot be read: "
+            f"{error} Another program may have written to this changelog."
+        ) from error
+
+
+def position_of_input(records: Sequence[Record]) -> Position:
+    """The Position after these input records."""
+    last: dict[TopicPartition, int] = {}
+    for record in records:
+        last[TopicPartition(record.topic, record.partition)] = record.offset
+    return Position.of(last)

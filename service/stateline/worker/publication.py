@@ -1,0 +1,98 @@
+"""What a worker tells other processes of this machine through files: the topology, and who runs which task.
+
+- ``<application>/topology.json``: subtopologies with their partition counts, stores with their changelogs. Every
+  worker writes the same one.
+- ``<application>/instances/<instance>.json``: one per worker process; its lock file beside it is held while it lives.
+
+Both are replaced by an atomic rename: a reader sees the old or the new, never a half.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from stateline.topology import Topology, checked_name
+from stateline_store import IsolationLevel, LockedError
+
+
+def topology_document(
+    topology: Topology, partitions: Mapping[int, int], default_isolation_level: IsolationLevel
+) -> dict[str, Any]:
+    """The content of ``topology.json``."""
+    return {
+        "application_id": topology.application_id,
+        "default_isolation_level": str(default_isolation_level),
+        "subtopologies": [
+            {
+                "ordinal": s.ordinal,
+                "partitions": partitions[s.ordinal],
+                "sources": [topic.name for topic in s.sources],
+                "stores": [store.name for store in s.stores],
+                "processors": [processor.name for processor in s.processors],
+            }
+            for s in topology.subtopologies
+        ],
+        "stores": {
+            name: {
+                "subtopology": topology.subtopology_of(name).ordinal,
+                "changelog": definition.changelog(topology.application_id),
+            }
+            for name, definition in topology.stores.items()
+        },
+    }
+
+
+def publish(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON file so that readers never see half of it."""
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "wb") as file:
+        file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    os.replace(temporary, path)
+
+
+class InstanceFile:
+    """One worker's presence. Raises `LockedError` when a live worker of this name exists already."""
+
+    def __init__(self, application: Path, instance: str) -> None:
+        directory = application / "instances"
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.instance = checked_name("worker instance", instance)
+        self._path = directory / f"{instance}.json"
+        self._lock = (directory / f"{instance}.lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            raise LockedError(
+                f"A worker named {instance!r} is running on {application} already: stop it, or give this one "
+                "another name (--instance)."
+            ) from error
+
+    def update(self, socket: Path, tasks: Mapping[str, str]) -> None:
+        """Say which tasks this worker has, and in which state."""
+        publish(
+            self._path,
+            {"instance": self.instance, "pid": os.getpid(), "socket": str(socket), "tasks": dict(tasks)},
+        )
+
+    def remove(self) -> None:
+        """A clean exit: nothing of this worker is left but its name's lock file."""
+        self._path.unlink(missing_ok=True)
+        self._lock.close()
+
+
+def socket_path(application: Path, instance: str) -> Path:
+    """Where this worker answers queries. Unix socket paths are short (about 100 bytes): not in the state directory."""
+    digest = hashlib.sha256(f"{application.resolve()}\0{instance}".encode()).hexdigest()[:16]
+    directory = Path(tempfile.gettempdir()) / f"stateline-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory / f"{digest}.sock"

@@ -1,0 +1,293 @@
+"""`QuerySocket`: answers queries of this worker's stores over a unix socket, on the thread that owns the
+stores.
+
+The worker calls `serve_pending` between slices of its work. So no query needs a lock or sees half a slice,
+and none waits longer than a slice takes. What a call does is bounded (`MAX_REQUESTS_PER_CALL`,
+`MAX_SECONDS_PER_CALL`); the rest waits in its connection for the next call. The frames stand in
+`stateline.query_wire`.
+
+Rules for a client: a frame that cannot be read, or that is too large, ends the connection; a request that
+makes no sense is answered with an error. A client that does not read its replies gets no further request
+read, and commit events reach it as one, once it reads again. None of that ever blocks the worker.
+
+A query that is behind its bound waits here (`wait_ms`), and is tried again at each call: uncommitted state
+moves between commits, so the worker alone knows when.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stateline.query import Failure, HostedPartition, Outcome, any_behind, execute
+from stateline.query_wire import (
+    WireRequest,
+    decode_message,
+    decode_request,
+    encode_outcome,
+    frame,
+)
+from stateline.worker.query_connection import QueryConnection
+from stateline_store import (
+    ConfigurationError,
+    InvalidArgumentError,
+    LockedError,
+    NotPresentError,
+    StatelineError,
+)
+
+MAX_REQUESTS_PER_CALL = 256
+MAX_SECONDS_PER_CALL = 0.005
+# Requests that wait for their bound. One more is told at once that it is behind; its server may ask again.
+MAX_WAITING = 1024
+
+_log = logging.getLogger(__name__)
+
+Lookup = Callable[[str, int], HostedPartition | None]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    client: QueryConnection
+    request: WireRequest
+    deadline_s: float
+
+
+class QuerySocket:
+    """The worker's end. Every method is for the thread that owns the stores.
+
+    `lookup(store, partition)` says what this worker hosts now, or None.
+
+    Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
+    `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
+    """
+
+    def __init__(self, path: Path, lookup: Lookup) -> None:
+        self._path = path
+        self._lookup = lookup
+        self._listener = _listen(path)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._clients: dict[int, QueryConnection] = {}
+        self._waiting: list[_Waiting] = []
+        self._backlog = False  # whole requests were left in connections when the last call ended
+
+    def serve_pending(self, timeout_s: float = 0.0) -> int:
+        """Answer what has arrived and return how many requests that was.
+
+        With nothing to do it waits up to `timeout_s` for something to arrive; a request that waits for its
+        bound shortens that to its deadline.
+        """
+        for key, events in self._selector.select(self._patience(timeout_s)):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif (client := self._clients.get(key.fd)) is not None:
+                self._move_bytes(client, events)
+        return self._retry_waiting() + self._answer_arrived()
+
+    def announce_commit(self) -> None:
+        """Tell every subscriber that something was committed. Never blocks; unread announcements become
+        one.
+        """
+        for client in list(self._clients.values()):
+            if client.subscribed:
+                client.commit_due = True
+                self._send(client)
+
+    def close(self) -> None:
+        """Hang up on every client and remove the socket's file. A second call does nothing."""
+        for client in list(self._clients.values()):
+            self._drop(client)
+        if self._listener.fileno() >= 0:
+            self._selector.close()
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
+
+    def _patience(self, timeout_s: float) -> float:
+        if self._backlog or timeout_s <= 0:
+            return 0.0
+        if self._waiting:
+            nearest = min(waiting.deadline_s for waiting in self._waiting) - time.monotonic()
+            return max(0.0, min(timeout_s, nearest))
+        return timeout_s
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # it hung up at once, or we are out of descriptors: serve those who are here
+            _log.warning("A query connection could not be accepted: %s", error)
+            return
+        client = QueryConnection(connection)
+        self._clients[connection.fileno()] = client
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _move_bytes(self, client: QueryConnection, events: int) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                client.receive()
+        except OSError:  # the client is gone, nothing is owed to it
+            self._drop(client)
+            return
+        except InvalidArgumentError as error:  # no telling where the next frame begins
+            self._refuse(client, error)
+            return
+        if events & selectors.EVENT_WRITE:
+            self._send(client)
+
+    def _answer_arrived(self) -> int:
+        """One request of each connection in turn, until there is none or the call's share is used up."""
+        end_s = time.monotonic() + MAX_SECONDS_PER_CALL
+        answered = 0
+        ready = list(self._clients.values())
+        while ready and answered < MAX_REQUESTS_PER_CALL and time.monotonic() < end_s:
+            ready = [client for client in ready if self._answer_next(client)]
+            answered += len(ready)
+        self._backlog = bool(ready)
+        return answered
+
+    def _answer_next(self, client: QueryConnection) -> bool:
+        """Whether there was a request to answer."""
+        if client.closed:
+            return False
+        try:
+            body = client.next_frame()
+            if body is None:
+                if client.ended:
+                    self._drop(client)
+                return False
+            message = decode_message(body)
+        except InvalidArgumentError as error:
+            self._refuse(client, error)
+            return False
+        self._reply_to(client, message)
+        return True
+
+    def _reply_to(self, client: QueryConnection, message: dict[str, Any]) -> None:
+        number = message.get("id")
+        match message.get("type"):
+            case "query":
+                self._start(client, message)
+            case "subscribe":
+                client.subscribed = True
+                self._queue(client, {"id": number, "status": self._status()})
+            case "status":
+                self._queue(client, {"id": number, "status": self._status()})
+            case other:
+                self._queue(client, {"id": number, "error": f"No request is of type {other!r}."})
+
+    def _status(self) -> dict[str, int]:
+        return {"pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting)}
+
+    def _start(self, client: QueryConnection, message: dict[str, Any]) -> None:
+        try:
+            request = decode_request(message)
+        except InvalidArgumentError as error:
+            self._queue(client, {"id": message.get("id"), "error": str(error)})
+            return
+        outcome = self._execute(request)
+        if request.wait_ms > 0 and any_behind((outcome,)) and len(self._waiting) < MAX_WAITING:
+            self._waiting.append(_Waiting(client, request, time.monotonic() + request.wait_ms / 1000))
+        else:
+            self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome)})
+
+    def _retry_waiting(self) -> int:
+        """Answer those whose bound is met or whose time is up; forget those whose client is gone."""
+        now_s = time.monotonic()
+        still, answered = [], 0
+        for waiting in self._waiting:
+            if waiting.client.closed:
+                continue
+            outcome = self._execute(waiting.request)
+            if any_behind((outcome,)) and now_s < waiting.deadline_s:
+                still.append(waiting)
+                continue
+            self._queue(waiting.client, {"id": waiting.request.id, "outcome": encode_outcome(outcome)})
+            answered += 1
+        self._waiting = still
+        return answered
+
+    def _execute(self, request: WireRequest) -> Outcome:
+        terms, partition = request.terms, request.partition
+        hosted = self._lookup(terms.store, partition)
+        if hosted is None or not hosted.store.is_open:
+            message = f"Partition {partition} of {terms.store!r} is not on this worker now: ask again in a moment."
+            return Failure(NotPresentError(message))
+        try:
+            reader = hosted.store.reader(terms.isolation_level)
+            return execute(request.query, reader, partition, terms, hosted.status())
+        except StatelineError as error:
+            return Failure(error)
+        except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception; a query must not end the worker
+            _log.exception("A query of partition %d of %r failed", partition, terms.store)
+            return Failure(StatelineError(f"Reading {terms.store!r} failed: {error}"))
+
+    def _queue(self, client: QueryConnection, message: dict[str, Any]) -> None:
+        try:
+            client.queue(frame(message))
+        except InvalidArgumentError as error:
+            client.queue(frame({"id": message["id"], "error": str(error)}))
+        self._send(client)
+
+    def _send(self, client: QueryConnection) -> None:
+        if client.closed:
+            return
+        try:
+            client.send()
+        except OSError:  # the client is gone
+            self._drop(client)
+            return
+        if (interest := client.wanted_events()) != client.interest:
+            self._selector.modify(client.socket, interest)
+            client.interest = interest
+
+    def _refuse(self, client: QueryConnection, error: InvalidArgumentError) -> None:
+        _log.warning("A query connection is closed: %s", error)
+        self._drop(client)
+
+    def _drop(self, client: QueryConnection) -> None:
+        if client.closed:
+            return
+        client.closed = True
+        self._selector.unregister(client.socket)
+        del self._clients[client.socket.fileno()]
+        client.socket.close()
+
+
+def _listen(path: Path) -> socket.socket:
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Before bind: Linux gives the file the socket's own mode, so that it is never open to others.
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"No query socket can be made at {path} ({error}): choose a short path in a directory of your own."
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket file of a process that is gone."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise ConfigurationError(f"The query socket {path} cannot be replaced: {error}") from error
+    raise LockedError(f"Another process answers queries at {path}: stop it, or choose another path.")

@@ -1,0 +1,57 @@
+"""Whether a topic's records can be read by its serdes, and what they are as typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stateline.log.interface import Record
+from stateline.topology import Topic
+from stateline.worker.failures import FailureHandler
+from stateline.worker.records import InputRecord
+from stateline_store import InvalidArgumentError
+
+
+def check(topic: Topic, records: Sequence[Record], *, key_required: bool) -> None:
+    """Raise `InvalidArgumentError` unless every key and value can be read; a table's record needs a key."""
+    check_key, check_value = topic.key.check, topic.value.check
+    for record in records:
+        if record.key is not None:
+            check_key(record.key)
+        elif key_required:
+            raise InvalidArgumentError("A table's record needs a key, and this one has none.")
+        if record.value is not None:
+            check_value(record.value)
+
+
+def readable(
+    topic: Topic, records: Sequence[Record], failures: FailureHandler | None, *, key_required: bool
+) -> Sequence[Record]:
+    """The records that can be read; each other one goes to the policy, or nowhere if it met its policy before."""
+    try:
+        check(topic, records, key_required=key_required)
+    except InvalidArgumentError:
+        return [r for r in records if _is_readable(topic, r, failures, key_required)]
+    return records
+
+
+def _is_readable(topic: Topic, record: Record, failures: FailureHandler | None, key_required: bool) -> bool:
+    try:
+        check(topic, [record], key_required=key_required)
+    except InvalidArgumentError as error:
+        if failures is not None:
+            failures.cannot_read(record, error)
+        return False
+    return True
+
+
+def typed(topic: Topic, record: Record) -> InputRecord:
+    """The record's key and value as its topic's serdes read them. Raises `InvalidArgumentError`."""
+    return InputRecord(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        None if record.key is None else topic.key.deserialize(record.key),
+        None if record.value is None else topic.value.deserialize(record.value),
+        record.headers,
+    )

@@ -1,0 +1,64 @@
+"""What a processor is handed: the record as typed values, and the topics it may write to."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stateline.log.interface import Headers
+from stateline.topology import Topic
+
+
+class InputRecord(NamedTuple):
+    """A record read by its topic's serdes. `value` None is a tombstone; `timestamp_ms` since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: Headers = ()
+
+
+class OutputRecord(NamedTuple):
+    """A record that a processor forwarded, as bytes."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers = ()
+
+
+class Output:
+    """A topic that a processor writes to. Records leave when the function has returned without an error."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._pending: list[OutputRecord] = []
+        self._record_timestamp_ms = 0
+
+    def record_starts(self, timestamp_ms: int) -> None:
+        """The runtime calls this before each record: what `forward` stamps its records with."""
+        self._record_timestamp_ms = timestamp_ms
+        self._pending.clear()
+
+    def forward(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers = ()) -> None:
+        """Write a record under this key (None: any partition), with the input's timestamp unless one is given.
+
+        Raises `InvalidArgumentError` for a key or value that the topic's serdes cannot write.
+        """
+        self._pending.append(
+            OutputRecord(
+                self._topic.name,
+                None if key is None else self._topic.key.serialize(key),
+                None if value is None else self._topic.value.serialize(value),
+                self._record_timestamp_ms if timestamp_ms is None else timestamp_ms,
+                headers,
+            )
+        )
+
+    def take(self) -> list[OutputRecord]:
+        """What was forwarded since the record started; the runtime calls this after the function."""
+        taken, self._pending = self._pending, []
+        return taken

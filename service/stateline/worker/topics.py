@@ -1,0 +1,85 @@
+"""Topics an application needs: the user's must exist, Stateline's own are created (Kafka Streams' names, settings)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from stateline.log.interface import Admin, NewTopic
+from stateline.topology import InternalTopic, Topology
+from stateline_store import TopologyError
+
+logger = logging.getLogger(__name__)
+
+
+def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[str] = ()) -> dict[str, int]:
+    """Create what is missing of Stateline's own topics; the partition count of every topic of the application.
+
+    Raises `TopologyError` naming source topics that do not exist, and internal topics whose partition count no
+    longer fits. Calling it from several processes at once is fine.
+    """
+    existing = {name: info.partitions for name, info in admin.topics().items()}
+    required = [*topology.required_topics(), *also_required]
+    missing = [name for name in required if name not in existing]
+    if missing:
+        raise TopologyError(
+            f"Missing source topic{'s' if len(missing) > 1 else ''}: {', '.join(sorted(missing))}. Create them "
+            "first (`stateline topics … --create`): Stateline creates only its own topics."
+        )
+    wanted = wanted_partitions(topology.created_topics(), existing)
+    new = [
+        NewTopic(topic.name, wanted[topic.name], topic.settings)
+        for topic in topology.created_topics()
+        if topic.name not in existing
+    ]
+    if new:
+        admin.create_topics(new)
+        logger.info("Created topics %s", ", ".join(f"{t.name} ({t.partitions})" for t in new))
+    _check_counts(topology, wanted, existing)
+    return {**wanted, **existing}
+
+
+def wanted_partitions(topics: Iterable[InternalTopic], existing: Mapping[str, int]) -> dict[str, int]:
+    """How many partitions each created topic needs: its own say, else as many as the largest it is like.
+
+    A topic may be like one that is itself created (a repartition topic's readers have changelogs).
+    """
+    waiting = list(topics)
+    counts: dict[str, int] = {}
+    while waiting:
+        known = {**counts, **existing}
+        ready = [t for t in waiting if t.partitions or all(name in known for name in t.like)]
+        if not ready:
+            names = ", ".join(sorted(t.name for t in waiting))
+            raise TopologyError(f"The partition counts of {names} depend on each other: give one of them `partitions`.")
+        for topic in ready:
+            counts[topic.name] = topic.partitions or max(known[name] for name in topic.like)
+        waiting = [t for t in waiting if t.name not in counts]
+    return counts
+
+
+def subtopology_partitions(topology: Topology, counts: Mapping[str, int]) -> dict[int, int]:
+    """Subtopology → its number of tasks.
+
+    Raises `TopologyError` when its source topics have different counts: they would not be co-partitioned.
+    """
+    partitions: dict[int, int] = {}
+    for subtopology in topology.subtopologies:
+        found = {topic.name: counts[topic.name] for topic in subtopology.sources}
+        if len(set(found.values())) > 1:
+            listed = ", ".join(f"{name} has {count}" for name, count in found.items())
+            raise TopologyError(
+                f"Topics that are processed together need equal partition counts, but {listed}: repartition one."
+            )
+        partitions[subtopology.ordinal] = next(iter(found.values()))
+    return partitions
+
+
+def _check_counts(topology: Topology, wanted: Mapping[str, int], existing: Mapping[str, int]) -> None:
+    changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
+    for name, count in wanted.items():
+        if name in changelogs and existing.get(name, count) < count:
+            raise TopologyError(
+                f"Changelog {name} has {existing[name]} partitions, but its tasks are now {count}: "
+                "add partitions to it, or reset the application."
+            )

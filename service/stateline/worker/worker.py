@@ -1,0 +1,306 @@
+"""The worker's loop: poll → process → stage → commit, with queries answered between slices.
+
+One thread owns the consumer, the producer and every store, so nothing here is locked. Work is cut into slices of a
+few milliseconds; between two of them waiting queries are answered, a restore goes on, a commit is made when due.
+
+When a step fails (`stateline.worker.commit` has their order), the buffers are dropped, the producer is made anew
+(which settles an outcome in doubt), the group is joined again, and every task restores from its stores' own
+offsets. Nothing is wiped.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Sequence
+
+from stateline.app import App
+from stateline.config import Config
+from stateline.log.interface import Consumer, Log, Record
+from stateline.query import HostedPartition
+from stateline.topology import Subtopology
+from stateline.worker.commit import Committer
+from stateline.worker.failures import FailureHandler
+from stateline.worker.pace import Pace
+from stateline.worker.publication import InstanceFile, publish, socket_path, topology_document
+from stateline.worker.query_socket import QuerySocket
+from stateline.worker.restore import Restorer, by_partition, plan
+from stateline.worker.task import Task, TaskState
+from stateline.worker.topics import ensure_topics, subtopology_partitions
+from stateline_store import (
+    FencedError,
+    InDoubtError,
+    LockedError,
+    LogUnavailableError,
+    PoisonedError,
+    StateDirectory,
+    StatelineError,
+    StoreState,
+    TopicPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+_POLL_RECORDS = 10_000
+# How long an idle poll waits; queries are answered in between.
+_IDLE_POLL_S = 0.005
+# How long a task may be held by another process (its previous owner closing down) before this is an error.
+_LOCK_PATIENCE_S = 60.0
+# A worker that must start over this often, with less than this much time in between, gives up: its supervisor
+# backs off, and two workers that fence each other come to an end.
+_MAX_RESTARTS = 5
+_PEACE_S = 30.0
+
+
+_SERVED = {TaskState.RUNNING: StoreState.ACTIVE, TaskState.RESTORING: StoreState.RESTORING}
+
+# What a worker mends by starting over; everything else ends it.
+_Mendable = (InDoubtError, FencedError, PoisonedError, LogUnavailableError)
+
+
+class Worker:
+    """One worker. `run` blocks; `stop` may be called from a signal handler."""
+
+    def __init__(self, app: App, config: Config, log: Log, *, instance: str) -> None:
+        self._config = config
+        self._log = log
+        self._topology = app.topology()
+        self._group = app.application_id
+        self._directory = StateDirectory(config.state_dir, app.application_id)
+        self._instance = InstanceFile(self._directory.application, instance)
+        self._admin = log.admin()
+        self.failures = FailureHandler(
+            config.deserialization_exception_handler,
+            config.processing_exception_handler,
+            config.dead_letter_topic,
+        )
+        # Two machines may both have a worker-0: their transactions must not fence each other.
+        self._committer = Committer(log, config, self._topology, f"{socket.gethostname()}-{instance}")
+        self._restorer = Restorer(log)
+        self._socket_path = socket_path(self._directory.application, instance)
+        self._socket = QuerySocket(self._socket_path, self._hosted_partition)
+        self._consumer: Consumer | None = None
+        self._tasks: dict[str, Task] = {}
+        self._locked_since: dict[str, float] = {}  # tasks whose directory another process holds
+        self._by_source: dict[TopicPartition, Task] = {}
+        self._hosted: dict[tuple[str, int], Task] = {}
+        self._pace = Pace()
+        self._stopping = False
+        self._failed: StatelineError | None = None
+        self._last_commit = time.monotonic()
+        self._restarts = 0
+        self._last_restart = time.monotonic()
+
+    def stop(self) -> None:
+        """Finish the slice, commit, leave."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Work until `stop`.
+
+        Raises what cannot be mended here: a record's error under the policy fail, a missing topic, a log that
+        stays away, a task that another process does not let go.
+        """
+        try:
+            self._prepare()
+            while not self._stopping:
+                try:
+                    self._turn()
+                except _Mendable as error:
+                    self._start_over(error)
+            self._commit()
+        except BaseException:
+            self._drop_all()  # half of a slice may be staged: none of it may be committed
+            raise
+        finally:
+            self._leave()
+
+    def _prepare(self) -> None:
+        also = [self._config.dead_letter_topic] if self._config.dead_letter_topic else []
+        counts = ensure_topics(self._topology, self._admin, also_required=also)
+        partitions = subtopology_partitions(self._topology, counts)
+        publish(
+            self._directory.application / "topology.json",
+            topology_document(self._topology, partitions, self._config.default_state_isolation_level),
+        )
+        self._join()
+
+    def _join(self) -> None:
+        self._committer.settle()
+        self._consumer = self._log.consumer(self._group, instance_id=self._config.group_instance_id)
+        topics = [topic.name for subtopology in self._topology.subtopologies for topic in subtopology.sources]
+        self._consumer.subscribe(topics, self._assigned, self._revoked)
+        self._say_tasks()
+
+    def _turn(self) -> None:
+        """One round: poll, process in slices, restore a slice, commit when due."""
+        if self._failed is not None:
+            raise self._failed
+        self._open_locked()
+        for source, group in by_partition(self._poll()).items():
+            if (task := self._by_source.get(source)) is not None:
+                self._process(task, group)
+        if self._restorer.busy:
+            self._run_restored(_IDLE_POLL_S)
+        if time.monotonic() - self._last_commit >= self._config.commit_interval_ms / 1000:
+            self._commit()
+        self._between_slices()
+
+    def _poll(self) -> list[Record]:
+        try:
+            return self._group_consumer().poll(_POLL_RECORDS, 0.0 if self._restorer.busy else _IDLE_POLL_S)
+        except FencedError as error:
+            # Two that take the same identity from each other would go on for ever: this one ends.
+            raise LockedError(f"Another worker took over this one's identity, so this one stops: {error}") from error
+
+    def _process(self, task: Task, records: Sequence[Record]) -> None:
+        """Process records of one partition in slices, answering queries and committing in between."""
+        at = 0
+        while at < len(records) and not self._stopping:
+            slice_ = records[at : at + self._pace.records]
+            at += len(slice_)
+            if self._pace.would_cross(self.staged_bytes(), self._config.statestore_uncommitted_max_bytes):
+                self._commit()
+            before, started = self.staged_bytes(), time.perf_counter()
+            self._committer.send(task.process(slice_))
+            self._pace.learn(len(slice_), time.perf_counter() - started, self.staged_bytes() - before)
+            self._between_slices()
+
+    def staged_bytes(self) -> int:
+        """Memory that the next commit frees, over all tasks."""
+        return sum(task.staged_bytes for task in self._tasks.values())
+
+    def _between_slices(self) -> None:
+        for task in self._tasks.values():
+            if task.state is TaskState.RUNNING:
+                task.publish_staged()
+        self._socket.serve_pending()
+
+    def _commit(self) -> None:
+        """Commit every task that has read anything since its last commit."""
+        tasks = [task for task in self._tasks.values() if task.state is TaskState.RUNNING and task.dirty]
+        if tasks:
+            self._committer.commit(tasks, self._group_consumer())
+            if time.monotonic() - self._last_restart > _PEACE_S:
+                self._restarts = 0
+            self._socket.announce_commit()
+        self._last_commit = time.monotonic()
+
+    def _start_over(self, error: StatelineError) -> None:
+        """Drop what is not committed, settle the transaction, join again; every task restores from its own offsets."""
+        self._failed = None
+        self._restarts += 1
+        self._last_restart = time.monotonic()
+        if self._restarts > _MAX_RESTARTS:
+            raise error
+        logger.warning("Starting over from the last commit: %s", error)
+        self._drop_all()
+        if self._consumer is not None:
+            self._consumer.close()
+        time.sleep(min(0.1 * 2**self._restarts, 5.0))  # a broker that is away gets time to come back
+        self._join()
+
+    # ---- tasks come and go
+
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        for subtopology in self._topology.subtopologies:
+            names = {topic.name for topic in subtopology.sources}
+            for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
+                if subtopology.task_id(number) not in self._tasks:
+                    self._add(subtopology, number)
+
+    def _revoked(self, partitions: list[TopicPartition]) -> None:
+        """Commit and let go. A commit that fails loses nothing: what was staged is dropped and read again."""
+        try:
+            self._commit()
+        except _Mendable as error:
+            self._failed = error
+        for partition in partitions:
+            if (task := self._by_source.get(partition)) is not None:
+                self._drop(task)
+        self._say_tasks()
+
+    def _add(self, subtopology: Subtopology, partition: int) -> None:
+        task = Task(
+            subtopology,
+            partition,
+            self._group,
+            self._directory,
+            self.failures,
+            sync=self._config.statestore_sync,
+        )
+        self._tasks[task.id] = task
+        self._by_source.update(dict.fromkeys(task.sources, task))
+        self._hosted.update({(store, partition): task for store in task.stores})
+        self._group_consumer().pause(task.sources)
+        self._open(task)
+
+    def _open(self, task: Task) -> None:
+        """Open and plan; while another process still holds the directory, the task waits."""
+        try:
+            task.open()
+        except LockedError as error:
+            if task.id not in self._locked_since:
+                logger.info("Task %s waits for its previous owner: %s", task.id, error)
+            since = self._locked_since.setdefault(task.id, time.monotonic())
+            if time.monotonic() - since > _LOCK_PATIENCE_S:
+                raise
+            return
+        self._locked_since.pop(task.id, None)
+        self._restorer.add(task, plan(task, self._admin, self._group))
+        self._run_restored(0.0)
+
+    def _open_locked(self) -> None:
+        for task_id in list(self._locked_since):
+            self._open(self._tasks[task_id])
+
+    def _run_restored(self, timeout_s: float) -> None:
+        """Go on with restoring; a task that is through takes records from now on."""
+        restored = self._restorer.advance(timeout_s)
+        for task, task_plan in restored:
+            task.run(task_plan.next_offsets, task_plan.position)
+            for source, offset in task_plan.next_offsets.items():
+                self._group_consumer().seek(source, offset)
+            self._group_consumer().resume(task.sources)
+        if restored:
+            self._say_tasks()
+
+    def _drop(self, task: Task) -> None:
+        self._locked_since.pop(task.id, None)
+        self._restorer.remove(task.id)
+        task.close()
+        self._tasks.pop(task.id, None)
+        for source in task.sources:
+            self._by_source.pop(source, None)
+        for store in task.stores:
+            self._hosted.pop((store, task.partition), None)
+
+    def _drop_all(self) -> None:
+        for task in list(self._tasks.values()):
+            self._drop(task)
+
+    def _hosted_partition(self, store: str, partition: int) -> HostedPartition | None:
+        task = self._hosted.get((store, partition))
+        if task is None or task.state not in _SERVED:
+            return None
+        return HostedPartition(task.stores[store], _SERVED[task.state])
+
+    def _group_consumer(self) -> Consumer:
+        if self._consumer is None:
+            raise AssertionError("The worker has not joined its group yet.")
+        return self._consumer
+
+    def _say_tasks(self) -> None:
+        self._instance.update(self._socket_path, {t.id: str(t.state) for t in self._tasks.values()})
+
+    def _leave(self) -> None:
+        """Let go in this order: the group first (its listener commits), then stores, producer, socket, presence."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._drop_all()
+        self._restorer.close()
+        self._committer.close()
+        self._socket.close()
+        self._admin.close()
+        self._instance.remove()

@@ -1,0 +1,31 @@
+"""The application of the crash tests: counts and sums per key, the newest value per key, every tenth sum forwarded."""
+
+from __future__ import annotations
+
+import os
+
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.stores import StoreView
+from stateline.worker import InputRecord, Output
+
+
+def build(run: str) -> App:
+    """The application of one run: its topics and its name are its own."""
+    app = App(f"crashes-{run}")
+    numbers = app.topic(f"numbers-{run}", key=serdes.string, value=serdes.int64)
+    tenths = app.topic(f"tenths-{run}", key=serdes.string, value=serdes.int64)
+    app.table(numbers, store="newest")
+    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json))
+
+    @app.process(numbers, stores=[counts], forwards=[tenths])
+    def count(record: InputRecord, counts: StoreView, tenths: Output) -> None:
+        n, total = counts.get(record.key) or (0, 0)
+        counts.put(record.key, [n + 1, total + record.value])
+        if (n + 1) % 10 == 0:
+            tenths.forward(record.key, total + record.value)
+
+    return app
+
+
+app = build(os.environ.get("CRASH_RUN", "none"))

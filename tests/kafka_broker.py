@@ -1,0 +1,194 @@
+"""A real Apache Kafka broker for tests and benchmarks: one node on free ports, its data in a temporary folder.
+
+Use it as a context manager, or through the session fixture `kafka_broker` of `tests/conftest.py`. It needs `java`
+and `mvn`; the jars are fetched once, by tests/kafka/pom.xml, into `.cache/kafka-4.3.1/libs`.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+KAFKA_VERSION = "4.3.1"
+_HERE = Path(__file__).parent / "kafka"
+_LIBS = Path(__file__).parents[1] / ".cache" / f"kafka-{KAFKA_VERSION}" / "libs"
+_START_DEADLINE_S = 60.0  # ready in 3 s when the machine is idle
+_STOP_DEADLINE_S = 20.0
+
+
+class BrokerUnavailableError(Exception):
+    """No broker can be started here; the message says what is missing."""
+
+
+def jars() -> Path:
+    """The folder of Kafka's jars, fetched by Maven when it is not there yet.
+
+    Raises `BrokerUnavailableError` without java or mvn, or when Maven fails.
+    """
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            raise BrokerUnavailableError(f"A Kafka broker needs {tool!r}, which is not on the PATH.")
+    if not _LIBS.is_dir():
+        _fetch_jars()
+    return _LIBS
+
+
+def _fetch_jars() -> None:
+    _LIBS.parent.mkdir(parents=True, exist_ok=True)
+    # Several test runs may fetch at once: each into a folder of its own, and the first to finish wins.
+    with tempfile.TemporaryDirectory(dir=_LIBS.parent) as scratch:
+        target = Path(scratch) / "libs"
+        command = ["mvn", "-q", "-B", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies"]
+        done = subprocess.run(
+            [*command, f"-DoutputDirectory={target}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        if done.returncode:
+            raise BrokerUnavailableError(f"Maven could not fetch Kafka: {done.stdout}{done.stderr}")
+        try:
+            target.rename(_LIBS)
+        except OSError:
+            if not _LIBS.is_dir():
+                raise
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class KafkaBroker:
+    """A broker that runs from the constructor until `stop`. `bootstrap_servers` stays the same over `restart`.
+
+    `kill` and `stop` keep the data for a `restart`; `close` (and leaving the `with`) removes it.
+    """
+
+    def __init__(self, heap: str = "768m") -> None:
+        self._libs = jars()
+        self._heap = heap
+        self._directory = Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
+        broker_port, controller_port = _free_ports(2)
+        self.bootstrap_servers = f"127.0.0.1:{broker_port}"
+        self._properties = self._directory / "server.properties"
+        self._properties.write_text(
+            (_HERE / "server.properties")
+            .read_text()
+            .replace("{broker_port}", str(broker_port))
+            .replace("{controller_port}", str(controller_port))
+            .replace("{log_dir}", str(self._directory / "data"))
+        )
+        self._output = self._directory / "broker.log"
+        try:
+            self._format()
+            self._process = self._start()
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+
+    def _java(self, *arguments: str) -> list[str]:
+        return [
+            "java",
+            f"-Xmx{self._heap}",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            f"-Dlog4j2.configurationFile={_HERE / 'log4j2.yaml'}",
+            "-cp",
+            f"{self._libs}/*",
+            *arguments,
+        ]
+
+    def _format(self) -> None:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        tool = (
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={cluster_id}",
+            "-c",
+            str(self._properties),
+        )
+        done = subprocess.run(self._java(*tool), capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode:
+            raise BrokerUnavailableError(f"Kafka's storage cannot be formatted: {done.stdout}{done.stderr}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._output.open("ab") as output:
+            process = subprocess.Popen(self._java("kafka.Kafka", str(self._properties)), stdout=output, stderr=output)
+        try:
+            self._wait_until_ready(process)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return process
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _START_DEADLINE_S
+        admin = AdminClient(
+            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 200}
+        )
+        while True:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BrokerUnavailableError(f"Kafka did not start: {self._output.read_text()[-4000:]}")
+            try:
+                admin.list_topics(timeout=1)
+                return
+            except KafkaException:
+                continue  # not listening yet
+
+    def kill(self) -> None:
+        """End the broker as a crash would (SIGKILL)."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End the broker in order (SIGTERM), or kill it when it does not end in time."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def restart(self) -> None:
+        """Start a broker that was stopped or killed, on the same ports and data."""
+        if self._process.poll() is None:
+            self.stop()
+        self._process = self._start()
+
+    def close(self) -> None:
+        """Kill the broker, which has nothing left to keep, and remove its data."""
+        if self._process.poll() is None:
+            self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> KafkaBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def missing_is_a_failure() -> bool:
+    """Whether a missing broker fails the tests (in CI) instead of skipping them."""
+    return bool(os.environ.get("CI"))

@@ -1,0 +1,239 @@
+"""A worker and a server for tests: stores owned by a thread of this process, the server in a process of
+its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import httpx
+from confluent_kafka import murmur2
+
+from stateline import serdes
+from stateline.app import App
+from stateline.config import load_config
+from stateline.query import HostedPartition
+from stateline.server import serve
+from stateline.stores import key_value
+from stateline.worker.query_socket import QuerySocket
+from stateline_store import (
+    KeyValueStore,
+    Position,
+    StateDirectory,
+    StoreContext,
+    StoreState,
+    TimestampedKeyValueStore,
+    TopicPartition,
+)
+
+PARTITIONS = 3
+TOPIC = "flights"
+# Of a timestamp far from now, so that no clock can be confused with it.
+TIMESTAMP_MS = 1_362_000_000_000
+
+
+def make_app() -> App:
+    """Every kind of store that there is, over one topic of three partitions."""
+    app = App("flights-app")
+    topic = app.topic(TOPIC, key=serdes.string, value=serdes.json)
+    app.table(topic, store="aircraft")
+    app.table(topic, store="cache", persistent=False)
+    counts = app.store(key_value("counts", key=serdes.int64, value=serdes.int64))
+    blobs = app.store(key_value("blobs", key=serdes.bytes, value=serdes.bytes))
+
+    @app.process(topic, stores=[counts, blobs])
+    def update(record: Any, counts: Any, blobs: Any) -> None: ...
+
+    return app
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Poll until it holds; fails loudly when it does not."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition did not come true in time"
+        time.sleep(0.005)
+
+
+class OwningWorker:
+    """Owns the stores of all partitions on a thread that alternates between answering queries and jobs."""
+
+    def __init__(self, state_dir: Path, name: str = "w1") -> None:
+        self.application = StateDirectory(state_dir, "flights-app").application
+        self.name = name
+        self.stores: dict[tuple[str, int], KeyValueStore] = {}
+        self.states: dict[int, StoreState] = {}
+        self._next_offset = [0] * PARTITIONS
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._state_dir = state_dir
+        self._killed = False
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+        self.run(lambda: None)
+
+    def run(self, job: Callable[[], Any]) -> Any:
+        """Do this on the owning thread and return what it returns."""
+        future: Future[Any] = Future()
+        self._jobs.put((job, future))
+        return future.result(timeout=60)
+
+    def put(self, key: str, value: Any, *, partition: int | None = None) -> TopicPartition:
+        """Stage a record of the topic in both tables; where it went."""
+        return TopicPartition(TOPIC, self.run(lambda: self._put(key, value, partition)))
+
+    def offset(self, partition: int) -> int:
+        """The offset of the last record put into this partition."""
+        return self._next_offset[partition] - 1
+
+    def commit(self) -> None:
+        """Commit every store, then announce it."""
+        self.run(self._commit)
+
+    def set_state(self, state: StoreState) -> None:
+        """Publish this state of every partition."""
+        self.run(lambda: self._set_state(state))
+
+    def close(self, *, killed: bool = False) -> None:
+        """Stop as a worker does that exits cleanly, or leave everything about as one that is killed."""
+        self._killed = killed
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join(timeout=60)
+
+    def _put(self, key: str, value: Any, partition: int | None) -> int:
+        data, text = key.encode(), None if value is None else json.dumps(value).encode()
+        number = murmur2(data, PARTITIONS) if partition is None else partition
+        for name in ("aircraft", "cache"):
+            table = self.stores[name, number]
+            assert isinstance(table, TimestampedKeyValueStore)
+            table.put_with_timestamp(data, text, TIMESTAMP_MS)
+        position = Position.of({TopicPartition(TOPIC, number): self._next_offset[number]})
+        self._next_offset[number] += 1
+        for (_, p), store in self.stores.items():
+            if p == number:
+                store.advance(position)
+                store.publish_staged()
+        return int(number)
+
+    def _commit(self) -> None:
+        for store in self.stores.values():
+            store.commit({})
+        self.socket.announce_commit()
+
+    def _set_state(self, state: StoreState) -> None:
+        for (_, partition), store in self.stores.items():
+            store.set_state(state)
+            self.states[partition] = state
+
+    def _work(self) -> None:
+        self._open()
+        while (item := self._next_job()) is not None:
+            job, future = item
+            try:
+                future.set_result(job())
+            except BaseException as error:  # noqa: BLE001 - it is raised again where the job was asked for
+                future.set_exception(error)
+        self.socket.close()
+        if self._killed:
+            return  # nobody says that the stores are closed, and the instance's file stays
+        (self.application / "instances" / f"{self.name}.json").unlink()
+        for store in self.stores.values():
+            store.close()
+
+    def _next_job(self) -> tuple[Callable[[], Any], Future[Any]] | None:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._jobs.get_nowait()
+            self.socket.serve_pending(0.002)
+
+    def _open(self) -> None:
+        directory = StateDirectory(self._state_dir, "flights-app")
+        topology = make_app().topology()
+        for definition in topology.stores.values():
+            for partition in range(PARTITIONS):
+                store = definition.build()
+                store.init(StoreContext(f"0_{partition}", directory.task(f"0_{partition}")))
+                self.stores[definition.name, partition] = store
+        self._set_state(StoreState.ACTIVE)
+        self.socket = QuerySocket(self._state_dir / f"{self.name}.sock", self._hosted)
+        self._publish(sorted(topology.stores))
+
+    def _hosted(self, store: str, partition: int) -> HostedPartition | None:
+        found = self.stores.get((store, partition))
+        return None if found is None else HostedPartition(found, self.states[partition])
+
+    def _publish(self, stores: list[str]) -> None:
+        topology = {
+            "subtopologies": [{"ordinal": 0, "partitions": PARTITIONS, "sources": [TOPIC], "stores": stores}],
+            "stores": {name: {"subtopology": 0, "changelog": TOPIC} for name in stores},
+        }
+        instance = {
+            "instance": self.name,
+            "pid": 1,
+            "socket": str(self._state_dir / f"{self.name}.sock"),
+            "tasks": {f"0_{partition}": "running" for partition in range(PARTITIONS)},
+        }
+        _write(self.application / "topology.json", topology)
+        _write(self.application / "instances" / f"{self.name}.json", instance)
+
+
+def _write(path: Path, document: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(document))
+    draft.rename(path)
+
+
+@contextlib.contextmanager
+def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
+    """A server over this state directory, and a client of it; stopped as an operator would, and expected
+    to go.
+    """
+    port = free_port()
+    command = [sys.executable, __file__, str(state_dir), f"server.port={port}", *settings]
+    process = subprocess.Popen(command)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            wait_until(lambda: process.poll() is not None or _answers(client))
+            assert process.poll() is None, "the server ended at once"
+            yield client
+            process.terminate()
+            assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("state_dir")
+    parser.add_argument("settings", nargs="*")
+    given = parser.parse_args()
+    config = load_config("flights-app", overrides=[f"state.dir={given.state_dir}", *given.settings])
+    serve(make_app(), config)

@@ -1,0 +1,138 @@
+"""A worker on a thread of the test process, and what tests ask of it while it runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stateline.app import App
+from stateline.config import Config, load_config
+from stateline.log import Log, NewTopic, Record
+from stateline.worker import Worker
+from stateline_store import NotPresentError, SecondaryReader, StateDirectory, TopicPartition
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Wait until the condition holds; fail with `what` when it never does."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"Waited {timeout_s} s in vain: {what}"
+        time.sleep(0.005)
+
+
+def configured(app: App, state_dir: Path, **settings: Any) -> Config:
+    """A configuration with a short commit interval unless the test sets another."""
+    values = {"state.dir": str(state_dir), "commit.interval.ms": "50"}
+    values |= {name.replace("__", "."): str(value) for name, value in settings.items()}
+    return load_config(app.application_id, environment={}, overrides=[f"{k}={v}" for k, v in values.items()])
+
+
+@contextmanager
+def running(app: App, config: Config, log: Log, instance: str = "worker-0") -> Iterator[Worker]:
+    """Run a worker until the block ends; what it raised is raised here."""
+    worker = Worker(app, config, log, instance=instance)
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            worker.run()
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
+            raised.append(error)
+
+    thread = threading.Thread(target=work, name=instance)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join(60)
+        assert not thread.is_alive(), "The worker did not stop."
+    if raised:
+        raise raised[0]
+
+
+def create(log: Log, topics: Mapping[str, int]) -> None:
+    """Create topics with their partition counts."""
+    admin = log.admin()
+    admin.create_topics([NewTopic(name, partitions) for name, partitions in topics.items()])
+    admin.close()
+
+
+def produce(log: Log, topic: str, records: Iterable[tuple[Any, Any, int]]) -> dict[TopicPartition, int]:
+    """Write (key, value, timestamp) records; the last offset of each partition."""
+    producer = log.producer()
+    for key, value, timestamp_ms in records:
+        producer.produce(topic, key, value, timestamp_ms=timestamp_ms)
+    offsets = producer.flush()
+    producer.close()
+    return offsets
+
+
+def read_all(log: Log, topic: str, partitions: int) -> list[Record]:
+    """Every visible record of a topic."""
+    admin, consumer = log.admin(), log.consumer()
+    ends = {TopicPartition(topic, p): admin.watermarks(TopicPartition(topic, p))[1] for p in range(partitions)}
+    consumer.assign(dict.fromkeys(ends, 0))
+    found: list[Record] = []
+
+    def at_end() -> bool:
+        found.extend(consumer.poll(1_000, 0.05))
+        return all((consumer.next_offset(tp) or 0) >= end for tp, end in ends.items())
+
+    eventually(at_end, f"{topic} is read")
+    consumer.close()
+    admin.close()
+    return found
+
+
+class Stores:
+    """Committed reads of an application's stores from outside its worker. Rows are the stored bytes."""
+
+    def __init__(self, app: App, config: Config, scratch: Path) -> None:
+        self._topology = app.topology()
+        self._directory = StateDirectory(config.state_dir, app.application_id)
+        self._scratch = scratch
+        self._readers: dict[tuple[str, int], SecondaryReader] = {}
+
+    def reader(self, store: str, partition: int) -> SecondaryReader | None:
+        """The reader of one partition, refreshed; None while no worker has opened it yet."""
+        known = self._readers.get((store, partition))
+        if known is None:
+            task = self._topology.subtopology_of(store).task_id(partition)
+            timestamped = self._topology.stores[store].timestamped
+            try:
+                known = SecondaryReader(
+                    self._directory.store(task, store, timestamped=timestamped),
+                    self._directory.notice(task, store, timestamped=timestamped),
+                    self._scratch / f"{store}-{partition}",
+                )
+            except NotPresentError:
+                return None
+            self._readers[store, partition] = known
+        known.refresh()
+        return known
+
+    def rows(self, store: str, partitions: int) -> dict[bytes, bytes]:
+        """Every committed row of a store, timestamps cut off."""
+        cut = 8 if self._topology.stores[store].timestamped else 0
+        found: dict[bytes, bytes] = {}
+        for partition in range(partitions):
+            reader = self.reader(store, partition)
+            if reader is not None:
+                with reader.range(None, None) as rows:
+                    found |= {key: value[cut:] for key, value in rows}
+        return found
+
+    def offset(self, store: str, topic: str, partition: int) -> int:
+        """How far into this input partition the committed state of the store has come; -1 for nothing."""
+        reader = self.reader(store, partition)
+        found = None if reader is None else reader.position.get(topic, partition)
+        return -1 if found is None else found
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()

@@ -1,0 +1,24 @@
+"""The two logs that every contract test runs against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_broker import KafkaBroker
+from log_bench import Bench
+from stateline.log import EmbeddedLog, KafkaLog, Log
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    if request.param == "embedded":
+        log: Log = EmbeddedLog(tmp_path / "log.db", session_timeout_ms=2000)
+    else:
+        broker: KafkaBroker = request.getfixturevalue("kafka_broker")
+        log = KafkaLog(broker.bootstrap_servers, session_timeout_ms=2000, transaction_timeout_ms=10_000)
+    bench = Bench(log)
+    yield bench
+    bench.close()

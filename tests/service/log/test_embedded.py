@@ -1,0 +1,178 @@
+"""What only the embedded log has: its file, its processes, its clock."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from log_bench import Bench, drain, until
+from stateline.log import EmbeddedLog, NewTopic
+from stateline.log.embedded_group import assign
+from stateline_store import (
+    DamagedDataError,
+    DoesNotExistError,
+    FencedError,
+    LogUnavailableError,
+    TopicPartition,
+)
+
+_PROCESS = """
+import sys, time
+from stateline.log import EmbeddedLog, NewTopic
+name, path = sys.argv[1:3]
+log = EmbeddedLog(path, transaction_timeout_ms=60_000)
+log.admin().create_topics([NewTopic("t", 2)])
+"""
+_WRITER = (
+    _PROCESS
+    + """
+producer = log.producer()
+for i in range(3000):
+    producer.produce("t", name.encode(), b"%d" % i, timestamp_ms=i)
+producer.flush()
+"""
+)
+_VICTIM = (
+    _PROCESS
+    + """
+producer = log.producer("x")
+producer.init_transactions()
+for value in (b"committed", b"open"):
+    producer.begin_transaction()
+    producer.produce("t", None, value, timestamp_ms=1, partition=0)
+    producer.flush()
+    if value == b"committed":
+        producer.commit_transaction()
+print("ready", flush=True)
+time.sleep(60)
+"""
+)
+
+
+def _start(code: str, name: str, path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code, name, str(path)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(EmbeddedLog(tmp_path / "log.db", transaction_timeout_ms=200))
+    yield bench
+    bench.close()
+
+
+def test_processes_that_create_and_write_one_log_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "log.db"
+    names = [f"writer-{i}" for i in range(4)]
+    processes = [_start(_WRITER, name, path) for name in names]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    bench = Bench(EmbeddedLog(path))
+    places = [TopicPartition("t", partition) for partition in (0, 1)]
+    records = [r for place in places for r in drain(bench.reader(place), place, bench.end(place))]
+    assert [r.offset for r in records] == [i for place in places for i in range(bench.end(place))]
+    for name in names:
+        assert [r.value for r in records if r.key == name.encode()] == [b"%d" % i for i in range(3000)]
+    bench.close()
+
+
+def test_a_killed_process_leaves_what_it_committed_and_nothing_of_its_open_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    victim = _start(_VICTIM, "victim", path)
+    assert victim.stdout is not None
+    assert victim.stdout.readline() == "ready\n"
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    bench = Bench(EmbeddedLog(path))
+    bench.write("t", b"after")
+    assert bench.admin.watermarks(TopicPartition("t", 0)) == (0, 2)
+    bench.log.producer("x").init_transactions()
+    assert bench.values("t") == [b"committed", b"after"]
+    bench.close()
+
+
+def test_a_transaction_left_open_is_aborted_by_its_timeout_and_its_producer_fenced(embedded: Bench) -> None:
+    topic = embedded.topic()
+    producer, place = embedded.producer("x"), TopicPartition(topic, 0)
+    producer.begin_transaction()
+    producer.produce(topic, None, b"open", timestamp_ms=1, partition=0)
+    producer.flush()
+    embedded.write(topic, b"after")
+    reader = embedded.reader(place)
+    until(lambda: [r.value for r in reader.poll(10, 0.05)] == [b"after"])
+    with pytest.raises(FencedError):
+        producer.commit_transaction()
+
+
+def test_a_silent_member_loses_its_partitions_and_its_commits_are_fenced(tmp_path: Path) -> None:
+    bench = Bench(EmbeddedLog(tmp_path / "log.db", session_timeout_ms=1000))
+    topic = bench.topic(2)
+    silent = bench.member("g", topic)
+    until(lambda: len(silent.owned) == 2, silent)
+    other = bench.member("g", topic)
+    until(lambda: len(other.owned) == 2, other)
+    with pytest.raises(FencedError):
+        silent.consumer.commit({TopicPartition(topic, 0): 1})
+    until(lambda: len(silent.owned) == 1 and len(other.owned) == 1, silent, other)
+    assert silent.events[1] == ("revoked", frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)}))
+    bench.close()
+
+
+def test_a_file_that_is_no_log_is_damaged_data(tmp_path: Path) -> None:
+    text, database = tmp_path / "text.db", tmp_path / "other.db"
+    text.write_bytes(b"not a database at all " * 100)
+    sqlite3.connect(database).execute("CREATE TABLE mine (x)")
+    for path in (text, database):
+        with pytest.raises(DamagedDataError, match=path.name):
+            EmbeddedLog(path)
+
+
+def test_a_log_that_cannot_be_opened_or_stays_locked_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(LogUnavailableError, match=tmp_path.name):
+        EmbeddedLog(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(LogUnavailableError, match="file"):
+        EmbeddedLog(tmp_path / "file" / "log.db")
+    path = tmp_path / "log.db"
+    log = EmbeddedLog(path, busy_timeout_ms=50)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(LogUnavailableError, match=r"log\.db.*locked"):
+        log.admin().create_topics([NewTopic("t", 1)])
+    other.execute("ROLLBACK")
+    log.admin().create_topics([NewTopic("t", 1)])
+
+
+def test_records_of_a_deleted_topic_are_told_and_others_still_written(embedded: Bench) -> None:
+    gone, kept = embedded.topic(name="gone"), embedded.topic(name="kept")
+    producer = embedded.producer()
+    producer.produce(gone, None, b"", timestamp_ms=1)
+    producer.flush()
+    embedded.admin.delete_topics([gone])
+    producer.produce(gone, None, b"", timestamp_ms=1)
+    producer.produce(kept, None, b"kept", timestamp_ms=1)
+    with pytest.raises(DoesNotExistError):
+        producer.flush()
+    producer.flush()
+    assert embedded.values(kept) == [b"kept"]
+
+
+def test_assignments_are_balanced_co_located_and_move_as_little_as_needed() -> None:
+    topics = {"a": 6, "b": 6, "single": 1, "other": 1}
+    members = {name: list(topics) for name in ("m1", "m2")}
+    before = assign(members, topics, {})
+    assert len(before) == 14
+    assert all(before[TopicPartition("a", n)] == before[TopicPartition("b", n)] for n in range(6))
+    assert Counter(before.values()) == {"m1": 7, "m2": 7} or set(Counter(before.values()).values()) == {6, 8}
+    after = assign({**members, "m3": list(topics)}, topics, before)
+    numbers = [TopicPartition("a", n) for n in range(6)]
+    assert sorted(Counter(after[n] for n in numbers).values()) == [2, 2, 2]
+    assert sum(after[n] != before[n] for n in numbers) == 2
+    assert assign(members, topics, before) == before
+    assert set(assign({"m2": list(topics)}, topics, after).values()) == {"m2"}
+    assert assign({}, topics, after) == {}

@@ -1,0 +1,182 @@
+"""What `stateline.log.interface` promises of consumer groups, on both logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from log_bench import Bench, Member, until
+from stateline_store import FencedError, InvalidArgumentError, TopicPartition
+
+
+def _partitions(partitions: int, *topics: str) -> set[TopicPartition]:
+    return {TopicPartition(topic, n) for topic in topics for n in range(partitions)}
+
+
+def test_two_members_share_all_partitions_and_number_n_of_every_topic_goes_together(bench: Bench) -> None:
+    a, b = bench.topic(4, "a"), bench.topic(4, "b")
+    everything = _partitions(4, a, b)
+    one, two = bench.member("g", a, b), bench.member("g", a, b)
+    until(lambda: bool(one.owned and two.owned) and one.owned | two.owned == everything, one, two)
+    assert not one.owned & two.owned
+    for member in (one, two):
+        numbers = {partition.partition for partition in member.owned}
+        assert member.owned == {TopicPartition(topic, n) for topic in (a, b) for n in numbers}
+        assert len(numbers) == 2
+
+
+def test_on_revoked_has_run_before_anyone_else_is_assigned(bench: Bench) -> None:
+    topic = bench.topic(4)
+    one = bench.member("g", topic)
+    until(lambda: len(one.owned) == 4, one)
+    two = bench.member("g", topic)
+
+    def check(partitions: list[TopicPartition]) -> None:
+        assert not one.owned & set(partitions)
+
+    two.after_assign = check
+    until(lambda: len(one.owned) == 2 and len(two.owned) == 2, one, two)
+
+
+def test_offsets_committed_in_on_revoked_are_where_the_next_owner_starts(bench: Bench) -> None:
+    topic = bench.topic(2)
+    for partition in (0, 1):
+        bench.write(topic, b"a", b"b", b"c", partition=partition)
+    one = bench.member("g", topic)
+    one.before_revoke = lambda partitions: one.consumer.commit(dict.fromkeys(partitions, 2))
+    until(lambda: len(one.records) == 6, one)
+    two = bench.member("g", topic)
+    until(lambda: len(one.owned) == 1 and len(two.records) >= 1, one, two)
+    assert {record.offset for record in two.records} == {2}
+
+
+def test_a_leaving_member_hands_everything_over(bench: Bench) -> None:
+    topic = bench.topic(2)
+    one, two = bench.member("g", topic), bench.member("g", topic)
+    until(lambda: len(one.owned) == 1 and len(two.owned) == 1, one, two)
+    one.consumer.close()
+    assert one.owned == set()
+    until(lambda: len(two.owned) == 2, two)
+
+
+def test_a_group_without_offsets_starts_at_the_first_record_or_at_the_end(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, b"old")
+    place = TopicPartition(topic, 0)
+    first, last = bench.member("first", topic), bench.member("last", topic, reset="latest")
+    until(lambda: bool(first.records) and last.owned == {place}, first, last)
+    until(lambda: last.consumer.next_offset(place) is not None, last)
+    bench.write(topic, b"new")
+    until(lambda: bool(last.records) and len(first.records) == 2, first, last)
+    assert [record.value for record in last.records] == [b"new"]
+    assert [record.value for record in first.records] == [b"old", b"new"]
+
+
+def test_a_partition_without_a_committed_offset_is_absent_and_0_is_an_offset(bench: Bench) -> None:
+    topic = bench.topic(3)
+    places = sorted(_partitions(3, topic))
+    assert bench.admin.committed("never-seen", places) == {}
+    member = bench.member("g", topic)
+    until(lambda: len(member.owned) == 3, member)
+    member.consumer.commit({places[0]: 0, places[1]: 5})
+    assert bench.admin.committed(f"g-{bench.id}", places) == {places[0]: 0, places[1]: 5}
+
+
+def test_seek_and_pause_in_on_assigned_decide_where_reading_starts(bench: Bench) -> None:
+    topic = bench.topic(2)
+    for partition in (0, 1):
+        bench.write(topic, b"a", b"b", b"c", partition=partition)
+    a, b = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    member = bench.member("g", topic)
+
+    def place(partitions: list[TopicPartition]) -> None:
+        member.consumer.seek(a, 2)
+        member.consumer.pause([b])
+
+    member.after_assign = place
+    until(lambda: bool(member.records), member)
+    assert [(record.partition, record.offset) for record in member.records] == [(0, 2)]
+    member.consumer.resume([b])
+    until(lambda: len(member.records) == 4, member)
+    assert {record.offset for record in member.records if record.partition == 1} == {0, 1, 2}
+
+
+def test_what_a_listener_raises_comes_out_of_poll(bench: Bench) -> None:
+    member = bench.member("g", bench.topic())
+
+    def fail(partitions: list[TopicPartition]) -> None:
+        raise RuntimeError("the listener failed")
+
+    member.after_assign = fail
+    with pytest.raises(RuntimeError, match="the listener failed"):
+        until(lambda: False, member)
+
+
+def test_a_member_cannot_commit_what_it_does_not_own(bench: Bench) -> None:
+    topic = bench.topic(2)
+    one, two = bench.member("g", topic), bench.member("g", topic)
+    until(lambda: len(one.owned) == 1 and len(two.owned) == 1, one, two)
+    producer = bench.producer("x")
+    producer.begin_transaction()
+    everything = dict.fromkeys(one.owned | two.owned, 1)
+    with pytest.raises(FencedError):
+        one.consumer.commit(everything)
+    with pytest.raises(FencedError):
+        producer.send_offsets_to_transaction(everything, one.consumer)
+    producer.abort_transaction()
+    assert bench.admin.committed(f"g-{bench.id}", everything) == {}
+
+
+def test_a_consumer_outside_the_group_cannot_commit_for_it(bench: Bench) -> None:
+    topic = bench.topic()
+    place = TopicPartition(topic, 0)
+    outsider = bench.log.consumer(f"g-{bench.id}")
+    bench.open.append(outsider)
+    outsider.assign({place: 0})
+    outsider.commit({place: 1})  # the group has no members yet
+    member = bench.member("g", topic)
+    until(lambda: member.owned == {place}, member)
+    with pytest.raises(FencedError):
+        outsider.commit({place: 2})
+    assert bench.admin.committed(f"g-{bench.id}", [place]) == {place: 1}
+
+
+def _static_pair(bench: Bench, topic: str) -> tuple[Member, Member]:
+    one = bench.member("g", topic, instance_id="one")
+    two = bench.member("g", topic, instance_id="two")
+    until(lambda: len(one.owned) == 2 and len(two.owned) == 2, one, two)
+    return one, two
+
+
+def test_a_static_member_that_restarts_keeps_its_partitions(bench: Bench) -> None:
+    topic = bench.topic(4)
+    one, two = _static_pair(bench, topic)
+    before, events = set(one.owned), len(two.events)
+    one.consumer.close()
+    assert one.owned == set()
+    again = bench.member("g", topic, instance_id="one")
+    until(lambda: len(again.owned) == 2, again, two)
+    assert again.owned == before
+    assert len(two.events) == events
+
+
+def test_a_static_member_that_another_replaced_is_fenced(bench: Bench) -> None:
+    topic = bench.topic(4)
+    one, two = _static_pair(bench, topic)
+    again = bench.member("g", topic, instance_id="one")
+    until(lambda: len(again.owned) == 2, again, two)
+    with pytest.raises(FencedError):
+        until(lambda: False, one, two)
+    with pytest.raises(FencedError):
+        one.consumer.commit(dict.fromkeys(again.owned, 1))
+
+
+def test_a_group_is_needed_to_subscribe_and_assign_needs_none(bench: Bench) -> None:
+    topic = bench.topic()
+    alone = bench.reader(TopicPartition(topic, 0))
+    with pytest.raises(InvalidArgumentError):
+        alone.subscribe([topic], lambda partitions: None, lambda partitions: None)
+    with pytest.raises(InvalidArgumentError):
+        alone.commit({TopicPartition(topic, 0): 1})
+    member = bench.member("g", topic)
+    with pytest.raises(InvalidArgumentError):
+        member.consumer.assign({TopicPartition(topic, 0): 0})

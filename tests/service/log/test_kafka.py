@@ -1,0 +1,82 @@
+"""What only Kafka has: brokers that fail, members that are too slow, transactions that outlive their producer."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from kafka_broker import KafkaBroker
+from log_bench import Bench, until
+from stateline.log import EmbeddedLog, KafkaLog, NewTopic, open_log
+from stateline_store import ConfigurationError, FencedError, LogUnavailableError, TopicPartition
+
+
+def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafka_broker: KafkaBroker) -> None:
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    topic = bench.topic()
+    abandoned = bench.producer("x")
+    abandoned.begin_transaction()
+    abandoned.produce(topic, None, b"open", timestamp_ms=7, partition=0)
+    abandoned.flush()
+    bench.write(topic, b"after")
+    assert bench.admin.watermarks(TopicPartition(topic, 0)) == (0, 0)
+    bench.producer("x")
+    assert bench.values(topic) == [b"after"]
+    bench.close()
+
+
+def test_a_member_that_polls_too_seldom_is_told_and_joins_again(kafka_broker: KafkaBroker) -> None:
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers, session_timeout_ms=1000, max_poll_interval_ms=1000))
+    topic = bench.topic(2)
+    slow, other = bench.member("g", topic), bench.member("g", topic)
+    until(lambda: len(slow.owned) == 1 and len(other.owned) == 1, slow, other)
+    lost = dict.fromkeys(slow.owned, 1)
+    until(lambda: len(other.owned) == 2, other)
+    with pytest.raises(FencedError):
+        slow.consumer.commit(lost)
+    until(lambda: len(slow.owned) == 1 and len(other.owned) == 1, slow, other)
+    bench.close()
+
+
+def test_every_call_to_a_broker_that_is_not_there_ends_and_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("kafka_admin", "kafka_producer"):
+        monkeypatch.setattr(f"stateline.log.{module}.CALL_TIMEOUT_S", 0.5)
+    log = KafkaLog("127.0.0.1:1")
+    admin, place = log.admin(), TopicPartition("t", 0)
+    for call in (
+        admin.topics,
+        lambda: admin.create_topics([NewTopic("t", 1)]),
+        lambda: admin.delete_topics(["t"]),
+        lambda: admin.committed("g", [place]),
+        lambda: admin.watermarks(place),
+        lambda: log.producer().produce("t", None, b"", timestamp_ms=1),
+        lambda: log.producer("x").init_transactions(),
+    ):
+        started = time.monotonic()
+        with pytest.raises(LogUnavailableError, match=r"127\.0\.0\.1:1"):
+            call()
+        assert time.monotonic() - started < 10
+    consumer = log.consumer()
+    consumer.assign({place: 0})
+    assert consumer.poll(1, 0.05) == []
+    consumer.close()
+
+
+def test_a_setting_that_librdkafka_refuses_is_a_configuration_error() -> None:
+    log = KafkaLog("127.0.0.1:1", consumer={"no.such": "1"}, producer={"acks": "x"}, admin={"no.such": "1"})
+    for make in (log.consumer, log.producer, log.admin):
+        with pytest.raises(ConfigurationError):
+            make()
+
+
+def test_open_log_chooses_by_the_setting(tmp_path: Path) -> None:
+    embedded = open_log("embedded", tmp_path)
+    named = open_log(f"embedded:{tmp_path / 'other.db'}", tmp_path)
+    assert isinstance(embedded, EmbeddedLog)
+    assert isinstance(named, EmbeddedLog)
+    assert (embedded.path, named.path) == (tmp_path / "log.db", tmp_path / "other.db")
+    kafka = open_log("a:1,b:2", tmp_path)
+    assert isinstance(kafka, KafkaLog)
+    assert kafka.bootstrap_servers == "a:1,b:2"

@@ -1,0 +1,351 @@
+"""What `stateline.log.interface` promises of records, topics and transactions, on both logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import murmur2
+
+from log_bench import Bench, drain, flat, take, until
+from stateline.log import NewTopic, Producer
+from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
+
+
+def _write_through(producer: Producer, topic: str, value: bytes) -> None:
+    """A log may refuse a record at once or when it is flushed."""
+    producer.produce(topic, None, value, timestamp_ms=7, partition=0)
+    producer.flush()
+
+
+# --- Records
+
+
+def test_records_come_back_in_order_with_their_timestamps(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, *(b"%d" % i for i in range(2500)))
+    place = TopicPartition(topic, 0)
+    records = drain(bench.reader(place), place, 2500)
+    assert [(r.offset, r.timestamp_ms, r.value) for r in records] == [(i, 1000 + i, b"%d" % i) for i in range(2500)]
+
+
+@pytest.mark.parametrize("key", [None, b"", b"k\x00\xff"])
+@pytest.mark.parametrize("value", [None, b"", b"v\x00\xff"])
+def test_absent_and_empty_keys_and_values_stay_apart(bench: Bench, key: bytes | None, value: bytes | None) -> None:
+    topic = bench.topic()
+    producer = bench.producer()
+    producer.produce(topic, key, value, timestamp_ms=7)
+    producer.flush()
+    place = TopicPartition(topic, 0)
+    (record,) = drain(bench.reader(place), place, 1)
+    assert (record.key, record.value) == (key, value)
+
+
+def test_headers_keep_order_duplicates_text_and_absent_values(bench: Bench) -> None:
+    topic = bench.topic()
+    headers = [("a", b"1"), ("a", None), ("größe ✓", b""), ("", b"\x00\xff")]
+    producer = bench.producer()
+    producer.produce(topic, b"k", b"v", timestamp_ms=7, headers=headers)
+    producer.produce(topic, b"k", b"v", timestamp_ms=7)
+    producer.flush()
+    place = TopicPartition(topic, 0)
+    with_headers, without = drain(bench.reader(place), place, 2)
+    assert list(with_headers.headers) == headers
+    assert list(without.headers) == []
+
+
+def test_a_key_decides_the_partition_as_kafkas_own_partitioner_does(bench: Bench) -> None:
+    topic = bench.topic(partitions=7)
+    producer = bench.producer()
+    keys = [b"", *(b"key-%d" % i for i in range(100)), b"\xff" * 33]
+    for key in keys:
+        producer.produce(topic, key, b"", timestamp_ms=7)
+    producer.flush()
+    found: dict[bytes | None, int] = {}
+    for partition in range(7):
+        place = TopicPartition(topic, partition)
+        found |= {r.key: partition for r in drain(bench.reader(place), place, bench.end(place))}
+    assert found == {key: murmur2(key, 7) for key in keys}
+
+
+def test_murmur2_is_kafkas() -> None:
+    """The vectors of Kafka's UtilsTest.testMurmur2, as the partitioner uses them."""
+    vectors = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    for key, expected in vectors.items():
+        assert murmur2(key, 1_000_003) == (expected & 0x7FFFFFFF) % 1_000_003
+
+
+def test_flush_tells_the_last_offset_of_each_partition_since_the_last_flush(bench: Bench) -> None:
+    topic = bench.topic(partitions=3)
+    producer = bench.producer()
+    for i in range(5):
+        producer.produce(topic, None, b"", timestamp_ms=7, partition=i % 2)
+    assert producer.flush() == {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 1}
+    assert producer.flush() == {}
+    producer.produce(topic, None, b"", timestamp_ms=7, partition=1)
+    assert producer.flush() == {TopicPartition(topic, 1): 2}
+
+
+def test_a_producer_that_goes_on_without_a_flush_still_gets_its_records_out(bench: Bench) -> None:
+    topic = bench.topic()
+    producer, place = bench.producer(), TopicPartition(topic, 0)
+
+    def is_visible() -> bool:
+        producer.produce(topic, None, b"", timestamp_ms=7, partition=0)
+        return bench.admin.watermarks(place)[1] > 0
+
+    until(is_visible)
+
+
+def test_unknown_topics_and_partitions_are_told(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+    producer = bench.producer()
+    calls: list[Callable[[], object]] = [
+        lambda: producer.produce("missing", None, b"", timestamp_ms=7),
+        lambda: producer.produce(topic, None, b"", timestamp_ms=7, partition=2),
+        lambda: bench.admin.watermarks(TopicPartition(topic, 2)),
+        lambda: bench.admin.watermarks(TopicPartition("missing", 0)),
+        lambda: bench.admin.log_end(TopicPartition("missing", 0)),
+    ]
+    for call in calls:
+        with pytest.raises(DoesNotExistError, match=r"missing|2"):
+            call()
+
+
+def test_a_record_that_is_too_large_or_before_1970_is_refused(bench: Bench) -> None:
+    topic = bench.topic()
+    producer = bench.producer()
+    with pytest.raises(InvalidArgumentError, match=topic):
+        _write_through(producer, topic, b"x" * 2_000_000)
+    with pytest.raises(InvalidArgumentError, match="-1"):
+        producer.produce(topic, None, b"", timestamp_ms=-1)
+    assert bench.values(topic) == []
+
+
+# --- Topics
+
+
+def test_a_topic_that_exists_is_left_as_it_is(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+    before = bench.admin.topics()[topic]
+    other = f"other-{bench.id}"
+    bench.admin.create_topics([NewTopic(topic, 5), NewTopic(other, 1, {"cleanup.policy": "compact"})])
+    topics = bench.admin.topics()
+    assert topics[topic] == before
+    assert (before.name, before.partitions) == (topic, 2)
+    assert topics[other].partitions == 1
+    assert not [name for name in topics if name.startswith("__")]
+
+
+@pytest.mark.parametrize(
+    "new", [NewTopic("a b", 1), NewTopic("..", 1), NewTopic("n", 0), NewTopic("n", 1, {"no": "1"})]
+)
+def test_a_topic_that_the_log_refuses_is_told(bench: Bench, new: NewTopic) -> None:
+    with pytest.raises(InvalidArgumentError):
+        bench.admin.create_topics([new])
+
+
+def test_a_recreated_topic_is_empty_and_has_another_id(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, b"old")
+    before = bench.admin.topics()[topic].topic_id
+    bench.admin.delete_topics([topic, "missing"])
+    assert topic not in bench.admin.topics()
+    bench.admin.create_topics([NewTopic(topic, 1)])
+    assert bench.admin.topics()[topic].topic_id != before
+    assert bench.values(topic) == []
+
+
+def test_offset_at_is_the_first_record_of_at_least_that_time_else_the_end(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, *(b"" for _ in range(10)))
+    place = TopicPartition(topic, 0)
+    asked = (0, 1000, 1004, 1009, 1010)
+    assert [bench.admin.offset_at(place, at) for at in asked] == [0, 0, 4, 9, 10]
+
+
+# --- Reading partitions of one's own choice
+
+
+def test_assign_reads_from_the_offsets_given(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+    for partition in (0, 1):
+        bench.write(topic, b"a", b"b", b"c", partition=partition)
+    consumer = bench.reader()
+    consumer.assign({TopicPartition(topic, 0): 1, TopicPartition(topic, 1): 2})
+    records = flat(take(consumer, 3))
+    assert sorted((r.partition, r.value) for r in records) == [(0, b"b"), (0, b"c"), (1, b"c")]
+
+
+def test_poll_returns_no_more_than_asked_and_nothing_at_the_end(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, *(b"%d" % i for i in range(25)))
+    consumer, place = bench.reader(TopicPartition(topic, 0)), TopicPartition(topic, 0)
+    batches = take(consumer, 25)
+    assert max(map(len, batches)) <= 10
+    assert consumer.poll(10, 0.05) == []
+    assert consumer.next_offset(place) == 25
+
+
+def test_an_empty_partition_is_at_its_end_from_the_first_polls(bench: Bench) -> None:
+    place = TopicPartition(bench.topic(), 0)
+    consumer = bench.reader(place)
+    assert consumer.next_offset(place) is None
+    until(lambda: consumer.poll(10, 0.05) == [] and consumer.next_offset(place) == 0)
+
+
+def test_seek_drops_what_was_buffered(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, *(b"%d" % i for i in range(100)))
+    place = TopicPartition(topic, 0)
+    consumer = bench.reader(place)
+    take(consumer, 1, max_records=5)
+    consumer.seek(place, 90)
+    assert [r.offset for r in drain(consumer, place, 100)] == list(range(90, 100))
+    consumer.seek(place, 98)
+    again = flat(take(consumer, 2))
+    assert [r.offset for r in again] == [98, 99]
+
+
+def test_a_paused_partition_keeps_its_place(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+    for partition in (0, 1):
+        bench.write(topic, *(b"%d" % i for i in range(50)), partition=partition)
+    a, b = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    consumer = bench.reader(a, b)
+    consumer.pause([a])
+    records = flat(take(consumer, 50))
+    assert {r.partition for r in records} == {1}
+    consumer.resume([a])
+    records = drain(consumer, a, 50)
+    assert [(r.partition, r.offset) for r in records] == [(0, i) for i in range(50)]
+
+
+def test_an_unassigned_partition_cannot_be_moved(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+    consumer, other = bench.reader(TopicPartition(topic, 0)), TopicPartition(topic, 1)
+    calls: list[Callable[[], object]] = [
+        lambda: consumer.seek(other, 0),
+        lambda: consumer.pause([other]),
+        lambda: consumer.resume([other]),
+        lambda: consumer.next_offset(other),
+        lambda: consumer.seek(TopicPartition(topic, 0), -1),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError):
+            call()
+
+
+# --- Transactions
+
+
+def test_only_committed_transactions_are_seen(bench: Bench) -> None:
+    topic = bench.topic()
+    producer, place = bench.producer("x"), TopicPartition(topic, 0)
+    reader = bench.reader(place)
+    for value, end in ((b"kept", producer.commit_transaction), (b"dropped", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, None, value, timestamp_ms=7, partition=0)
+        assert set(producer.flush()) == {place}
+        assert reader.poll(10, 0.05) == []
+        end()
+        until(lambda: bench.admin.watermarks(place)[1] == bench.admin.log_end(place))
+        assert [r.value for r in drain(reader, place, bench.end(place))] == [b"kept"][value == b"dropped" :]
+    bench.write(topic, b"after")
+    assert bench.values(topic) == [b"kept", b"after"]
+
+
+def test_an_open_transaction_holds_back_what_follows_it(bench: Bench) -> None:
+    topic = bench.topic()
+    producer, place = bench.producer("x"), TopicPartition(topic, 0)
+    bench.write(topic, b"before")
+    producer.begin_transaction()
+    producer.produce(topic, None, b"open", timestamp_ms=7, partition=0)
+    producer.flush()
+    bench.write(topic, b"after")
+    assert bench.admin.watermarks(place) == (0, 1)
+    assert bench.admin.log_end(place) == 3
+    producer.commit_transaction()
+    assert bench.values(topic) == [b"before", b"open", b"after"]
+
+
+def test_next_offset_passes_the_marker_at_the_end_of_a_transaction(bench: Bench) -> None:
+    place = TopicPartition(bench.topic(), 0)
+    producer = bench.producer("x")
+    for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce(place.topic, None, b"", timestamp_ms=7, partition=0)
+        last = producer.flush()[place]
+        end()
+        if end == producer.commit_transaction:
+            assert bench.end(place, last + 2) == last + 2
+        until(lambda: bench.admin.watermarks(place)[1] == bench.admin.log_end(place))
+        consumer = bench.reader(place)
+        drain(consumer, place, bench.end(place))  # fails when next_offset never gets there
+    assert [r.offset for r in drain(bench.reader(place), place, bench.end(place))][:3] == [0, 1, 2]
+
+
+def test_records_and_offsets_of_a_transaction_appear_together(bench: Bench) -> None:
+    source, sink = bench.topic(name="source"), bench.topic(name="sink")
+    bench.write(source, b"a", b"b")
+    member, producer = bench.member("g", source), bench.producer("x")
+    until(lambda: len(member.records) == 2, member)
+    place, group = TopicPartition(source, 0), f"g-{bench.id}"
+    for end, expected in ((producer.abort_transaction, {}), (producer.commit_transaction, {place: 2})):
+        producer.begin_transaction()
+        producer.produce(sink, b"k", b"out", timestamp_ms=7)
+        producer.send_offsets_to_transaction({place: 2}, member.consumer)
+        end()
+        assert bench.admin.committed(group, [place]) == expected
+    assert bench.values(sink) == [b"out"]
+
+
+def test_a_newer_producer_fences_an_older_one_and_settles_its_transaction(bench: Bench) -> None:
+    topic = bench.topic()
+    old = bench.producer("x")
+    old.begin_transaction()
+    old.produce(topic, None, b"zombie", timestamp_ms=7, partition=0)
+    old.flush()
+    new = bench.producer("x")
+    with pytest.raises(FencedError):
+        _write_through(old, topic, b"zombie")
+    with pytest.raises(FencedError):
+        old.commit_transaction()
+    new.begin_transaction()
+    new.produce(topic, None, b"new", timestamp_ms=7, partition=0)
+    new.commit_transaction()
+    assert bench.values(topic) == [b"new"]
+
+
+def test_closing_a_producer_aborts_its_transaction(bench: Bench) -> None:
+    topic = bench.topic()
+    producer = bench.producer("x")
+    producer.begin_transaction()
+    producer.produce(topic, None, b"open", timestamp_ms=7, partition=0)
+    producer.flush()
+    producer.close()
+    bench.write(topic, b"after")
+    assert bench.values(topic) == [b"after"]
+
+
+def test_a_transaction_out_of_turn_is_the_callers_mistake(bench: Bench) -> None:
+    topic = bench.topic()
+    plain, transactional = bench.producer(), bench.producer("x")
+    calls: list[Callable[[], object]] = [
+        plain.begin_transaction,
+        plain.init_transactions,
+        transactional.commit_transaction,
+        transactional.abort_transaction,
+        lambda: transactional.produce(topic, None, b"", timestamp_ms=7),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError):
+            call()

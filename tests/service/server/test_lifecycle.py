@@ -1,0 +1,148 @@
+"""Servers and workers that start, stop and die in any order."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
+from stateline.config import load_config
+from stateline.server import serve
+from stateline_store import ConfigurationError
+
+COMMITTED = "default.state.isolation.level=read_committed"
+UNCOMMITTED = {"isolation_level": "read_uncommitted"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[httpx.Client]:
+    """A server whose worker has not started yet."""
+    with server_process(tmp_path, COMMITTED) as client:
+        yield client
+
+
+def ready(client: httpx.Client) -> bool:
+    return client.get("/readyz").status_code == 200
+
+
+def test_before_any_worker_it_is_alive_but_not_ready_and_follows_when_one_starts(
+    server: httpx.Client, tmp_path: Path
+) -> None:
+    response = server.get("/readyz")
+    assert (response.status_code, response.json()["reason"]) == (503, "NOT_READY")
+    assert response.json()["reasons"]
+    query = server.get("/v1/stores/aircraft/keys/a")
+    assert (query.status_code, query.json()["reason"]) == (503, "NOT_READY")
+    assert server.get("/v1/stores").json()["stores"][0]["not_ready"]
+    worker = OwningWorker(tmp_path)
+    wait_until(lambda: ready(server))
+    worker.put("a", 1)
+    worker.commit()
+    assert server.get("/v1/stores/aircraft/keys/a").json()["value"] == 1
+    worker.close()
+
+
+def test_a_dead_worker_leaves_committed_reads_and_is_named_for_the_rest(server: httpx.Client, tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    worker.put("a", 1)
+    worker.commit()
+    wait_until(lambda: ready(server))
+    worker.close(killed=True)
+    for path in ("/v1/stores/aircraft/keys/a?isolation_level=read_uncommitted", "/v1/stores/cache/keys/a"):
+        response = server.get(path)
+        assert (response.status_code, response.json()["reason"]) == (421, "NOT_PRESENT")
+        assert response.json()["owner"] == "w1"
+    wait_until(lambda: not ready(server))
+    answer = server.get("/v1/stores/aircraft/keys/a").json()
+    assert answer["value"] == 1
+    assert {p["served_by"] for p in answer["partitions"].values()} == {"standby"}
+    refused = server.get("/v1/stores/aircraft/keys/a?require_active=true")
+    assert (refused.status_code, refused.json()["reason"]) == (503, "NOT_ACTIVE")
+    both = server.get("/v1/stores/aircraft/position?allow_partial=true")
+    assert both.json()["committed"]
+    assert both.json()["uncommitted"] == {}
+
+
+def test_a_worker_that_comes_back_is_found_again(server: httpx.Client, tmp_path: Path) -> None:
+    for value in range(3):
+        worker = OwningWorker(tmp_path)
+        wait_until(lambda: ready(server))
+        worker.put("a", value)
+        staged = server.get("/v1/stores/aircraft/keys/a", params=UNCOMMITTED)
+        assert staged.json()["value"] == value
+        worker.commit()
+        assert server.get("/v1/stores/aircraft/keys/a").json()["value"] == value
+        worker.close()
+
+
+def test_a_store_that_was_deleted_and_rebuilt_is_read_anew(server: httpx.Client, tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    worker.put("old", 1)
+    worker.commit()
+    wait_until(lambda: ready(server))
+    assert server.get("/v1/stores/aircraft/keys/old").status_code == 200
+    worker.close()
+    for task in (tmp_path / "flights-app").glob("0_*"):
+        shutil.rmtree(task / "rocksdb")
+    worker = OwningWorker(tmp_path)
+    worker.put("new", 2)
+    worker.commit()
+    wait_until(lambda: ready(server))
+    assert server.get("/v1/stores/aircraft/keys/old").status_code == 404
+    assert server.get("/v1/stores/aircraft/keys/new").json()["value"] == 2
+    worker.close()
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_data_and_position_agree_while_the_worker_writes(server: httpx.Client, tmp_path: Path, level: str) -> None:
+    """The value is the offset of its own record, in each of two keys of one partition."""
+    worker = OwningWorker(tmp_path)
+    wait_until(lambda: ready(server))
+    stop = threading.Event()
+
+    def write() -> None:
+        for i in itertools.count():
+            worker.put("x", i, partition=1)
+            if i % 7 == 3:
+                worker.commit()
+            if stop.is_set() and i % 7 == 3:
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = []
+    for _ in range(300):
+        params = {"isolation_level": level, "partition": "1"}
+        answer = server.get("/v1/stores/aircraft/range", params=params).json()
+        values = [entry["value"] for entry in answer["entries"]]
+        assert values == list(answer["position"].get(TOPIC, {}).values())
+        seen += values
+    stop.set()
+    writer.join()
+    assert seen == sorted(seen), "a later read never goes back"
+    assert len(set(seen)) > 5
+    worker.close()
+
+
+def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", f"server.port={port}"])
+        with pytest.raises(ConfigurationError, match=f"server.port = {port} .*is in use") as raised:
+            serve(make_app(), config)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_host_that_is_not_here_is_named(tmp_path: Path) -> None:
+    config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", "server.host=192.0.2.1"])
+    with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1"):
+        serve(make_app(), config)

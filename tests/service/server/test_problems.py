@@ -1,0 +1,240 @@
+"""Bad input and failures over HTTP: each is a problem of the contract's table, and the server lives on."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from query_server import OwningWorker, wait_until
+from stateline.server.problems import problem_of
+from stateline_store import (
+    DamagedDataError,
+    DoesNotExistError,
+    InvalidArgumentError,
+    NotActiveError,
+    NotPresentError,
+    NotReadyError,
+    NotUpToBoundError,
+    PoisonedError,
+    StoreState,
+    UnknownQueryTypeError,
+)
+
+INVALID, UNKNOWN_TYPE, MISSING = (422, "INVALID_ARGUMENT"), (400, "UNKNOWN_QUERY_TYPE"), (404, "DOES_NOT_EXIST")
+
+
+def refused(response: httpx.Response) -> tuple[int, str]:
+    """Status and reason, having checked that it is a problem that says what to do."""
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["status"] == response.status_code
+    assert len(problem["detail"]) > 10
+    assert "Traceback" not in response.text
+    return response.status_code, problem["reason"]
+
+
+@pytest.fixture(autouse=True)
+def _lives_on(client: httpx.Client) -> Any:
+    yield
+    assert client.get("/healthz").json() == {"status": "alive"}
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UnknownQueryTypeError("x"), ("UNKNOWN_QUERY_TYPE", 400)),
+        (InvalidArgumentError("x"), ("INVALID_ARGUMENT", 422)),
+        (DoesNotExistError("x"), ("DOES_NOT_EXIST", 404)),
+        (NotUpToBoundError("x"), ("NOT_UP_TO_BOUND", 412)),
+        (NotPresentError("x"), ("NOT_PRESENT", 421)),
+        (NotActiveError("x"), ("NOT_ACTIVE", 503)),
+        (NotReadyError("x"), ("NOT_READY", 503)),
+        (PoisonedError("x"), ("STORE_EXCEPTION", 500)),
+        (DamagedDataError("x"), ("STORE_EXCEPTION", 500)),
+        (ZeroDivisionError("x"), ("STORE_EXCEPTION", 500)),
+    ],
+)
+def test_each_error_has_its_line_of_the_contracts_table(error: Exception, line: tuple[str, int]) -> None:
+    assert problem_of(error)[:2] == line
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/stores/nope/keys/a", MISSING),
+        ("/v1/stores/nope", MISSING),
+        ("/v1/stores/nope/range", MISSING),
+        ("/nope", MISSING),
+        ("/v1/stores/aircraft/keys", MISSING),
+        ("/v1/stores/aircraft/range?partition=3", MISSING),
+        ("/v1/stores/aircraft/range?partition=-1", MISSING),
+        ("/v1/stores/aircraft/range?partition=x", INVALID),
+        ("/v1/stores/aircraft/range?partition=", INVALID),
+        ("/v1/stores/counts/keys/abc", INVALID),
+        ("/v1/stores/counts/keys/9223372036854775808", INVALID),
+        ("/v1/stores/counts/keys/", INVALID),
+        ("/v1/stores/counts/range?lower=x", INVALID),
+        ("/v1/stores/blobs/keys/!!", INVALID),
+        ("/v1/stores/aircraft/keys/%FF", INVALID),
+        ("/v1/stores/aircraft/keys/%ED%A0%80", INVALID),
+        ("/v1/stores/aircraft/range?prefix=%FF", INVALID),
+        ("/v1/stores/aircraft/range?limit=0", INVALID),
+        ("/v1/stores/aircraft/range?limit=-1", INVALID),
+        ("/v1/stores/aircraft/range?limit=10001", INVALID),
+        ("/v1/stores/aircraft/range?limit=99999999999999999999999", INVALID),
+        ("/v1/stores/aircraft/range?limit=ten", INVALID),
+        ("/v1/stores/aircraft/range?limit=1&limit=2", INVALID),
+        ("/v1/stores/aircraft/range?order=up", INVALID),
+        ("/v1/stores/aircraft/range?prefix=a&lower=b", INVALID),
+        ("/v1/stores/aircraft/range?nonsense=1", INVALID),
+        ("/v1/stores/aircraft/keys/a?limit=1", INVALID),
+        ("/v1/stores/aircraft/count?isolation_level=serializable", INVALID),
+        ("/v1/stores/aircraft/count?isolation_level=", INVALID),
+        ("/v1/stores/aircraft/count?wait_ms=30001", INVALID),
+        ("/v1/stores/aircraft/count?wait_ms=-1", INVALID),
+        ("/v1/stores/aircraft/count?wait_ms=1.5", INVALID),
+        ("/v1/stores/aircraft/count?require_active=yes", INVALID),
+        ("/v1/stores/aircraft/count?allow_partial=1", INVALID),
+        ("/v1/stores/aircraft/count?position_bound={", INVALID),
+        ("/v1/stores/aircraft/count?position_bound=[]", INVALID),
+        ("/v1/stores/aircraft/count?position_bound=NaN", INVALID),
+        ('/v1/stores/aircraft/count?position_bound={"t":{"x":1}}', INVALID),
+        ('/v1/stores/aircraft/count?position_bound={"t":{"0":-1}}', INVALID),
+        ('/v1/stores/aircraft/count?position_bound={"t":{"0":1.5}}', INVALID),
+        ('/v1/stores/aircraft/count?position_bound={"t":{"0":true}}', INVALID),
+        ('/v1/stores/aircraft/count?position_bound={"t":{"0":9223372036854775808}}', INVALID),
+        ("/v1/stores/aircraft/count?position_bound=" + "[" * 5000, INVALID),
+        ("/v1/stores?x=1", INVALID),
+        ("/v1/stores/aircraft/windows", UNKNOWN_TYPE),
+        ("/v1/stores/aircraft/keys/a/versions", UNKNOWN_TYPE),
+        ("/v1/stores/aircraft/keys/a/windows?from=1", UNKNOWN_TYPE),
+        ("/v1/stores/aircraft/keys/a/sessions", UNKNOWN_TYPE),
+        ("/v1/stores/aircraft/keys/a?as_of=1", UNKNOWN_TYPE),
+    ],
+)
+def test_a_bad_url_is_refused(client: httpx.Client, path: str, expected: tuple[int, str]) -> None:
+    assert refused(client.get(path)) == expected
+
+
+def test_an_unknown_parameter_is_named(client: httpx.Client) -> None:
+    assert "nonsense" in client.get("/v1/stores/aircraft/range?nonsense=1").json()["detail"]
+
+
+def test_a_wait_beyond_the_cap_is_told_the_cap(client: httpx.Client) -> None:
+    detail = client.get("/v1/stores/aircraft/count?wait_ms=30001").json()["detail"]
+    assert "30000" in detail
+    assert "server.wait.max.ms" in detail
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", INVALID),
+        (b"{", INVALID),
+        (b"[]", INVALID),
+        (b"null", INVALID),
+        (b'"key"', INVALID),
+        (b"{}", INVALID),
+        (b"\xff\xfe", INVALID),
+        (b'{"type": "key"}', INVALID),
+        (b'{"type": "key", "key": null}', INVALID),
+        (b'{"type": "key", "key": 5}', INVALID),
+        (b'{"type": "key", "key": {"a": 1}}', INVALID),
+        (b'{"type": "key", "key": "a", "keys": ["a"]}', INVALID),
+        (b'{"type": "key", "key": NaN}', INVALID),
+        (b'{"type": "key", "key": "\\ud800"}', INVALID),
+        (b'{"type": "keys", "keys": []}', INVALID),
+        (b'{"type": "keys", "keys": "abc"}', INVALID),
+        (b'{"type": "keys", "keys": [1]}', INVALID),
+        (b'{"type": "range", "limit": "5"}', INVALID),
+        (b'{"type": "range", "limit": true}', INVALID),
+        (b'{"type": "range", "limit": 1.0}', INVALID),
+        (b'{"type": "range", "order": 5}', INVALID),
+        (b'{"type": "range", "order": ["asc"]}', INVALID),
+        (b'{"type": "range", "position_bound": "{}"}', INVALID),
+        (b'{"type": "range", "allow_partial": "true"}', INVALID),
+        (b'{"type": "range", "partition": "0"}', INVALID),
+        (b'{"type": "range", "partition": []}', INVALID),
+        (b'{"type": "range", "partition": [true]}', INVALID),
+        (b'{"type": "range", "partition": 99999999999999999999}', INVALID),
+        (b'{"type": "range", "partition": 7}', MISSING),
+        (b'{"type": "range", "wait_ms": {}}', INVALID),
+        (b'{"type": ["range"]}', INVALID),
+        (b'{"type": "nonsense"}', INVALID),
+        (b'{"type": "windows"}', UNKNOWN_TYPE),
+        (b'{"type": "versions", "key": "a"}', UNKNOWN_TYPE),
+        (b'{"type": "sessions"}', UNKNOWN_TYPE),
+        (b"[" * 100_000, INVALID),
+        (b'{"a":' * 100_000, INVALID),
+    ],
+)
+def test_a_bad_body_is_refused(client: httpx.Client, body: bytes, expected: tuple[int, str]) -> None:
+    assert refused(client.post("/v1/stores/aircraft/query", content=body)) == expected
+
+
+def test_a_parameter_in_the_url_and_in_the_body_is_refused(client: httpx.Client) -> None:
+    body = {"type": "count", "isolation_level": "read_committed"}
+    url = "/v1/stores/aircraft/query?isolation_level=read_committed"
+    assert refused(client.post(url, json=body)) == INVALID
+
+
+def test_more_keys_than_the_limit_are_refused(client: httpx.Client) -> None:
+    body = {"type": "keys", "keys": [str(i) for i in range(10_001)]}
+    assert refused(client.post("/v1/stores/aircraft/query", json=body)) == INVALID
+
+
+def test_a_key_of_10_mb_in_a_body_is_refused(client: httpx.Client) -> None:
+    body = {"type": "key", "key": "x" * 10_000_000}
+    assert refused(client.post("/v1/stores/aircraft/query", json=body)) == INVALID
+
+
+def test_a_body_of_20_mb_is_refused(client: httpx.Client) -> None:
+    assert refused(client.post("/v1/stores/aircraft/query", content=b" " * 20_000_000)) == INVALID
+
+
+def test_a_url_of_10_mb_is_refused(client: httpx.Client) -> None:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
+        raw.sendall(b"GET /v1/stores/aircraft/keys/" + b"x" * 10_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert raw.recv(65536).startswith((b"HTTP/1.1 422 ", b"HTTP/1.1 400 "))
+
+
+def test_a_url_of_100_kb_is_refused(client: httpx.Client) -> None:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
+        raw.sendall(b"GET /v1/stores/aircraft/keys/" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert raw.recv(65536).startswith((b"HTTP/1.1 422 ", b"HTTP/1.1 400 "))
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/stores"), ("GET", "/v1/stores/aircraft/query")])
+def test_a_method_that_is_not_taken_is_a_problem(client: httpx.Client, method: str, path: str) -> None:
+    response = client.request(method, path)
+    assert refused(response) == (405, "INVALID_ARGUMENT")
+    assert response.headers["allow"]
+
+
+def test_a_stored_value_that_is_not_of_its_type_is_the_services_failure(
+    client: httpx.Client, worker: OwningWorker
+) -> None:
+    worker.run(lambda: worker.stores["counts", 0].put(b"\0" * 8, b"short"))
+    worker.commit()
+    assert refused(client.get("/v1/stores/counts/keys/0")) == (500, "STORE_EXCEPTION")
+
+
+@pytest.mark.parametrize("state", [StoreState.RESTORING, StoreState.STANDBY])
+def test_require_active_refuses_a_copy_that_is_not(
+    client: httpx.Client, worker: OwningWorker, state: StoreState
+) -> None:
+    worker.set_state(state)
+    try:
+        for level in ("read_committed", "read_uncommitted"):
+            params = {"isolation_level": level}
+            answer = client.get("/v1/stores/aircraft/range", params=params).json()
+            assert {p["served_by"] for p in answer["partitions"].values()} == {state.name.lower()}
+            response = client.get("/v1/stores/aircraft/range", params={**params, "require_active": "true"})
+            assert refused(response) == (503, "NOT_ACTIVE")
+            assert response.headers["retry-after"]
+    finally:
+        worker.set_state(StoreState.ACTIVE)
+    wait_until(lambda: client.get("/v1/stores/aircraft/range?require_active=true").status_code == 200)

@@ -1,0 +1,160 @@
+"""What the service says about itself."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from query_server import TOPIC, OwningWorker
+
+
+def test_every_store_is_described(client: httpx.Client, worker: OwningWorker) -> None:
+    worker.put("described", 1, partition=0)
+    worker.commit()
+    stores = {store["store"]: store for store in client.get("/v1/stores").json()["stores"]}
+    assert set(stores) == {"aircraft", "cache", "counts", "blobs"}
+    aircraft = client.get("/v1/stores/aircraft").json()
+    partition = aircraft["partitions"].pop("0")
+    assert partition.pop("committed_at_ms") > 0
+    assert partition == {
+        "task": "0_0",
+        "owner": "w1",
+        "state": "active",
+        "lag": 0,
+        "staged_records": 0,
+        "staged_bytes": 0,
+    }
+    assert set(aircraft.pop("partitions")) == {"1", "2"}
+    assert aircraft == {
+        "store": "aircraft",
+        "kind": "timestamped_key_value",
+        "key_type": "string",
+        "value_type": "json",
+        "persistent": True,
+        "logged": True,
+        "retention_ms": None,
+        "default_isolation_level": "read_committed",
+        "changelog": TOPIC,
+    }
+    assert stores["cache"]["partitions"]["1"]["state"] == "active"
+
+
+def test_the_topology_is_described(client: httpx.Client) -> None:
+    topology = client.get("/v1/topology").json()
+    assert topology["application_id"] == "flights-app"
+    assert topology["subtopologies"] == [
+        {
+            "ordinal": 0,
+            "sources": [TOPIC],
+            "stores": ["aircraft", "cache", "counts", "blobs"],
+            "processors": ["update"],
+        }
+    ]
+    assert [topic["topic"] for topic in topology["topics"]] == [TOPIC]
+
+
+def test_instances_say_who_runs_what(client: httpx.Client) -> None:
+    (instance,) = client.get("/v1/instances").json()["instances"]
+    assert (instance["instance"], instance["reachable"]) == ("w1", True)
+    assert instance["tasks"] == {"0_0": "running", "0_1": "running", "0_2": "running"}
+
+
+def test_it_is_alive_and_ready(client: httpx.Client) -> None:
+    assert client.get("/healthz").json() == {"status": "alive"}
+    assert client.get("/readyz").json() == {"status": "ready"}
+
+
+def test_metrics_count_requests_and_show_every_partition(client: httpx.Client, worker: OwningWorker) -> None:
+    worker.put("metrics", 1, partition=0)
+    worker.commit()
+    worker.put("metrics", 2, partition=0)
+
+    def value(line: str) -> float:
+        found = re.search(rf"^{re.escape(line)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    count = 'stateline_http_requests_total{route="key",status="404"}'
+    before = value(count)
+    client.get("/v1/stores/aircraft/keys/no-such-key")
+    assert value(count) == before + 1
+    assert value('stateline_http_request_seconds_count{route="key"}') >= 1
+    labels = '{store="aircraft",task="0_0"}'
+    assert value(f"stateline_store_staged_records{labels}") == 1
+    assert value(f"stateline_store_staged_bytes{labels}") > 0
+    assert value(f"stateline_store_state{labels}") == 2
+    store = worker.stores["aircraft", 0]
+    assert value(f"stateline_store_commit_number{labels}") == worker.run(lambda: store.commit_number)
+    assert value(f"stateline_store_committed_at_ms{labels}") == worker.run(lambda: store.committed_at_ms)
+
+
+def test_a_path_that_leads_nowhere_is_counted_too(client: httpx.Client) -> None:
+    client.get("/nowhere")
+    assert 'stateline_http_requests_total{route="unmatched",status="404"}' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_pages_need_nothing_from_elsewhere(client: httpx.Client, path: str) -> None:
+    response = client.get(path)
+    assert response.headers["content-type"].startswith("text/html")
+    assert not re.search(r"(src|href)=.?(https?:)?//", response.text)
+    assert "flights-app" in response.text
+
+
+def test_every_link_of_the_index_leads_somewhere(client: httpx.Client) -> None:
+    links = re.findall(r'href="([^"]+)"', client.get("/").text)
+    assert len(links) > 8
+    assert {link: client.get(link).status_code for link in links} == dict.fromkeys(links, 200)
+
+
+@pytest.fixture
+def openapi(client: httpx.Client) -> dict[str, Any]:
+    document: dict[str, Any] = client.get("/openapi.json").json()
+    return document
+
+
+def test_every_documented_route_is_there(client: httpx.Client, openapi: dict[str, Any]) -> None:
+    for path, methods in openapi["paths"].items():
+        for method in methods:
+            url = path.replace("{store}", "aircraft").replace("{key}", "described")
+            response = client.request(method, url)
+            assert str(response.status_code) in methods[method]["responses"], (method, url, response.text)
+
+
+def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict[str, Any]) -> None:
+    values = {"position_bound": "{}", "isolation_level": "read_committed", "order": "asc"}
+    values |= {"require_active": "false", "allow_partial": "false", "limit": "1", "wait_ms": "0", "partition": "0"}
+    for path, methods in openapi["paths"].items():
+        for parameter in methods.get("get", {}).get("parameters", []):
+            name = parameter["name"]
+            if parameter["in"] == "path" or name == "as_of":
+                continue
+            url = path.replace("{store}", "aircraft").replace("{key}", "described")
+            response = client.get(url, params={name: values.get(name, "a")})
+            assert response.status_code in (200, 404), (url, name, response.text)
+
+
+def test_answers_have_the_documented_members(client: httpx.Client, openapi: dict[str, Any]) -> None:
+    schemas = openapi["components"]["schemas"]
+    store = "/v1/stores/aircraft"
+    answers = {
+        "KeyAnswer": client.get(f"{store}/keys/described"),
+        "RangeAnswer": client.get(f"{store}/range"),
+        "CountAnswer": client.get(f"{store}/count"),
+        "PositionAnswer": client.get(f"{store}/position"),
+        "KeysAnswer": client.post(f"{store}/query", json={"type": "keys", "keys": ["described"]}),
+    }
+    for name, response in answers.items():
+        body = response.json()
+        assert set(schemas[name]["required"]) == set(body)
+        assert set(next(iter(body["partitions"].values()))) == set(schemas["Partition"]["required"])
+    problem = client.get("/v1/stores/nope").json()
+    assert set(schemas["Problem"]["required"]) <= set(problem) <= set(schemas["Problem"]["properties"])
+
+
+def test_documented_references_lead_somewhere(client: httpx.Client, openapi: dict[str, Any]) -> None:
+    references = set(re.findall(r'"\$ref":"#/components/schemas/(\w+)"', client.get("/openapi.json").text))
+    assert references
+    assert references <= set(openapi["components"]["schemas"])

@@ -1,0 +1,129 @@
+"""Waiting for a position bound, over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from query_server import PARTITIONS, TOPIC, OwningWorker, server_process, wait_until
+
+
+def bound(partition: int, offset: int) -> str:
+    return json.dumps({TOPIC: {str(partition): offset}})
+
+
+class Asking:
+    """A request that runs on a thread of its own."""
+
+    def __init__(self, client: httpx.Client, path: str, params: dict[str, Any]) -> None:
+        self._answers: list[httpx.Response] = []
+        self._thread = threading.Thread(target=lambda: self._answers.append(client.get(path, params=params)))
+        self._thread.start()
+
+    def is_waiting(self) -> bool:
+        return self._thread.is_alive()
+
+    def answer(self) -> httpx.Response:
+        self._thread.join(timeout=30)
+        return self._answers[0]
+
+
+def test_without_a_wait_the_answer_says_where_it_stands(client: httpx.Client, worker: OwningWorker) -> None:
+    at = worker.put("behind", 1)
+    worker.commit()
+    wanted = bound(at.partition, worker.offset(at.partition) + 1)
+    response = client.get("/v1/stores/aircraft/keys/behind", params={"position_bound": wanted})
+    problem = response.json()
+    assert (response.status_code, problem["reason"]) == (412, "NOT_UP_TO_BOUND")
+    assert problem["bound"] == json.loads(wanted)
+    assert problem["position"] == {TOPIC: {str(at.partition): worker.offset(at.partition)}}
+    assert (problem["store"], problem["partition"]) == ("aircraft", at.partition)
+
+
+@pytest.mark.parametrize("store", ["aircraft", "cache"])
+def test_a_committed_read_waits_for_the_commit(client: httpx.Client, worker: OwningWorker, store: str) -> None:
+    at = worker.put("awaited", 1)
+    worker.commit()
+    wanted = bound(at.partition, worker.offset(at.partition) + 1)
+    params = {"position_bound": wanted, "wait_ms": 30_000}
+    asking = Asking(client, f"/v1/stores/{store}/keys/awaited", params)
+    worker.put("awaited", 2)  # staged only: it goes on waiting
+    assert asking.is_waiting()
+    worker.commit()
+    assert asking.answer().json()["value"] == 2
+
+
+def test_an_uncommitted_read_waits_for_the_record_alone(client: httpx.Client, worker: OwningWorker) -> None:
+    at = worker.put("staged", 1)
+    wanted = bound(at.partition, worker.offset(at.partition) + 1)
+    params = {"position_bound": wanted, "wait_ms": 30_000, "isolation_level": "read_uncommitted"}
+    asking = Asking(client, "/v1/stores/aircraft/keys/staged", params)
+    assert asking.is_waiting()
+    worker.put("staged", 2)
+    assert asking.answer().json()["value"] == 2
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_a_wait_that_runs_out_is_a_failure(client: httpx.Client, worker: OwningWorker, level: str) -> None:
+    at = worker.put("never", 1)
+    params: dict[str, Any] = {"position_bound": bound(at.partition, 10**12), "wait_ms": 50, "isolation_level": level}
+    began_s = time.monotonic()
+    response = client.get("/v1/stores/aircraft/keys/never", params=params)
+    assert time.monotonic() - began_s >= 0.05
+    assert (response.status_code, response.json()["reason"]) == (412, "NOT_UP_TO_BOUND")
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_a_bound_on_an_unknown_topic_is_never_met(client: httpx.Client, worker: OwningWorker, level: str) -> None:
+    params = {"position_bound": '{"unknown":{"0":0}}', "isolation_level": level}
+    response = client.get("/v1/stores/aircraft/range", params=params)
+    assert (response.status_code, response.json()["reason"]) == (412, "NOT_UP_TO_BOUND")
+    assert list(response.json()["failures"]) == ["0"]
+
+
+def test_a_bound_on_partitions_that_are_not_asked_says_nothing(client: httpx.Client, worker: OwningWorker) -> None:
+    params = {"position_bound": bound(1, 10**12), "partition": "0"}
+    assert client.get("/v1/stores/aircraft/range", params=params).status_code == 200
+
+
+def test_partial_answers_come_with_the_failures_beside(client: httpx.Client, worker: OwningWorker) -> None:
+    for partition in range(PARTITIONS):
+        worker.put(f"part{partition}", partition, partition=partition)
+    worker.commit()
+    params = {"position_bound": bound(1, 10**12), "prefix": "part"}
+    whole = client.get("/v1/stores/aircraft/range", params=params)
+    assert (whole.status_code, whole.json()["partition"]) == (412, 1)
+    part = client.get("/v1/stores/aircraft/range", params={**params, "allow_partial": "true"})
+    assert part.status_code == 200
+    assert [entry["key"] for entry in part.json()["entries"]] == ["part0", "part2"]
+    assert list(part.json()["partitions"]) == ["0", "2"]
+    assert part.json()["failures"]["1"]["reason"] == "NOT_UP_TO_BOUND"
+
+
+def test_partial_is_still_a_failure_when_nothing_answered(client: httpx.Client, worker: OwningWorker) -> None:
+    params = {"position_bound": bound(1, 10**12), "partition": "1", "allow_partial": "true"}
+    assert client.get("/v1/stores/aircraft/range", params=params).status_code == 412
+
+
+def test_waiting_requests_end_when_the_server_stops(state_dir: Path, worker: OwningWorker) -> None:
+    with contextlib.ExitStack() as stack:
+        with server_process(state_dir, "default.state.isolation.level=read_committed") as client:
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+            address = (client.base_url.host, client.base_url.port)
+            waiting = stack.enter_context(socket.create_connection(address, timeout=30))
+            query = f"position_bound={quote(bound(0, 10**12))}&wait_ms=30000"
+            waiting.sendall(f"GET /v1/stores/aircraft/range?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            for _ in range(3):  # answered after the request above was read: the server has one event loop
+                assert client.get("/healthz").status_code == 200
+        answer = b"".join(iter(lambda: waiting.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"reason":"NOT_READY"' in answer

@@ -1,0 +1,74 @@
+"""One Spark session for the whole test process, its class archive, and the jars of Spark's Kafka connector."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from kafka_broker import missing_is_a_failure
+from service.spark.departures import settings
+from stateline.config import load_config
+from stateline.spark.session import close_session, spark_session
+
+_REPOSITORY = Path(__file__).parents[3]
+_CACHE = _REPOSITORY / ".cache"
+_POM = _REPOSITORY / "service" / "stateline" / "spark" / "pom.xml"
+_RECORD = (
+    "import sys; from pathlib import Path; from stateline.config import load_config;"
+    "from stateline.spark.session import record_class_archive;"
+    "record_class_archive(load_config('archive'), Path(sys.argv[1]))"
+)
+
+
+@pytest.fixture(scope="session")
+def class_archive() -> Path:
+    """The JVM's class archive: recorded once per machine, so that each of many drivers starts in half the time."""
+    archive = _CACHE / f"spark-{pyspark.__version__}.jsa"
+    if not archive.exists():
+        subprocess.run([sys.executable, "-c", _RECORD, str(archive)], check=True, timeout=200)
+    return archive
+
+
+@pytest.fixture(scope="session")
+def connector_jars() -> Path | None:
+    """The folder of the connector's jars; None where they cannot be had (an error in CI)."""
+    folder = _CACHE / "spark-kafka-4.2.0"
+    if not folder.is_dir():
+        maven = shutil.which("mvn")
+        if maven is None:
+            assert not missing_is_a_failure(), "mvn is missing"
+            return None
+        scratch = folder.with_suffix(".part")
+        command = [maven, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
+        done = subprocess.run(
+            [*command, f"-DoutputDirectory={scratch}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        if done.returncode:
+            assert not missing_is_a_failure(), done.stdout + done.stderr
+            return None
+        scratch.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def session(
+    class_archive: Path, connector_jars: Path | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """Spark, started once."""
+    jars = None if connector_jars is None else str(connector_jars)
+    state = tmp_path_factory.mktemp("session")
+    config = load_config("tests", overrides=settings(str(state), spark_jars=jars))
+    session = spark_session(config, class_archive=class_archive)
+    yield session
+    close_session(session)

@@ -1,0 +1,34 @@
+"""A pipeline's driver as a process of its own, which tests kill: prints the number of each micro-batch.
+
+python driver.py STATE_DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # as pytest's `pythonpath` does
+
+from service.spark.departures import app, settings
+from stateline.config import load_config
+from stateline.log import EmbeddedLog
+from stateline.spark.runner import run_pipeline
+from stateline.spark.status import PipelineStatus
+
+
+def main(state_dir: str) -> None:
+    """Run the pipeline on the embedded log until SIGTERM."""
+    config = load_config("flights", overrides=settings(state_dir))
+    log = EmbeddedLog(Path(state_dir) / "log.db")
+    run_pipeline(app, "hourly", config, log, progress=say, max_rows_per_batch=400)
+
+
+def say(status: PipelineStatus) -> None:
+    """One line that the test reads."""
+    sys.stdout.write(f"{status.batch_id}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

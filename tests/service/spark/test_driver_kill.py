@@ -1,0 +1,120 @@
+"""A driver that is killed or stopped at any moment, as a real process."""
+
+from __future__ import annotations
+
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from service.spark import departures as d
+from stateline.log import EmbeddedLog
+from stateline.spark.status import read_status
+
+_DEADLINE_S = 90.0
+_KILLS = 6
+_DRIVER = Path(__file__).with_name("driver.py")
+
+
+class Driver:
+    """The process, and the numbers of the micro-batches that it says are done."""
+
+    def __init__(self, state: Path) -> None:
+        self.process = subprocess.Popen([sys.executable, str(_DRIVER), str(state)], stdout=subprocess.PIPE, text=True)
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def next_batch(self) -> int:
+        """Wait for the end of the next micro-batch."""
+        line = self._lines.get(timeout=_DEADLINE_S)
+        assert line is not None, f"the driver ended with {self.process.wait()}"
+        return int(line)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send this signal, wait for the process; its exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(_DEADLINE_S)
+        self._reader.join(_DEADLINE_S)
+        return code
+
+
+@contextmanager
+def driver(state: Path) -> Iterator[Driver]:
+    running = Driver(state)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def state(tmp_path: Path, class_archive: Path) -> Path:
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / f"spark-{pyspark.__version__}.jsa").symlink_to(class_archive)
+    return tmp_path
+
+
+@pytest.fixture
+def log(state: Path) -> EmbeddedLog:
+    made = EmbeddedLog(state / "log.db")
+    d.create_topics(made)
+    return made
+
+
+@pytest.mark.timeout(600)  # starts seven JVMs: a minute on an idle machine, four on a busy one
+def test_every_update_is_written_exactly_once_however_often_the_driver_is_killed(state: Path, log: EmbeddedLog) -> None:
+    made = d.random_departures(8_000, seed=3)
+    d.load(log, made)
+    chance = random.Random(5)
+    for _ in range(_KILLS):
+        with driver(state) as running:
+            for _ in range(chance.randrange(1, 3)):
+                running.next_batch()
+            time.sleep(chance.random() * 0.6)  # lands anywhere in a micro-batch; nothing depends on where
+            running.end(signal.SIGKILL)
+    _finish(state, log, made)
+    assert d.written_updates(log) == d.expected_updates(log)
+    assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_driver_told_to_stop_ends_with_0_and_the_next_one_goes_on(
+    state: Path, log: EmbeddedLog, number: signal.Signals
+) -> None:
+    made = d.random_departures(1_500, seed=4)
+    d.load(log, made[:900])
+    with driver(state) as running:
+        running.next_batch()
+        status = read_status(state / "flights" / "pipelines" / "hourly")
+        assert status is not None
+        assert (status["pid"], status["state"]) == (running.process.pid, "running")
+        assert running.end(number) == 0
+    assert read_status(state / "flights" / "pipelines" / "hourly") is None
+    d.load(log, made[900:])
+    _finish(state, log, made)
+    assert d.written_updates(log) == d.expected_updates(log)
+
+
+def _finish(state: Path, log: EmbeddedLog, made: list[d.Departure]) -> None:
+    """Run a driver until every departure is in the results."""
+    with driver(state) as running:
+        while d.counted(log) < len(made):
+            running.next_batch()
+        assert running.end(signal.SIGTERM) == 0

@@ -1,0 +1,278 @@
+"""A pipeline from its topics to its result topic, on the embedded log and on a broker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+
+from kafka_broker import KafkaBroker
+from service.spark import departures as d
+from stateline import serdes
+from stateline.app import App
+from stateline.config import Config, load_config
+from stateline.log import EmbeddedLog, NewTopic
+from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.log.kafka import KafkaLog
+from stateline.spark.runner import run_pipeline
+from stateline.spark.status import PipelineStatus
+from stateline_store import (
+    DamagedDataError,
+    FencedError,
+    InDoubtError,
+    LockedError,
+    RecordError,
+    StatelineError,
+    TaskLock,
+    TopologyError,
+)
+
+Run = Callable[..., list[PipelineStatus]]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load_config("flights", overrides=d.settings(str(tmp_path)))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EmbeddedLog:
+    made = EmbeddedLog(tmp_path / "log.db")
+    d.create_topics(made)
+    return made
+
+
+@pytest.fixture
+def run(session: SparkSession, config: Config, log: EmbeddedLog) -> Run:
+    """Runs the pipeline over what is in the log now; what it reported."""
+
+    def run_now(app: App = d.app, name: str = "hourly", **changes: object) -> list[PipelineStatus]:
+        reports: list[PipelineStatus] = []
+        arguments: dict[str, object] = {"config": config, "log": log, "progress": reports.append} | changes
+        run_pipeline(app, name, available_now=True, session=session, **arguments)  # type: ignore[arg-type]  # by name
+        return reports
+
+    return run_now
+
+
+def checkpoint(config: Config, name: str = "hourly") -> Path:
+    return config.state_dir / "flights" / "pipelines" / name / "checkpoint"
+
+
+def forget(folder: Path, batch: int) -> None:
+    """Delete Spark's record of a micro-batch, and its checksum."""
+    (folder / str(batch)).unlink()
+    (folder / f".{batch}.crc").unlink(missing_ok=True)
+
+
+def test_a_windowed_aggregation_with_a_static_join_equals_the_oracle(run: Run, log: EmbeddedLog) -> None:
+    made = d.random_departures(900, seed=1)
+    d.load(log, made)
+    run(max_rows_per_batch=500)
+    assert len(d.markers(log)) > 1
+    assert d.written_updates(log) == d.expected_updates(log)
+    assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
+
+
+def test_a_replayed_micro_batch_has_no_effect(run: Run, log: EmbeddedLog, config: Config) -> None:
+    made = d.random_departures(600, seed=2)
+    d.load(log, made[:300])
+    run()
+    written = d.written_updates(log)
+    forget(checkpoint(config) / "commits", d.markers(log)[-1].batch_id)
+    run()
+    assert d.written_updates(log) == written
+    d.load(log, made[300:])
+    run()
+    assert d.written_updates(log) == d.expected_updates(log)
+
+
+def test_a_replay_that_ends_elsewhere_is_refused(run: Run, log: EmbeddedLog, config: Config) -> None:
+    d.load(log, d.random_departures(100, seed=3))
+    run(max_rows_per_batch=60)  # two micro-batches: Spark itself guards the first
+    written, last = d.written_updates(log), d.markers(log)[-1].batch_id
+    forget(checkpoint(config) / "commits", last)
+    forget(checkpoint(config) / "offsets", last)
+    d.load(log, d.random_departures(100, seed=4))
+    with pytest.raises(DamagedDataError, match="lost a part"):
+        run()
+    assert d.written_updates(log) == written
+
+
+def test_a_deleted_checkpoint_is_refused_before_anything_is_written(run: Run, log: EmbeddedLog, config: Config) -> None:
+    d.load(log, d.random_departures(100, seed=5))
+    run()
+    written = d.written_updates(log)
+    shutil.rmtree(checkpoint(config))
+    with pytest.raises(TopologyError, match=r"deleted or exchanged.*flights-hourly-epochs"):
+        run()
+    assert d.written_updates(log) == written
+
+
+def test_a_pipeline_on_a_broker_equals_the_oracle_across_a_replay(
+    run: Run, config: Config, kafka_broker: KafkaBroker, connector_jars: Path | None
+) -> None:
+    if connector_jars is None:
+        pytest.skip("Spark's Kafka connector cannot be fetched here")
+    broker = KafkaLog(kafka_broker.bootstrap_servers)
+    on_kafka = config.model_copy(update={"bootstrap_servers": kafka_broker.bootstrap_servers})
+    made = d.random_departures(600, seed=8)
+    d.create_topics(broker)
+    d.load(broker, made[:400])
+    run(config=on_kafka, log=broker, max_rows_per_batch=300)
+    forget(checkpoint(config) / "commits", d.markers(broker)[-1].batch_id)
+    d.load(broker, made[400:])
+    run(config=on_kafka, log=broker)
+    assert d.written_updates(broker) == d.expected_updates(broker)
+    assert d.newest_updates(broker) == {d.update(*item) for item in d.totals(made).items()}
+    with closing(broker.admin()) as admin:
+        admin.delete_topics(["departures", "airports", "hourly", "flights-hourly-epochs"])
+
+
+class DoubtfulLog(EmbeddedLog):
+    """Says of its first commit that the outcome is unknown, after doing it or not."""
+
+    def __init__(self, path: Path, *, committed: bool) -> None:
+        super().__init__(path)
+        self.doubts = 1
+        self.committed = committed
+
+    def producer(self, transactional_id: str | None = None) -> EmbeddedProducer:
+        producer = super().producer(transactional_id)
+        commit = producer.commit_transaction
+
+        def doubtful_commit() -> None:
+            if self.doubts and not self.committed:
+                self.doubts -= 1
+                raise InDoubtError("the outcome is unknown")
+            commit()
+            if self.doubts:
+                self.doubts -= 1
+                raise InDoubtError("the outcome is unknown")
+
+        producer.commit_transaction = doubtful_commit  # type: ignore[method-assign]  # the fault under test
+        return producer
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_in_doubt_is_settled_by_the_log_itself(run: Run, log: EmbeddedLog, committed: bool) -> None:
+    d.load(log, d.random_departures(200, seed=6))
+    doubtful = DoubtfulLog(log.path, committed=committed)
+    run(log=doubtful)
+    assert doubtful.doubts == 0
+    assert d.written_updates(log) == d.expected_updates(log)
+
+
+def test_an_older_driver_is_fenced(run: Run, log: EmbeddedLog) -> None:
+    d.load(log, d.random_departures(600, seed=7))
+
+    def take_over(status: PipelineStatus) -> None:
+        with closing(log.producer("flights-hourly")) as newer:
+            newer.init_transactions()
+
+    with pytest.raises(FencedError):
+        run(progress=take_over, max_rows_per_batch=20)
+    assert d.written_updates(log) == d.expected_updates(log)
+
+
+def test_a_second_driver_is_locked_out(run: Run, config: Config) -> None:
+    directory = checkpoint(config).parent
+    directory.mkdir(parents=True)
+    lock = TaskLock(directory / ".lock")
+    with pytest.raises(LockedError):
+        run()
+    lock.release()
+
+
+# --- Records that are not as they should be
+
+notes = App("flights")
+notes_in = notes.topic("departures", key=serdes.string, value=serdes.json, schema="origin string, delay double")
+
+
+@notes.pipeline(reads=notes_in, writes="hourly", key="origin", timestamp="_timestamp", output_mode="append")
+def noted(rows: DataFrame) -> DataFrame:
+    """Each departure as it is."""
+    return rows
+
+
+@notes.pipeline(reads=notes_in, writes="hourly", key="origin", output_mode="append")
+def broken(rows: DataFrame) -> DataFrame:
+    """Fails on Spark's side."""
+    return rows.select("origin", F.udf(_divide, "double")("delay").alias("delay"))
+
+
+def _divide(delay: float) -> float:
+    return delay / 0
+
+
+def write(log: EmbeddedLog, *values: bytes | None) -> None:
+    with closing(log.producer()) as producer:
+        for value in values:
+            producer.produce("departures", b"k", value, timestamp_ms=1000, partition=0)
+        producer.flush()
+
+
+def results(log: EmbeddedLog) -> list[tuple[bytes | None, object, int]]:
+    return [(r.key, json.loads(r.value or b""), r.timestamp_ms) for r in d.read_all(log, "hourly")]
+
+
+def test_a_value_that_is_not_json_of_the_schema_stops_the_pipeline_and_is_named(run: Run, log: EmbeddedLog) -> None:
+    write(log, b'{"origin": "JFK", "delay": 1.5}', b'{"origin": "JFK", "delay": "late"}')
+    with pytest.raises(StatelineError, match=r"departures-0 offset 1 is not JSON.*late"):
+        run(notes, "noted")
+    assert results(log) == []
+
+
+def test_skip_leaves_such_values_and_tombstones_out_and_counts_the_former(
+    run: Run, log: EmbeddedLog, config: Config
+) -> None:
+    write(log, b"no JSON", b"", b'{"origin": "JFK", "delay": NaN}', None)
+    skip = config.model_copy(update={"deserialization_exception_handler": "skip"})
+    reports = run(notes, "noted", config=skip)
+    assert results(log) == [(b"JFK", {"origin": "JFK", "delay": None}, 1000)]
+    assert sum(report.skipped for report in reports) == 2
+
+
+def test_a_null_key_stops_the_pipeline_and_shows_the_row(run: Run, log: EmbeddedLog) -> None:
+    write(log, b'{"delay": 2.5}')
+    with pytest.raises(RecordError, match=r"'origin' is null .*2\.5"):
+        run(notes, "noted")
+
+
+def test_the_root_cause_of_a_failing_function_is_one_line(run: Run, log: EmbeddedLog) -> None:
+    write(log, b'{"origin": "JFK", "delay": 2.5}')
+    with pytest.raises(StatelineError) as raised:
+        run(notes, "broken")
+    assert str(raised.value) == "Pipeline 'broken' failed: ZeroDivisionError: float division by zero"
+
+
+# --- Topics without a schema, and static topics
+
+plain = App("flights")
+numbers = plain.topic("numbers", key=serdes.int64, value=serdes.int32)
+
+
+@plain.pipeline(reads=numbers, static=[numbers], writes="hourly", key="key", output_mode="append")
+def joined(stream: DataFrame, static: DataFrame) -> DataFrame:
+    """Each number beside the newest of the same key."""
+    return stream.join(static.select("key", F.col("value").alias("newest")), "key").select("key", "value", "newest")
+
+
+def test_numbers_are_decoded_and_a_static_topic_is_read_anew_in_each_micro_batch(run: Run, log: EmbeddedLog) -> None:
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("numbers", 1)])
+    produced: list[dict[str, int]] = []
+    for value in (-7, 2_000_000_000):
+        with closing(log.producer()) as producer:
+            producer.produce("numbers", serdes.int64.serialize(-5), serdes.int32.serialize(value), timestamp_ms=0)
+            producer.flush()
+        produced.append({"key": -5, "value": value, "newest": value})
+        run(plain, "joined")
+    assert [value for _, value, _ in sorted(results(log), key=str)] == sorted(produced, key=str)

@@ -1,0 +1,344 @@
+"""The command line: its pure parts here, the real console script as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.exceptions import TyperException
+
+from stateline.cli import Flags, explained, split_flags
+from stateline.cli_processes import application_children, chosen_pipelines
+from stateline.cli_table import Row, as_text
+from stateline.cli_topics import missing_of_the_users, topic_roles, topic_rows
+from stateline.config import load_config
+from stateline.loading import load_app
+from stateline.log.interface import TopicInfo
+from stateline_store import (
+    DamagedDataError,
+    DoesNotExistError,
+    KeyValueStore,
+    Position,
+    RecordError,
+    StateDirectory,
+    StoreContext,
+    TopicPartition,
+)
+
+SCRIPT = Path(sys.executable).with_name("stateline")
+APPLICATION = """
+from stateline import serdes, stores
+from stateline.app import App
+
+app = App("flights", config={"commit.interval.ms": 200})
+departures = app.topic("departures", key=serdes.string, value=serdes.json)
+aircraft = app.table("aircraft", key=serdes.string, value=serdes.json)
+hops = app.store(stores.key_value("hops", key=serdes.string, value=serdes.int64))
+by_origin = app.repartition("by-origin", key=serdes.string, value=serdes.json)
+alarms = app.topic("alarms", key=serdes.string, value=serdes.json)
+
+@app.process(departures, stores=[hops], forwards=[by_origin, alarms])
+def update(record, hops, by_origin, alarms):
+    pass
+
+@app.pipeline(reads="departures", writes="delays", key="origin")
+def slow(departures):
+    return departures
+
+@app.pipeline(reads="departures", writes="speeds", key="origin")
+def fast(departures):
+    return departures
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that holds the application above, as `flights_of_the_cli_tests:app`."""
+    (tmp_path / "flights_of_the_cli_tests.py").write_text(APPLICATION)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+TARGET = "flights_of_the_cli_tests:app"
+
+
+def stateline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPT, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=60,
+        check=False,
+    )
+
+
+def refused(*arguments: str, code: int = 2) -> str:
+    """What a failing command says: one line on standard error, nothing on standard output."""
+    done = stateline(*arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    return done.stderr
+
+
+# Pure parts
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "rest"),
+    [
+        (["run", "a:b"], Flags(), ["run", "a:b"]),
+        (["-v", "run", "a:b", "-v"], Flags(verbosity=2), ["run", "a:b"]),
+        (["run", "--quiet", "a:b", "--traceback"], Flags(-1, True), ["run", "a:b"]),
+        (["run", "--", "-v", "--traceback"], Flags(), ["run", "--", "-v", "--traceback"]),
+    ],
+)
+def test_general_flags_may_stand_anywhere(given: Sequence[str], flags: Flags, rest: Sequence[str]) -> None:
+    assert split_flags(given) == (flags, rest)
+
+
+def test_the_callers_mistake_exits_with_2_and_anything_else_with_1() -> None:
+    assert explained(DoesNotExistError("no such store")) == ("no such store", 2)
+    assert explained(TyperException("no such option")) == ("no such option.", 2)
+    assert explained(DamagedDataError("damaged")) == ("damaged", 1)
+    message, code = explained(ZeroDivisionError("division by\nzero"))
+    assert message == "ZeroDivisionError: division by zero. Run again with --traceback to see where."
+    assert code == 1
+
+
+def test_a_record_that_cannot_be_processed_may_be_retried() -> None:
+    assert explained(RecordError("departures-0 at 7"))[1] == 1
+
+
+def test_an_application_is_its_pipelines_its_workers_and_a_server(project: Path) -> None:
+    app = load_app(TARGET)
+    config = load_config("flights", overrides=["num.workers=2", "group.instance.id=here"])
+    children = application_children(app, config, TARGET, ["--set", "num.workers=2"])
+    assert [child.name for child in children] == ["slow", "fast", "worker-0", "worker-1", "server"]
+    program = (sys.executable, "-m", "stateline")
+    settings = ("--set", "num.workers=2")
+    assert children[0].command == (*program, "pipeline", TARGET, "slow", *settings)
+    static = ("--set", "group.instance.id=here-1")
+    assert children[3].command == (*program, "worker", TARGET, "--instance", "worker-1", *settings, *static)
+    assert children[4].command == (*program, "serve", TARGET, *settings)
+
+
+def test_workers_stop_after_what_feeds_and_asks_them(project: Path) -> None:
+    children = application_children(load_app(TARGET), load_config("flights"), TARGET, [])
+    first = {child.name for child in children if child.stop_order == 0}
+    assert first == {"slow", "fast", "server"}
+
+
+def test_pipelines_are_chosen_by_name_or_all(project: Path) -> None:
+    app = load_app(TARGET)
+    assert chosen_pipelines(app, []) == ["slow", "fast"]
+    assert chosen_pipelines(app, ["fast", "fast"]) == ["fast"]
+    with pytest.raises(DoesNotExistError, match="There is no pipeline 'fest': the App declares slow, fast"):
+        chosen_pipelines(app, ["fest"])
+
+
+def test_every_topic_has_a_role(project: Path) -> None:
+    assert topic_roles(load_app(TARGET).topology(), "bad-records") == {
+        "departures": "source",
+        "aircraft": "source",
+        "alarms": "output",
+        "bad-records": "dead letter",
+        "delays": "result",
+        "speeds": "result",
+        "flights-by-origin-repartition": "repartition",
+        "flights-hops-changelog": "changelog",
+    }
+
+
+def test_only_the_users_topics_can_be_missing() -> None:
+    roles = {"a": "source", "b": "source", "c": "changelog"}
+    existing = {"a": TopicInfo("a", 3, "id")}
+    assert missing_of_the_users(roles, existing) == ["b"]
+    assert [tuple(row.values()) for row in topic_rows(roles, existing, {"a": 12})] == [
+        ("a", "source", 3, 12, "exists"),
+        ("b", "source", None, None, "MISSING: create it"),
+        ("c", "changelog", None, None, "created at the first start"),
+    ]
+
+
+def test_a_table_is_aligned_and_says_nothing_as_a_dash() -> None:
+    rows: list[Row] = [
+        {"name": "long name", "n": 1_234_567, "on": True, "secret": 1},
+        {"name": "b", "n": None, "on": False, "secret": 2},
+    ]
+    assert as_text(rows, as_json=False, hide=["secret"]) == (
+        "name       n          on\nlong name  1,234,567  yes\nb          -          no"
+    )
+    assert json.loads(as_text(rows, as_json=True, hide=["secret"])) == rows
+    assert as_text([], as_json=False) == "none"
+
+
+# The console script
+
+
+def test_help_teaches_every_command_with_an_example() -> None:
+    shown = stateline("--help").stdout
+    commands = [line.split()[0] for line in shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()]
+    assert commands == ["run", "worker", "serve", "pipeline", "topics", "stores", "config", "demo"]
+    assert "..." not in shown.partition("Commands:")[2], "a summary was cut"
+    for command in commands:
+        text = stateline(command, "--help").stdout
+        assert f"Example: stateline {command} " in text, command
+
+
+def test_help_loads_no_heavy_library() -> None:
+    script = "import sys; from stateline.cli import main; main(['worker', '--help']); print(sorted(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    modules = shown.splitlines()[-1]
+    heavy = ("pyspark", "confluent_kafka", "fastapi", "uvicorn", "pyarrow", "pandas")
+    assert [name for name in heavy if f"'{name}'" in modules] == []
+
+
+def test_no_command_shows_the_help() -> None:
+    done = stateline()
+    assert done.returncode == 0
+    assert "Commands:" in done.stdout
+
+
+def test_the_version_is_the_packages() -> None:
+    from importlib.metadata import version
+
+    assert stateline("--version").stdout == f"stateline {version('stateline')}\n"
+
+
+def test_mistakes_are_one_line_and_exit_code_2(project: Path) -> None:
+    assert "No such command 'fly'. Try 'stateline --help'." in refused("fly")
+    assert "No such option: --colour. Try 'stateline topics --help'." in refused("topics", "--colour")
+    assert "There is no module 'trains'" in refused("worker", "trains:app")
+    refusal = refused("run", TARGET, "--set", "num.workers=0")
+    assert refusal == "error: num.workers = '0' (from --set) is not allowed: use a whole number from 1.\n"
+    assert "there is no file conf.toml" in refused("stores", TARGET, "--config", "conf.toml")
+    assert "There is no pipeline 'x'" in refused("pipeline", TARGET, "x")
+
+
+def test_a_traceback_is_shown_only_when_asked_for(project: Path) -> None:
+    (project / "broken.py").write_text("raise RuntimeError('my own words')\n")
+    assert refused("stores", "broken:app").endswith("broken.py:1: RuntimeError: my own words\n")
+    for done in (
+        stateline("stores", "broken:app", "--traceback"),
+        stateline("stores", "broken:app", STATELINE_TRACEBACK="1"),
+    ):
+        assert done.returncode == 2
+        assert "Traceback (most recent call last)" in done.stderr
+        assert done.stderr.endswith("broken.py:1: RuntimeError: my own words\n")
+
+
+def test_topics_lists_what_is_missing_and_creates_it(project: Path) -> None:
+    before = json.loads(stateline("topics", TARGET, "--json").stdout)
+    assert {row["topic"] for row in before if row["state"].startswith("MISSING")} == {
+        "departures",
+        "aircraft",
+        "alarms",
+    }
+    created = json.loads(stateline("topics", TARGET, "--create", "--partitions", "3", "--json").stdout)
+    assert {row["topic"]: row["partitions"] for row in created if row["state"] == "exists"} == {
+        "departures": 3,
+        "aircraft": 3,
+        "alarms": 3,
+    }
+    table = stateline("topics", TARGET).stdout
+    assert table.splitlines()[0].split() == ["topic", "role", "partitions", "records", "state"]
+    assert "flights-hops-changelog         changelog" in table
+
+
+def test_stores_reads_beside_an_owner(project: Path) -> None:
+    ordinal = load_app(TARGET).topology().subtopology_of("hops").ordinal
+    task = f"{ordinal}_1"
+    directory = StateDirectory(Path(".stateline"), "flights")
+    lock = directory.lock_task(task)
+    store = KeyValueStore("hops")
+    changelog = TopicPartition("flights-hops-changelog", 1)
+    store.init(StoreContext(task, directory.task(task), changelog))
+    for number in range(5):
+        store.put(b"%d" % number, b"x")
+    store.commit({changelog: 4}, position=Position.of({TopicPartition("departures", 1): 41}))
+    store.put(b"not committed", b"x")
+    rows = {row["store"]: row for row in json.loads(stateline("stores", TARGET, "--json").stdout)}
+    assert rows["hops"]["partitions"] == {"1": {"approximate_entries": 5, "position": {"departures": {"1": 41}}}}
+    assert rows["hops"]["changelog"] == "flights-hops-changelog"
+    assert (rows["aircraft"]["kind"], rows["aircraft"]["partitions"]) == ("timestamped_key_value", {})
+    assert '{"departures": {"1": 41}}' in stateline("stores", TARGET).stdout
+    store.close()
+    lock.release()
+
+
+def test_stores_creates_nothing(project: Path) -> None:
+    assert stateline("stores", TARGET).returncode == 0
+    assert not Path(".stateline").exists()
+
+
+def test_config_says_where_each_setting_came_from(project: Path) -> None:
+    Path("stateline.toml").write_text("[server]\nport = 8080\n")
+    done = stateline(
+        "config", TARGET, "--json", "--set", "num.workers=2", STATELINE_PROCESSING_GUARANTEE="EXACTLY_ONCE_V2"
+    )
+    rows = {row["name"]: (row["value"], row["origin"]) for row in json.loads(done.stdout)}
+    assert rows["server.port"] == ("8080", "stateline.toml")
+    assert rows["num.workers"] == ("2", "--set")
+    assert rows["commit.interval.ms"] == ("200", "App(config=…)")
+    assert rows["processing.guarantee"] == (
+        "exactly_once_v2",
+        "environment, STATELINE_PROCESSING_GUARANTEE",
+    )
+    assert rows["default.state.isolation.level"] == ("read_committed", "default")
+
+
+def test_run_stops_with_the_workers_words_when_source_topics_are_missing(project: Path) -> None:
+    lonely = APPLICATION.partition("@app.pipeline")[0]
+    Path("lonely_of_the_cli_tests.py").write_text(lonely)
+    done = stateline("run", "lonely_of_the_cli_tests:app", "--set", "server.port=0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: worker-0 cannot run: Missing source topics: ")
+
+
+def test_run_starts_everything_and_ctrl_c_ends_it_cleanly(project: Path) -> None:
+    lonely = APPLICATION.partition("@app.pipeline")[0]
+    Path("lonely_of_the_cli_tests.py").write_text(lonely)
+    assert stateline("topics", "lonely_of_the_cli_tests:app", "--create").returncode == 0
+    process = subprocess.Popen(
+        [SCRIPT, "run", "lonely_of_the_cli_tests:app", "--set", "server.port=0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    seen: list[str] = []
+    while "Answering at " not in (seen or [""])[-1]:
+        seen.append(process.stdout.readline())
+        assert seen[-1], seen
+    address = seen[-1].split()[-1]
+    eventually(lambda: is_ready(address) and Path(".stateline/flights/instances/worker-0.json").exists())
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, [*seen, rest]
+    stopped = [line.split("| ")[1] for line in rest.splitlines() if " stopped " in line]
+    assert stopped == ["server stopped (exit code 0).", "worker-0 stopped (exit code 0)."], [*seen, rest]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.05)
+
+
+def is_ready(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,271 @@
+"""Settings: what wins over what, what is refused, and how that is said."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from stateline.config import Config, dotted_name, load_config, read_config
+from stateline_store.errors import ConfigurationError
+from stateline_store.state_store import IsolationLevel
+
+EXACTLY_ONCE = "processing.guarantee=exactly_once_v2"
+
+
+def refusal(**sources: Any) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        load_config("flights", **sources)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def origin(config: Config, name: str) -> str:
+    return next(row.origin for row in config.describe() if row.name == name)
+
+
+def test_without_any_source_the_defaults_hold() -> None:
+    config = load_config("flights")
+    assert config.application_id == "flights"
+    assert config.bootstrap_servers == "embedded"
+    assert config.state_dir == Path(".stateline")
+    assert config.statestore_uncommitted_max_bytes == 67_108_864
+    assert (config.server_host, config.server_port) == ("127.0.0.1", 8000)
+    assert {row.origin for row in config.describe() if row.name != "application.id"} == {"default"}
+
+
+def test_each_source_wins_over_the_one_before_it() -> None:
+    in_rising_order: list[dict[str, Any]] = [
+        {"defaults": {"commit.interval.ms": 1}},
+        {"file": {"commit.interval.ms": 2}},
+        {"environment": {"STATELINE_COMMIT_INTERVAL_MS": "3"}},
+        {"overrides": ["commit.interval.ms=4"]},
+    ]
+    sources: dict[str, Any] = {}
+    for number, source in enumerate(in_rising_order, start=1):
+        sources.update(source)
+        assert load_config("flights", **sources).commit_interval_ms == number
+
+
+def test_a_value_says_where_it_came_from() -> None:
+    config = load_config(
+        "flights",
+        defaults={"num.workers": 2},
+        file={"server.port": 1},
+        file_name="conf/my.toml",
+        environment={"STATELINE_SERVER_HOST": "0.0.0.0"},
+        overrides=["statestore.sync=true"],
+    )
+    assert origin(config, "num.workers") == "App(config=…)"
+    assert origin(config, "server.port") == "conf/my.toml"
+    assert origin(config, "server.host") == "environment, STATELINE_SERVER_HOST"
+    assert origin(config, "statestore.sync") == "--set"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"commit.interval.ms" = 7',
+        "commit.interval.ms = 7",
+        "[commit]\ninterval.ms = 7",
+        "[commit.interval]\nms = 7",
+    ],
+)
+def test_toml_may_be_flat_or_nested(text: str) -> None:
+    assert load_config("flights", file=tomllib.loads(text)).commit_interval_ms == 7
+
+
+def test_exactly_once_commits_often_and_reads_committed_unless_told_otherwise() -> None:
+    loose, strict = load_config("flights"), load_config("flights", overrides=[EXACTLY_ONCE])
+    assert (loose.commit_interval_ms, strict.commit_interval_ms) == (30_000, 100)
+    assert loose.default_state_isolation_level is IsolationLevel.READ_UNCOMMITTED
+    assert strict.default_state_isolation_level is IsolationLevel.READ_COMMITTED
+    assert (loose.exactly_once, strict.exactly_once) == (False, True)
+    told = load_config(
+        "flights",
+        overrides=[
+            EXACTLY_ONCE,
+            "commit.interval.ms=5",
+            "default.state.isolation.level=READ_UNCOMMITTED",
+        ],
+    )
+    assert told.commit_interval_ms == 5
+    assert told.default_state_isolation_level is IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.mark.parametrize("text", ["READ_COMMITTED", "read_committed", "Read_Committed"])
+def test_words_are_read_in_any_case(text: str) -> None:
+    config = load_config("flights", overrides=[f"default.state.isolation.level={text}"])
+    assert config.default_state_isolation_level is IsolationLevel.READ_COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("commit.interval.ms", "0", "a whole number of milliseconds from 1"),
+        ("commit.interval.ms", "soon", "a whole number of milliseconds from 1"),
+        ("processing.guarantee", "exactly_once", "at_least_once or exactly_once_v2"),
+        ("default.state.isolation.level", "SERIALIZABLE", "READ_UNCOMMITTED or READ_COMMITTED"),
+        ("statestore.uncommitted.max.bytes", "0", "-1 (no limit) or a number of bytes from 1"),
+        ("statestore.uncommitted.max.bytes", "-2", "-1 (no limit) or a number of bytes from 1"),
+        ("replication.factor", "0", "-1 (the broker's default) or a number from 1"),
+        ("server.port", "65536", "a port from 0"),
+        ("statestore.sync", "maybe", "true or false"),
+        ("bootstrap.servers", "localhost", "embedded, embedded:PATH, or host:port"),
+        ("processing.exception.handler", "ignore", "fail, skip or dead-letter"),
+        ("group.instance.id", "", "a text that is not empty"),
+    ],
+)
+def test_a_refused_value_is_named_with_its_origin_and_what_is_allowed(name: str, value: str, allowed: str) -> None:
+    message = refusal(overrides=[f"{name}={value}"])
+    assert message.startswith(f"{name} = {value!r} (from --set) is not allowed: use {allowed}")
+
+
+def test_the_origin_of_a_refused_value_is_the_source_that_won() -> None:
+    environment = {"STATELINE_COMMIT_INTERVAL_MS": "-1"}
+    message = refusal(file={"commit.interval.ms": 100}, environment=environment)
+    assert "'-1' (from environment, STATELINE_COMMIT_INTERVAL_MS)" in message
+
+
+def test_a_toml_boolean_is_not_a_number() -> None:
+    assert refusal(file={"num": {"workers": True}}).startswith("num.workers = True (from stateline.toml)")
+
+
+@pytest.mark.parametrize("value", ["embedded", "embedded:/data/log.db", "a:9092", "a:9092,b:9092", "a:1, b:2"])
+def test_the_log_is_embedded_or_a_list_of_brokers(value: str) -> None:
+    assert load_config("flights", overrides=[f"bootstrap.servers={value}"]).bootstrap_servers == value
+
+
+def test_a_toml_list_of_brokers_is_joined() -> None:
+    config = load_config("flights", file={"bootstrap.servers": ["a:9092", "b:9092"]})
+    assert config.bootstrap_servers == "a:9092,b:9092"
+
+
+@pytest.mark.parametrize("value", [-1, 1])
+def test_the_uncommitted_limit_may_be_off_or_one_byte(value: int) -> None:
+    config = load_config("flights", overrides=[f"statestore.uncommitted.max.bytes={value}"])
+    assert config.statestore_uncommitted_max_bytes == value
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("commit.intervall.ms", "commit.interval.ms"),
+        ("commit_interval_ms", "commit.interval.ms"),
+        ("state.directory", "state.dir"),
+        ("Num.Workers", "num.workers"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_name(typo: str, meant: str) -> None:
+    message = refusal(overrides=[f"{typo}=1"])
+    assert message == f"Unknown setting {typo} = '1' (from --set). Did you mean {meant}?"
+
+
+def test_a_typo_in_a_variable_is_refused_too() -> None:
+    message = refusal(environment={"STATELINE_COMIT_INTERVAL_MS": "1"})
+    assert "STATELINE_COMIT_INTERVAL_MS" in message
+    assert "Did you mean commit.interval.ms?" in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("STATELINE_TRACEBACK", "1"),
+        ("STATELINE_SERVICE_HOST", "10.0.0.1"),
+        ("STATELINE_SERVICE_PORT_HTTP", "80"),
+        ("STATELINE_PORT", "tcp://10.0.0.1:80"),
+        ("STATELINE_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ("STATELINE_QUERY_SERVICE_PORT", "80"),
+        ("PATH", "/bin"),
+    ],
+)
+def test_variables_that_are_no_settings_are_left_alone(variable: str, value: str) -> None:
+    assert load_config("flights", environment={variable: value}) == load_config("flights")
+
+
+def test_a_setting_is_never_taken_for_a_variable_of_kubernetes() -> None:
+    assert refusal(environment={"STATELINE_SERVER_PORT": "tcp://10.0.0.1:80"}).startswith("server.port = ")
+
+
+def test_settings_for_librdkafka_and_spark_are_passed_on_as_text() -> None:
+    config = load_config(
+        "flights",
+        file=tomllib.loads("consumer.fetch.min.bytes = 1\nproducer.enable.idempotence = true"),
+        environment={"STATELINE_ADMIN_CLIENT_ID": "me"},
+        overrides=["spark.sql.shuffle.partitions=2", "spark.master=local[1]"],
+    )
+    assert config.consumer == {"fetch.min.bytes": "1"}
+    assert config.producer == {"enable.idempotence": "true"}
+    assert config.admin == {"client.id": "me"}
+    assert config.spark == {"spark.sql.shuffle.partitions": "2"}
+    assert config.spark_master == "local[1]"
+    assert origin(config, "consumer.fetch.min.bytes") == "stateline.toml"
+
+
+def test_secrets_are_never_shown() -> None:
+    config = load_config("flights", overrides=["consumer.sasl.password=hunter2"])
+    assert "hunter2" not in str([tuple(row) for row in config.describe()])
+    assert config.consumer["sasl.password"] == "hunter2"
+
+
+def test_an_override_without_an_equals_sign_is_explained() -> None:
+    assert refusal(overrides=["commit.interval.ms"]).startswith("--set commit.interval.ms: write it as")
+
+
+def test_the_application_id_is_the_apps_to_say() -> None:
+    assert load_config("flights", file={"application.id": "flights"}).application_id == "flights"
+    message = refusal(file={"application.id": "trains"})
+    assert message.startswith("application.id = 'trains' (from stateline.toml) is not allowed")
+    assert "'flights'" in message
+
+
+def test_a_dead_letter_handler_needs_its_topic() -> None:
+    handler = "processing.exception.handler=dead-letter"
+    assert "errors.dead.letter.queue.topic.name" in refusal(overrides=[handler])
+    config = load_config("flights", overrides=[handler, "errors.dead.letter.queue.topic.name=bad"])
+    assert config.dead_letter_topic == "bad"
+
+
+def test_a_transaction_outlives_the_commit_interval() -> None:
+    settings = [EXACTLY_ONCE, "commit.interval.ms=2000", "transaction.timeout.ms=1000"]
+    assert refusal(overrides=settings).startswith("transaction.timeout.ms = 1000 (from --set)")
+    assert load_config("flights", overrides=settings[1:]).transaction_timeout_ms == 1000
+
+
+def test_a_default_limit_above_the_largest_is_refused() -> None:
+    assert refusal(overrides=["server.limit.max=10"]).startswith("server.limit.default = 1000 (from the defaults)")
+
+
+def test_every_setting_is_described_under_its_dotted_name() -> None:
+    rows = load_config("flights").describe()
+    passed_on = {"consumer", "producer", "admin", "spark"}
+    assert [row.name for row in rows] == [dotted_name(f) for f in Config.model_fields if f not in passed_on]
+    assert all(row.description and row.allowed for row in rows)
+
+
+def test_a_config_never_changes() -> None:
+    config = load_config("flights")
+    with pytest.raises(ValidationError):
+        config.num_workers = 2
+
+
+def test_stateline_toml_of_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_config("flights").num_workers == 1
+    (tmp_path / "stateline.toml").write_text("num.workers = 3")
+    monkeypatch.setenv("STATELINE_SERVER_PORT", "9")
+    config = read_config("flights")
+    assert (config.num_workers, config.server_port) == (3, 9)
+
+
+def test_a_named_file_must_exist_and_be_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        read_config("flights", path=tmp_path / "absent.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("num.workers = ")
+    with pytest.raises(ConfigurationError, match=r"broken\.toml cannot be read as TOML"):
+        read_config("flights", path=broken)

@@ -1,0 +1,108 @@
+"""`module:app`: what is found, and what is said when it is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from stateline.loading import load_app
+from stateline_store.errors import ConfigurationError
+
+APP = "from stateline.app import App\napp = App('flights')\n"
+Write = Callable[[str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Writes a module of a new name into the working directory; gives the name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+    names: list[str] = []
+
+    def written(source: str) -> str:
+        name = f"module_{uuid4().hex}"
+        names.append(name)
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    yield written
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def refusal(target: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        load_app(target)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_module_of_the_working_directory_is_found(write: Write) -> None:
+    assert load_app(f"{write(APP)}:app").application_id == "flights"
+
+
+def test_the_attribute_is_app_unless_said(write: Write) -> None:
+    assert load_app(write(APP)).application_id == "flights"
+
+
+def test_an_attribute_of_an_attribute_is_found(write: Write) -> None:
+    name = write(f"{APP}class Holder:\n    inner = app\n")
+    assert load_app(f"{name}:Holder.inner").application_id == "flights"
+
+
+def test_a_missing_module_is_named(write: Write, tmp_path: Path) -> None:
+    assert refusal("no_such_module:app") == (
+        f"There is no module 'no_such_module' in {tmp_path} or on the Python path."
+    )
+
+
+def test_a_module_that_imports_a_missing_one_is_not_called_missing_itself(write: Write, tmp_path: Path) -> None:
+    name = write("import sys\nimport no_such_dependency\n")
+    assert refusal(name) == (
+        f"Importing {name} failed at {tmp_path / name}.py:2: ModuleNotFoundError: No module named 'no_such_dependency'"
+    )
+
+
+def test_the_users_own_line_is_named_when_a_library_raises(write: Write, tmp_path: Path) -> None:
+    name = write("import json\n\ndef read():\n    return json.loads('nope')\n\nread()\n")
+    assert refusal(name).startswith(f"Importing {name} failed at {tmp_path / name}.py:4: JSONDecodeError: ")
+
+
+def test_the_users_own_line_is_named_when_stateline_raises(write: Write, tmp_path: Path) -> None:
+    name = write("from stateline.app import App\n\napp = App('no/slash')\n")
+    message = refusal(name)
+    assert message.startswith(f"Importing {name} failed at {tmp_path / name}.py:3: InvalidArgumentError: ")
+    assert "'no/slash'" in message
+
+
+def test_a_syntax_error_is_named_by_its_line(write: Write, tmp_path: Path) -> None:
+    name = write("x = 1\ny = = 2\n")
+    assert f"failed at {tmp_path / name}.py:2: SyntaxError" in refusal(name)
+
+
+def test_a_module_that_exits_does_not_end_us(write: Write) -> None:
+    assert "SystemExit: 3" in refusal(write("raise SystemExit(3)\n"))
+
+
+def test_a_missing_attribute_is_explained_by_the_app_that_there_is(write: Write) -> None:
+    name = write(APP.replace("app =", "flights ="))
+    assert refusal(name).endswith(f"has no 'app': try {name}:flights.")
+
+
+def test_a_module_without_an_app_is_said_to_have_none(write: Write) -> None:
+    assert refusal(write("x = 1\n")).endswith("has no 'app': it defines no App.")
+
+
+def test_something_else_than_an_app_is_refused(write: Write) -> None:
+    name = write("app = {}\n")
+    assert refusal(name + ":app") == f"{name}:app is a dict, not a stateline App."
+
+
+@pytest.mark.parametrize("target", ["flights.py", "./flights:app", ":app", ""])
+def test_a_path_is_not_a_module(target: str) -> None:
+    assert "is not MODULE:APP: write flights:app" in refusal(target)

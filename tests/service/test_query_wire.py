@@ -1,0 +1,129 @@
+"""What goes over the query socket comes out as it went in, or is refused."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline.query import (
+    Answer,
+    CopyStatus,
+    CountQuery,
+    Failure,
+    KeyQuery,
+    KeysQuery,
+    Outcome,
+    PositionQuery,
+    Query,
+    RangeQuery,
+    Rows,
+    Terms,
+)
+from stateline.query_wire import (
+    LENGTH,
+    MAX_FRAME_BYTES,
+    WireRequest,
+    decode_message,
+    decode_outcome,
+    decode_request,
+    encode_outcome,
+    encode_request,
+    frame,
+    frame_size,
+)
+from stateline_store import (
+    DamagedDataError,
+    InvalidArgumentError,
+    IsolationLevel,
+    NotUpToBoundError,
+    Position,
+    PositionBound,
+    StatelineError,
+    TopicPartition,
+)
+
+data = st.binary(max_size=20)
+positions = st.dictionaries(
+    st.builds(TopicPartition, st.text(max_size=3), st.integers(0, 9)), st.integers(0, 2**63 - 1)
+).map(Position.of)
+queries: st.SearchStrategy[Query] = st.one_of(
+    st.builds(KeyQuery, data),
+    st.builds(KeysQuery, st.lists(data).map(tuple)),
+    st.builds(RangeQuery, st.none() | data, st.none() | data, st.none() | data, st.booleans(), st.integers(1, 99)),
+    st.just(CountQuery()),
+    st.just(PositionQuery()),
+)
+
+
+def through_the_wire(message: dict[str, Any]) -> dict[str, Any]:
+    framed = frame(message)
+    assert frame_size(framed) == len(framed) - LENGTH.size
+    return decode_message(framed[LENGTH.size :])
+
+
+@given(queries, positions, st.sampled_from(IsolationLevel), st.booleans(), st.integers(0, 60_000))
+def test_a_request_arrives_as_it_was_sent(
+    query: Query, bound: Position, level: IsolationLevel, require_active: bool, wait_ms: int
+) -> None:
+    terms = Terms("flights", level, PositionBound(bound), require_active)
+    request = WireRequest(7, terms, 3, query, wait_ms)
+    assert decode_request(through_the_wire(encode_request(request))) == request
+
+
+@given(st.lists(st.tuples(data, data)), st.booleans(), st.integers(0, 2**40), positions)
+def test_an_answer_arrives_as_it_was_sent(
+    entries: list[tuple[bytes, bytes]], truncated: bool, count: int, position: Position
+) -> None:
+    answer = Answer(Rows(entries, truncated, count), position, CopyStatus("standby", 1, 2, 3))
+    assert decode_outcome(through_the_wire(encode_outcome(answer))) == answer
+
+
+def test_a_failure_keeps_its_kind_and_position() -> None:
+    position = Position.of({TopicPartition("input", 1): 4})
+    failure = decode_outcome(through_the_wire(encode_outcome(Failure(NotUpToBoundError("behind"), position))))
+    assert isinstance(failure, Failure)
+    assert type(failure.error) is NotUpToBoundError
+    assert (str(failure.error), failure.position) == ("behind", position)
+
+
+def test_a_failure_of_the_store_arrives_as_one() -> None:
+    outcome: Outcome = decode_outcome(through_the_wire(encode_outcome(Failure(DamagedDataError("torn")))))
+    assert isinstance(outcome, Failure)
+    assert type(outcome.error) is StatelineError
+
+
+@pytest.mark.parametrize("size", [0, MAX_FRAME_BYTES + 1, 2**32 - 1])
+def test_a_frame_of_impossible_length_is_refused(size: int) -> None:
+    with pytest.raises(InvalidArgumentError):
+        frame_size(LENGTH.pack(size))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+GOOD = encode_request(WireRequest(1, Terms("s", IsolationLevel.READ_COMMITTED), 0, RangeQuery(), 0))
+
+
+@given(st.dictionaries(st.sampled_from(sorted(GOOD)), json_values))
+def test_a_request_with_any_member_replaced_is_read_or_refused(changes: dict[str, Any]) -> None:
+    with contextlib.suppress(InvalidArgumentError):
+        assert isinstance(decode_request(GOOD | changes), WireRequest)
+
+
+@given(st.binary(max_size=40))
+def test_bytes_that_are_no_message_are_refused(body: bytes) -> None:
+    with contextlib.suppress(InvalidArgumentError):
+        assert decode_message(body) == orjson.loads(body)
+
+
+@pytest.mark.parametrize("text", ["a", "a===", "====", "é", 5, None, "YQ==YQ=="])
+def test_text_that_is_not_base64_is_refused(text: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        decode_request(GOOD | {"query": {"type": "key", "key": text}})

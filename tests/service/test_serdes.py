@@ -1,0 +1,100 @@
+"""Bytes, text and JSON of every serde, against Kafka's own layouts."""
+
+import struct
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateline import serdes
+from stateline.serde import Serde
+from stateline_store import InvalidArgumentError
+
+
+@pytest.mark.parametrize(
+    ("serde", "value", "data"),
+    [
+        (serdes.string, "Zürich", "Zürich".encode()),
+        (serdes.string, "", b""),
+        (serdes.int32, -2, b"\xff\xff\xff\xfe"),
+        (serdes.int64, 2**40, struct.pack(">q", 2**40)),
+        (serdes.float64, 1.5, struct.pack(">d", 1.5)),
+        (serdes.bytes, b"\x00\xff", b"\x00\xff"),
+        (serdes.json, {"a": [1, None]}, b'{"a":[1,null]}'),
+    ],
+)
+def test_bytes_are_those_of_kafkas_serializers_and_read_back(serde: Serde, value: Any, data: bytes) -> None:
+    assert serde.serialize(value) == data
+    assert serde.deserialize(data) == value
+    serde.check(data)
+
+
+@pytest.mark.parametrize(
+    ("serde", "text", "data"),
+    [
+        (serdes.string, "a/b c", b"a/b c"),
+        (serdes.int32, "-7", struct.pack(">i", -7)),
+        (serdes.int64, "7", struct.pack(">q", 7)),
+        (serdes.bytes, "_-8", b"\xff\xef"),
+        (serdes.bytes, "_-8=", b"\xff\xef"),
+        (serdes.json, '{"b":1,  "a":2}', b'{"b":1,  "a":2}'),
+        (serdes.float64, "0.5", struct.pack(">d", 0.5)),
+    ],
+)
+def test_text_in_a_url_becomes_the_bytes_of_the_key(serde: Serde, text: str, data: bytes) -> None:
+    assert serde.parse_text(text) == data
+
+
+@pytest.mark.parametrize(
+    ("serde", "text"),
+    [
+        (serdes.int32, "2147483648"),
+        (serdes.int32, "1.0"),
+        (serdes.int64, "٣"),
+        (serdes.int64, ""),
+        (serdes.int64, "9" * 5_000),
+        (serdes.bytes, "!!"),
+        (serdes.bytes, "ü"),
+        (serdes.json, "{"),
+        (serdes.float64, "x"),
+        (serdes.string, "\ud800"),
+    ],
+)
+def test_text_of_another_type_is_refused_with_the_value_shown_short(serde: Serde, text: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        serde.parse_text(text)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("serde", "data"),
+    [
+        (serdes.string, b"\xff"),
+        (serdes.int32, b"\x00" * 8),
+        (serdes.int64, b""),
+        (serdes.float64, b"1"),
+        (serdes.json, b"NaN"),
+        (serdes.json, b""),
+    ],
+)
+def test_bytes_that_a_serde_cannot_read_are_refused_by_check_and_deserialize(serde: Serde, data: bytes) -> None:
+    with pytest.raises(InvalidArgumentError):
+        serde.check(data)
+    with pytest.raises(InvalidArgumentError):
+        serde.deserialize(data)
+
+
+def test_stored_json_appears_byte_for_byte() -> None:
+    stored = b'{"b": 1.0,  "a":1e400}'
+    assert orjson.dumps({"value": serdes.json.to_json(stored)}) == b'{"value":' + stored + b"}"
+
+
+def test_a_number_that_json_does_not_have_appears_as_null() -> None:
+    assert serdes.float64.to_json(struct.pack(">d", float("nan"))) is None
+
+
+@given(st.binary())
+def test_bytes_keys_survive_the_way_through_a_url(data: bytes) -> None:
+    assert serdes.bytes.parse_text(serdes.bytes.key_to_json(data)) == data

@@ -1,0 +1,125 @@
+"""What is connected runs together; names, partitions and mistakes of an application."""
+
+import pytest
+
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.stores import StoreView
+from stateline.topology import Topology
+from stateline.worker import InputRecord, Output
+from stateline.worker.topics import subtopology_partitions, wanted_partitions
+from stateline_store import InvalidArgumentError, TopologyError
+
+
+def flights() -> App:
+    app = App("flights")
+    departures = app.topic("departures", key=serdes.string, value=serdes.json)
+    app.table(departures, store="aircraft")
+    app.table("weather", key=serdes.string, value=serdes.json)
+    by_airport = app.repartition("by-airport", key=serdes.string, value=serdes.json)
+    totals = app.store(stores.key_value("totals", key=serdes.string, value=serdes.json))
+
+    @app.process(departures, forwards=[by_airport])
+    def rekey(record: InputRecord, airport: Output) -> None: ...
+
+    @app.process(by_airport, stores=[totals])
+    def total(record: InputRecord, totals: StoreView) -> None: ...
+
+    return app
+
+
+def named(topology: Topology) -> list[tuple[int, list[str], list[str], list[str]]]:
+    return [
+        (s.ordinal, [t.name for t in s.sources], [d.name for d in s.stores], [p.name for p in s.processors])
+        for s in topology.subtopologies
+    ]
+
+
+def test_what_shares_a_topic_or_a_store_runs_together_and_forwarding_does_not_connect() -> None:
+    assert named(flights().topology()) == [
+        (0, ["departures"], ["aircraft"], ["rekey"]),
+        (1, ["weather"], ["weather"], []),
+        (2, ["flights-by-airport-repartition"], ["totals"], ["total"]),
+    ]
+
+
+def test_two_topics_whose_processors_share_a_store_are_one_subtopology() -> None:
+    app = App("a")
+    shared = app.store(stores.key_value("shared", key=serdes.string, value=serdes.string))
+    app.table("t")
+    app.process("x", stores=[shared], name="one")(lambda record, shared: None)
+    app.process("y", stores=[shared], name="two")(lambda record, shared: None)
+    assert named(app.topology()) == [(0, ["t"], ["t"], []), (1, ["x", "y"], ["shared"], ["one", "two"])]
+
+
+def test_a_tables_changelog_is_its_topic_and_another_stores_has_kafka_streams_name() -> None:
+    topology = flights().topology()
+    assert topology.stores["aircraft"].changelog("flights") == "departures"
+    assert topology.stores["totals"].changelog("flights") == "flights-totals-changelog"
+    unlogged = stores.key_value("u", key=serdes.string, value=serdes.string, logged=False)
+    assert unlogged.changelog("flights") is None
+
+
+def test_source_topics_are_required_and_the_rest_is_created_with_its_settings() -> None:
+    topology = flights().topology()
+    assert topology.required_topics() == ("departures", "weather")
+    created = {topic.name: topic for topic in topology.created_topics()}
+    assert set(created) == {"flights-by-airport-repartition", "flights-totals-changelog"}
+    assert created["flights-totals-changelog"].settings == {
+        "cleanup.policy": "compact",
+        "message.timestamp.type": "CreateTime",
+    }
+    assert created["flights-by-airport-repartition"].settings["retention.ms"] == "-1"
+
+
+def test_a_created_topic_has_as_many_partitions_as_what_it_follows_even_through_another_created_one() -> None:
+    counts = wanted_partitions(flights().topology().created_topics(), {"departures": 6, "weather": 2})
+    assert counts == {"flights-by-airport-repartition": 6, "flights-totals-changelog": 6}
+
+
+def test_a_pipelines_result_topic_is_created_and_can_be_kept_as_a_table() -> None:
+    app = App("p")
+    reads = app.topic("in", key=serdes.string, value=serdes.json)
+    app.pipeline(reads=reads, writes="out", key="k", partitions=3, name="agg")(lambda frame: frame)
+    app.table("out")
+    topology = app.topology()
+    assert topology.required_topics() == ("in",)
+    assert wanted_partitions(topology.created_topics(), {"in": 8}) == {"out": 3}
+    assert topology.stores["out"].value.name == "json"
+
+
+def test_topics_processed_together_need_equal_partition_counts() -> None:
+    app = App("a")
+    shared = app.store(stores.key_value("shared", key=serdes.string, value=serdes.string))
+    app.process("x", stores=[shared], name="one")(lambda record, shared: None)
+    app.process("y", stores=[shared], name="two")(lambda record, shared: None)
+    assert subtopology_partitions(app.topology(), {"x": 2, "y": 2}) == {0: 2}
+    with pytest.raises(TopologyError, match="x has 2, y has 3"):
+        subtopology_partitions(app.topology(), {"x": 2, "y": 3})
+
+
+def test_a_store_that_no_processor_uses_is_refused_by_name() -> None:
+    app = App("a")
+    app.store(stores.key_value("lonely", key=serdes.string, value=serdes.string))
+    with pytest.raises(TopologyError, match="lonely"):
+        app.topology()
+
+
+def test_names_that_are_taken_or_that_kafka_would_refuse_are_refused() -> None:
+    app = App("a")
+    app.table("t")
+    with pytest.raises(TopologyError, match="store named 't'"):
+        app.table("t")
+    with pytest.raises(InvalidArgumentError, match="'no spaces'"):
+        app.topic("no spaces")
+    with pytest.raises(InvalidArgumentError, match=r"'\.\.'"):
+        App("..")
+    with pytest.raises(TopologyError, match="declared with key bytes"):
+        app.table("t", key=serdes.string, store="again")
+
+
+def test_a_processor_may_only_use_declared_stores() -> None:
+    app = App("a")
+    stray = stores.key_value("stray", key=serdes.string, value=serdes.string)
+    with pytest.raises(TopologyError, match="stray"):
+        app.process("x", stores=[stray])(lambda record, stray: None)

@@ -1,0 +1,359 @@
+"""The query socket, with real stores behind it. This thread owns the stores; clients are non-blocking
+sockets.
+"""
+
+from __future__ import annotations
+
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline.query import Answer, Failure, HostedPartition, KeyQuery, RangeQuery, Terms
+from stateline.query_wire import (
+    LENGTH,
+    MAX_FRAME_BYTES,
+    WireRequest,
+    decode_message,
+    decode_outcome,
+    encode_request,
+    frame,
+)
+from stateline.worker.query_socket import MAX_REQUESTS_PER_CALL, QuerySocket
+from stateline_store import (
+    ConfigurationError,
+    IsolationLevel,
+    KeyValueStore,
+    LockedError,
+    NotPresentError,
+    NotUpToBoundError,
+    Position,
+    PositionBound,
+    StoreContext,
+    StoreState,
+    TopicPartition,
+)
+
+COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[KeyValueStore]:
+    """k = committed, then k = staged, at offsets 1 and 2."""
+    store = KeyValueStore("letters", persistent=False)
+    store.init(StoreContext("0_0", tmp_path))
+    write(store, b"committed", 1)
+    store.commit({})
+    write(store, b"staged", 2)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "q.sock"
+
+
+@pytest.fixture
+def served(store: KeyValueStore, path: Path) -> Iterator[QuerySocket]:
+    hosted = HostedPartition(store, StoreState.ACTIVE)
+    served = QuerySocket(path, lambda name, partition: hosted if (name, partition) == ("letters", 0) else None)
+    yield served
+    served.close()
+
+
+def write(store: KeyValueStore, value: bytes, offset: int) -> None:
+    store.put(b"k", value)
+    store.advance(Position.of({TopicPartition("input", 0): offset}))
+
+
+def query(
+    number: int = 1, level: IsolationLevel = UNCOMMITTED, bound: int | None = None, wait_ms: int = 0, partition: int = 0
+) -> bytes:
+    position = Position() if bound is None else Position.of({TopicPartition("input", 0): bound})
+    terms = Terms("letters", level, PositionBound(position))
+    return frame(encode_request(WireRequest(number, terms, partition, KeyQuery(b"k"), wait_ms)))
+
+
+class Client:
+    """Sends bytes and reads frames, while the test's thread serves."""
+
+    def __init__(self, path: Path, served: QuerySocket) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(path))
+        self.socket.setblocking(False)
+        self._served = served
+        self._incoming = b""
+
+    def ask(self, data: bytes) -> dict[str, Any]:
+        self.send(data)
+        return self.read()
+
+    def send(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[self.socket.send(data) :]
+            except BlockingIOError:
+                self._served.serve_pending()
+
+    def read(self, timeout_s: float = 10) -> dict[str, Any]:
+        """The next frame; raises ConnectionError at the end of the connection."""
+        deadline_s = time.monotonic() + timeout_s
+        while (message := self._whole()) is None:
+            assert time.monotonic() < deadline_s, "no answer came"
+            self._served.serve_pending(0.001)
+            self.receive()
+        return message
+
+    def receive(self) -> None:
+        try:
+            data = self.socket.recv(1 << 20)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionError("hung up")
+        self._incoming += data
+
+    def has_frame(self) -> bool:
+        return self._whole(peek=True) is not None
+
+    def _whole(self, *, peek: bool = False) -> dict[str, Any] | None:
+        if len(self._incoming) < 4:
+            return None
+        end = 4 + LENGTH.unpack_from(self._incoming)[0]
+        if len(self._incoming) < end:
+            return None
+        message = decode_message(self._incoming[4:end])
+        if not peek:
+            self._incoming = self._incoming[end:]
+        return message
+
+
+@pytest.fixture
+def client(path: Path, served: QuerySocket) -> Iterator[Client]:
+    client = Client(path, served)
+    yield client
+    client.socket.close()
+
+
+def values(reply: dict[str, Any]) -> list[bytes]:
+    outcome = decode_outcome(reply["outcome"])
+    assert isinstance(outcome, Answer), outcome
+    return [value for _, value in outcome.rows.entries]
+
+
+def error(reply: dict[str, Any]) -> Exception:
+    outcome = decode_outcome(reply["outcome"])
+    assert isinstance(outcome, Failure)
+    return outcome.error
+
+
+def test_each_level_gets_its_own_answer(client: Client) -> None:
+    assert values(client.ask(query(level=UNCOMMITTED))) == [b"staged"]
+    assert values(client.ask(query(level=COMMITTED))) == [b"committed"]
+
+
+def test_an_answer_says_what_is_staged_and_when_the_last_commit_was(client: Client, store: KeyValueStore) -> None:
+    outcome = decode_outcome(client.ask(query())["outcome"])
+    assert isinstance(outcome, Answer)
+    assert outcome.copy.served_by == "active"
+    assert outcome.copy.staged_records == 1
+    assert outcome.copy.staged_bytes == store.approximate_num_uncommitted_bytes
+    assert outcome.copy.committed_at_ms == store.committed_at_ms
+
+
+def test_a_partition_that_is_not_here_is_told(client: Client) -> None:
+    assert isinstance(error(client.ask(query(partition=9))), NotPresentError)
+
+
+def test_a_closed_store_is_not_here(client: Client, store: KeyValueStore) -> None:
+    store.close()
+    assert isinstance(error(client.ask(query())), NotPresentError)
+
+
+def test_only_its_user_may_connect(served: QuerySocket, path: Path) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_file_of_a_dead_process_is_replaced(path: Path) -> None:
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    QuerySocket(path, lambda *_: None).close()
+    assert not path.exists()
+
+
+def test_a_live_listener_is_not_replaced(served: QuerySocket, path: Path) -> None:
+    with pytest.raises(LockedError):
+        QuerySocket(path, lambda *_: None)
+
+
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError):
+        QuerySocket(tmp_path / ("x" * 120), lambda *_: None)
+
+
+def test_with_nothing_to_do_it_returns_at_once(served: QuerySocket) -> None:
+    assert served.serve_pending() == 0
+
+
+def test_it_waits_for_a_request_to_arrive(served: QuerySocket, path: Path) -> None:
+    def ask() -> None:
+        with socket.socket(socket.AF_UNIX) as late:
+            late.connect(str(path))
+            late.sendall(query())
+            late.recv(1)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    answered = 0
+    for _ in range(10):
+        answered += served.serve_pending(10)
+        if answered:
+            break
+    thread.join()
+    assert answered == 1
+
+
+def test_a_request_may_come_in_pieces(client: Client, served: QuerySocket) -> None:
+    whole = query()
+    for at in range(len(whole) - 1):
+        client.send(whole[at : at + 1])
+        assert served.serve_pending() == 0
+    assert values(client.ask(whole[-1:])) == [b"staged"]
+
+
+def test_a_call_answers_a_bounded_number_and_the_next_goes_on(client: Client, served: QuerySocket) -> None:
+    requests = MAX_REQUESTS_PER_CALL + 50
+    client.send(b"".join(query(number) for number in range(requests)))
+    counts: list[int] = []
+    while sum(counts) < requests:
+        counts.append(served.serve_pending(1))
+    assert max(counts) <= MAX_REQUESTS_PER_CALL
+    assert [client.read()["id"] for _ in range(requests)] == list(range(requests))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        LENGTH.pack(MAX_FRAME_BYTES + 1),
+        LENGTH.pack(0),
+        b"\xff" * 300,
+        LENGTH.pack(3) + b"abc",
+        LENGTH.pack(2) + b"[]",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_garbage_ends_its_connection_and_no_other(
+    client: Client, path: Path, served: QuerySocket, garbage: bytes
+) -> None:
+    other = Client(path, served)
+    client.send(garbage)
+    with pytest.raises(ConnectionError):
+        client.read()
+    assert values(other.ask(query())) == [b"staged"]
+    other.socket.close()
+
+
+@pytest.mark.parametrize("message", [{"id": 3}, {"id": 3, "type": "drop"}, {"id": 3, "type": "query"}])
+def test_a_request_without_sense_gets_an_error(client: Client, message: dict[str, Any]) -> None:
+    reply = client.ask(frame(message))
+    assert reply["id"] == 3
+    assert "error" in reply
+    assert values(client.ask(query())) == [b"staged"]
+
+
+def test_clients_that_vanish_leave_nothing_behind(client: Client, path: Path, served: QuerySocket) -> None:
+    for data in (b"", query()[:9], query(), query(bound=99, wait_ms=60_000) * 3):
+        gone = Client(path, served)
+        gone.send(data)
+        served.serve_pending()
+        gone.socket.close()
+    while client.ask(frame({"id": 1, "type": "status"}))["status"]["connections"] > 1:
+        pass
+    assert client.ask(frame({"id": 1, "type": "status"}))["status"]["waiting"] == 0
+
+
+def test_a_client_that_reads_nothing_does_not_hold_up_another(
+    path: Path, served: QuerySocket, store: KeyValueStore, client: Client
+) -> None:
+    store.put_all([(b"%d" % i, b"x" * 10_000) for i in range(100)])
+    terms = Terms("letters", UNCOMMITTED)
+    deaf = Client(path, served)
+    deaf.send(b"".join(frame(encode_request(WireRequest(i, terms, 0, RangeQuery(), 0))) for i in range(30)))
+    assert sum(served.serve_pending() for _ in range(60)) < 10, "unread answers are not piled up"
+    assert values(client.ask(query())) == [b"staged"]
+    assert [deaf.read()["id"] for _ in range(30)] == list(range(30))
+    deaf.socket.close()
+
+
+def test_an_answer_that_fits_no_frame_is_an_error(
+    client: Client, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.query_wire.MAX_FRAME_BYTES", 500)
+    store.put(b"k", b"x" * 1000)
+    assert "larger" in client.ask(query())["error"]
+
+
+def test_a_commit_reaches_subscribers_only(client: Client, path: Path, served: QuerySocket) -> None:
+    other = Client(path, served)
+    client.ask(frame({"id": 1, "type": "subscribe"}))
+    other.ask(frame({"id": 1, "type": "status"}))
+    served.announce_commit()
+    assert client.read() == {"event": "commit"}
+    assert values(other.ask(query())) == [b"staged"]
+    other.socket.close()
+
+
+def test_a_subscriber_that_reads_nothing_never_blocks_the_worker(client: Client, served: QuerySocket) -> None:
+    client.ask(frame({"id": 1, "type": "subscribe"}))
+    for _ in range(30_000):  # far more than the kernel keeps for it
+        served.announce_commit()
+    assert client.read() == {"event": "commit"}
+    while values_or_event(client.ask(query())) != [b"staged"]:
+        pass
+
+
+def values_or_event(reply: dict[str, Any]) -> list[bytes]:
+    return [] if "event" in reply else values(reply)
+
+
+def test_a_query_waits_for_uncommitted_records(client: Client, served: QuerySocket, store: KeyValueStore) -> None:
+    client.send(query(bound=3, wait_ms=60_000))
+    for _ in range(5):
+        served.serve_pending()
+        client.receive()
+    assert not client.has_frame()
+    write(store, b"newer", 3)
+    assert values(client.read()) == [b"newer"]
+
+
+def test_a_query_waits_for_a_commit_when_it_reads_committed(
+    client: Client, served: QuerySocket, store: KeyValueStore
+) -> None:
+    client.send(query(level=COMMITTED, bound=2, wait_ms=60_000))
+    for _ in range(5):
+        served.serve_pending()
+        client.receive()
+    assert not client.has_frame()
+    store.commit({})
+    assert values(client.read()) == [b"staged"]
+
+
+def test_a_wait_that_runs_out_is_answered_with_where_it_stands(client: Client) -> None:
+    reply = client.ask(query(bound=99, wait_ms=20))
+    outcome = decode_outcome(reply["outcome"])
+    assert isinstance(outcome, Failure)
+    assert isinstance(outcome.error, NotUpToBoundError)
+    assert outcome.position == Position.of({TopicPartition("input", 0): 2})
+
+
+def test_closing_twice_is_fine(served: QuerySocket, path: Path) -> None:
+    served.close()
+    served.close()
+    assert not path.exists()

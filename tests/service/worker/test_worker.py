@@ -1,0 +1,303 @@
+"""A worker over a log: what it keeps, commits, restores, and does with records that fail. On both logs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from running_worker import Stores, configured, create, eventually, produce, read_all, running
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.config import Config
+from stateline.log import EmbeddedLog, Log, open_log
+from stateline.stores import StoreView
+from stateline.worker import InputRecord, Output, Worker
+from stateline.worker.task import Task
+from stateline_store import (
+    LockedError,
+    LogUnavailableError,
+    PoisonedError,
+    RecordError,
+    StateDirectory,
+    TopicPartition,
+    TopologyError,
+)
+
+PARTITIONS = 2
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+    if request.param == "embedded":
+        servers = f"embedded:{tmp_path / 'log.db'}"
+    else:
+        servers = request.getfixturevalue("kafka_broker").bootstrap_servers
+    with closing(open_log(servers, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture(params=["at_least_once", "exactly_once_v2"])
+def guarantee(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def counting_app(name: str) -> App:
+    """Counts records per key in a logged store, keeps the newest value as a table, forwards every tenth."""
+    app = App(name)
+    numbers = app.topic(f"{name}-in", key=serdes.string, value=serdes.int64)
+    tenths = app.topic(f"{name}-out", key=serdes.string, value=serdes.int64)
+    app.table(numbers, store="newest")
+    counts = app.store(stores.timestamped_key_value("counts", key=serdes.string, value=serdes.json))
+
+    @app.process(numbers, stores=[counts], forwards=[tenths])
+    def count(record: InputRecord, counts: StoreView, tenths: Output) -> None:
+        before = counts.get(record.key) or {"n": 0, "sum": 0}
+        after = {"n": before["n"] + 1, "sum": before["sum"] + record.value}
+        counts.put(record.key, after)
+        if after["n"] % 10 == 0:
+            tenths.forward(record.key, after["sum"])
+
+    return app
+
+
+def numbers(count: int, first: int = 0) -> list[tuple[bytes, bytes, int]]:
+    return [(b"k%d" % (n % 7), serdes.int64.serialize(n), 1_000 + n) for n in range(first, first + count)]
+
+
+def expected(records: list[tuple[bytes, bytes, int]]) -> dict[bytes, dict[str, int]]:
+    totals: dict[bytes, dict[str, int]] = {}
+    for key, value, _ in records:
+        total = totals.setdefault(key, {"n": 0, "sum": 0})
+        total["n"] += 1
+        total["sum"] += serdes.int64.deserialize(value)
+    return totals
+
+
+def decoded(rows: dict[bytes, bytes]) -> dict[bytes, Any]:
+    return {key: json.loads(value) for key, value in rows.items()}
+
+
+class Scene:
+    """One application with its topics, and readers of its stores."""
+
+    def __init__(self, log: Log, tmp_path: Path, guarantee: str, **settings: Any) -> None:
+        self.log = log
+        self.app = counting_app(f"app-{uuid4().hex[:8]}")
+        self.config: Config = configured(self.app, tmp_path / "state", processing__guarantee=guarantee, **settings)
+        self.topic = f"{self.app.application_id}-in"
+        create(log, {self.topic: PARTITIONS, f"{self.app.application_id}-out": PARTITIONS})
+        self.stores = Stores(self.app, self.config, tmp_path / "scratch")
+
+    def wait_for(self, offsets: dict[TopicPartition, int]) -> None:
+        for (topic, partition), offset in offsets.items():
+            for store in ("counts", "newest"):
+                eventually(
+                    partial(self._reached, store, topic, partition, offset),
+                    f"{store} reaches {topic}-{partition} {offset}",
+                )
+
+    def _reached(self, store: str, topic: str, partition: int, offset: int) -> bool:
+        return self.stores.offset(store, topic, partition) >= offset
+
+    def counts(self) -> dict[bytes, Any]:
+        return decoded(self.stores.rows("counts", PARTITIONS))
+
+
+def test_what_was_read_is_kept_counted_forwarded_and_visible_with_its_position(
+    log: Log, guarantee: str, tmp_path: Path
+) -> None:
+    scene = Scene(log, tmp_path, guarantee)
+    records = numbers(500)
+    with running(scene.app, scene.config, log):
+        scene.wait_for(produce(log, scene.topic, records))
+        assert scene.counts() == expected(records)
+        newest = {key: value for key, value, _ in records}
+        assert scene.stores.rows("newest", PARTITIONS) == newest
+    forwarded = read_all(log, f"{scene.app.application_id}-out", PARTITIONS)
+    assert len(forwarded) == sum(total["n"] // 10 for total in expected(records).values())
+    scene.stores.close()
+
+
+def test_a_stopped_worker_has_committed_everything_and_its_successor_goes_on_without_a_restore(
+    log: Log, guarantee: str, tmp_path: Path
+) -> None:
+    scene = Scene(log, tmp_path, guarantee)
+    first, second = numbers(300), numbers(200, first=300)
+    with running(scene.app, scene.config, log):
+        scene.wait_for(produce(log, scene.topic, first))
+    with running(scene.app, scene.config, log):
+        scene.wait_for(produce(log, scene.topic, second))
+    assert scene.counts() == expected(first + second)
+    scene.stores.close()
+
+
+def test_a_lost_disk_is_rebuilt_from_the_changelog_with_its_position(log: Log, guarantee: str, tmp_path: Path) -> None:
+    scene = Scene(log, tmp_path, guarantee)
+    records = numbers(400)
+    with running(scene.app, scene.config, log):
+        offsets = produce(log, scene.topic, records)
+        scene.wait_for(offsets)
+    scene.stores.close()
+    shutil.rmtree(scene.config.state_dir)
+    rebuilt = Stores(scene.app, scene.config, tmp_path / "scratch-2")
+    scene.stores = rebuilt
+    with running(scene.app, scene.config, log):
+        scene.wait_for(offsets)
+        assert scene.counts() == expected(records)
+    # The changelog has the newest state of each key, with the input's timestamp.
+    changelog = read_all(log, f"{scene.app.application_id}-counts-changelog", PARTITIONS)
+    newest = {record.key: record for record in changelog}
+    last_seen = {key: timestamp for key, _, timestamp in records}
+    assert {key: record.timestamp_ms for key, record in newest.items()} == last_seen
+    rebuilt.close()
+
+
+@pytest.mark.parametrize("error", [PoisonedError("disk"), LogUnavailableError("broker")])
+def test_a_local_commit_that_fails_after_the_log_was_committed_is_made_good_from_the_changelog(
+    log: Log, guarantee: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    scene = Scene(log, tmp_path, guarantee)
+    commit_stores, failures = Task.commit_stores, [error]
+
+    def fail_sometimes(task: Task, written: dict[TopicPartition, int]) -> None:
+        if failures and written:
+            raise failures.pop()
+        commit_stores(task, written)
+
+    monkeypatch.setattr(Task, "commit_stores", fail_sometimes)
+    records = numbers(600)
+    with running(scene.app, scene.config, log):
+        offsets = produce(log, scene.topic, records)
+        scene.wait_for(offsets)
+        assert scene.counts() == expected(records)
+    assert not failures
+    scene.stores.close()
+
+
+def test_the_byte_limit_forces_commits_long_before_the_interval(log: Log, guarantee: str, tmp_path: Path) -> None:
+    scene = Scene(
+        log,
+        tmp_path,
+        guarantee,
+        commit__interval__ms=60_000,
+        statestore__uncommitted__max__bytes=20_000,
+    )
+    wide = [(b"key-%d" % n, serdes.int64.serialize(n), n) for n in range(20_000)]
+    with running(scene.app, scene.config, log) as worker:
+        produce(log, scene.topic, wide)
+        eventually(lambda: len(scene.stores.rows("newest", PARTITIONS)) > 10_000, "commits without the interval")
+        assert worker.staged_bytes() <= 20_000 + 5_000 * 300  # one slice at most beyond the limit
+    scene.stores.close()
+
+
+class TestRecordsThatFail:
+    """`bad` cannot be read; `boom` is written to the store and then raises."""
+
+    @pytest.fixture(params=["fail", "skip", "dead-letter"])
+    def policy(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    def app(self, name: str) -> App:
+        app = App(name)
+        source = app.topic(f"{name}-in", key=serdes.string, value=serdes.json)
+        seen = app.store(stores.key_value("seen", key=serdes.string, value=serdes.json))
+
+        @app.process(source, stores=[seen])
+        def see(record: InputRecord, seen: StoreView) -> None:
+            seen.put("count", (seen.get("count") or 0) + 1)
+            seen.put(record.key, record.value)
+            if record.value == "boom":
+                raise RuntimeError("no such luck")
+
+        return app
+
+    @pytest.mark.parametrize("bad", [b'{"half":', b'"boom"'], ids=["unreadable", "raising"])
+    def test_each_policy_does_what_it_says(
+        self, log: Log, guarantee: str, tmp_path: Path, policy: str, bad: bytes
+    ) -> None:
+        name = f"app-{uuid4().hex[:8]}"
+        app = self.app(name)
+        settings: dict[str, Any] = {
+            "deserialization__exception__handler": policy,
+            "processing__exception__handler": policy,
+        }
+        if policy == "dead-letter":
+            settings["errors__dead__letter__queue__topic__name"] = f"{name}-dead"
+        config = configured(app, tmp_path / "state", processing__guarantee=guarantee, **settings)
+        create(log, {f"{name}-in": 1, f"{name}-dead": PARTITIONS})
+        found = Stores(app, config, tmp_path / "scratch")
+        records = [(b"a", b"1", 1), (b"a", bad, 2), (b"b", b"2", 3)]
+        offsets = produce(log, f"{name}-in", records)
+        assert list(offsets.values()) == [2]
+        if policy == "fail":
+            worker = Worker(app, config, log, instance="worker-0")
+            with pytest.raises(RecordError, match=rf"{name}-in-0 offset 1 key b'a'"):
+                worker.run()
+            assert found.rows("seen", 1) == {}
+            found.close()
+            return
+        with running(app, config, log) as worker:
+            eventually(lambda: found.offset("seen", f"{name}-in", 0) >= 2, "the rest is processed")
+            assert found.rows("seen", 1) == {b"count": b"2", b"a": b"1", b"b": b"2"}
+            assert worker.failures.skipped + worker.failures.dead_lettered == 1
+        if policy == "dead-letter":
+            (dead,) = read_all(log, f"{name}-dead", PARTITIONS)
+            headers = dict(dead.headers)
+            assert (dead.key, dead.value, dead.timestamp_ms) == (b"a", bad, 2)
+            assert headers["__streams.errors.offset"] == b"1"
+            assert headers["__streams.errors.topic"] == f"{name}-in".encode()
+        found.close()
+
+
+def test_missing_source_topics_are_named(log: Log, tmp_path: Path) -> None:
+    app = counting_app(f"app-{uuid4().hex[:8]}")
+    config = configured(app, tmp_path / "state")
+    with (
+        pytest.raises(TopologyError, match=rf"{app.application_id}-in, {app.application_id}-out"),
+        running(app, config, log),
+    ):
+        pass
+
+
+def test_a_second_worker_of_the_same_name_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    log = EmbeddedLog(tmp_path / "log.db")
+    scene = Scene(log, tmp_path, "at_least_once")
+    records = numbers(100)
+    with running(scene.app, scene.config, log):
+        with pytest.raises(LockedError, match="worker-0"), running(scene.app, scene.config, log):
+            pass
+        scene.wait_for(produce(log, scene.topic, records))
+    assert scene.counts() == expected(records)
+    scene.stores.close()
+    log.close()
+
+
+def test_two_workers_share_the_tasks_and_one_takes_over_from_the_other(
+    log: Log, guarantee: str, tmp_path: Path
+) -> None:
+    scene = Scene(log, tmp_path, guarantee)
+    directory = StateDirectory(scene.config.state_dir, scene.app.application_id)
+
+    def tasks(instance: str) -> dict[str, str]:
+        path = directory.application / "instances" / f"{instance}.json"
+        found: dict[str, str] = json.loads(path.read_text())["tasks"] if path.exists() else {}
+        return {task: state for task, state in found.items() if state == "running"}
+
+    first, second, third = numbers(200), numbers(200, 200), numbers(200, 400)
+    with running(scene.app, scene.config, log, "one"):
+        scene.wait_for(produce(log, scene.topic, first))
+        with running(scene.app, scene.config, log, "two"):
+            eventually(lambda: len(tasks("one")) == len(tasks("two")) == 1, "each has one task", 60)
+            scene.wait_for(produce(log, scene.topic, second))
+        eventually(lambda: len(tasks("one")) == 2, "the first takes over", 60)
+        scene.wait_for(produce(log, scene.topic, third))
+    assert scene.counts() == expected(first + second + third)
+    scene.stores.close()
