@@ -1,0 +1,81 @@
+"""The topic that the benchmarks ingest, on a real broker: records of 12 + 100 bytes, lz4."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+from ingest_app import app
+
+from stateline.log import NewTopic
+from stateline.log.kafka import KafkaLog
+from stateline_store import TopicPartition
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kafka_broker import KafkaBroker
+
+TOPIC = "ingest"
+PARTITIONS = 4
+
+# librdkafka tells of connections that a broker closes when it ends; nothing that a figure depends on.
+logging.getLogger("stateline.kafka").setLevel(logging.CRITICAL)
+_QUIET = {"log_level": 0}
+
+
+def key_of(number: int) -> bytes:
+    """The key of a record: 12 bytes."""
+    return b"key-%08d" % number
+
+
+def value() -> bytes:
+    """A value of 100 bytes that lz4 cannot make much smaller."""
+    return os.urandom(50).hex().encode()
+
+
+@contextmanager
+def loaded_broker(records: int, keys: int) -> Iterator[str]:
+    """A broker whose topic has so many records, each key in turn; its bootstrap servers."""
+    with KafkaBroker() as broker:
+        servers = broker.bootstrap_servers
+        started = time.perf_counter()
+        with closing(KafkaLog(servers)) as log:
+            with closing(log.admin()) as admin:
+                admin.create_topics([NewTopic(TOPIC, PARTITIONS)])
+            with closing(log.producer()) as producer:
+                values = [value() for _ in range(1000)]
+                for number in range(records):
+                    producer.produce(TOPIC, key_of(number % keys), values[number % 1000], timestamp_ms=1_000 + number)
+                producer.flush()
+        print(f"  {records:,} records of {keys:,} keys written in {time.perf_counter() - started:.1f} s", flush=True)
+        yield servers
+
+
+class Group:
+    """The worker's consumer group, seen from outside."""
+
+    def __init__(self, servers: str) -> None:
+        self._log = KafkaLog(servers)
+        self._admin = self._log.admin()
+        self._servers = servers
+
+    def committed(self) -> int:
+        """How many records of the topic the group has committed."""
+        partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
+        return sum(self._admin.committed(app.application_id, partitions).values())
+
+    def forget(self) -> None:
+        """Delete the group, whose workers have ended, so that the next one starts anew."""
+        client = AdminClient({"bootstrap.servers": self._servers, **_QUIET})
+        for future in client.delete_consumer_groups([app.application_id]).values():
+            future.result()
+
+    def close(self) -> None:
+        self._admin.close()
+        self._log.close()

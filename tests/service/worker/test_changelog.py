@@ -1,0 +1,83 @@
+"""What a commit writes to a changelog is what a restore reads back."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stateline.log import Record
+from stateline.worker.changelog import position_of_changelog, position_of_input, stage, staged_changes
+from stateline_store import (
+    DamagedDataError,
+    KeyValueStore,
+    Position,
+    StoreContext,
+    TimestampedKeyValueStore,
+    TopicPartition,
+)
+
+NOW = 1_700_000_000_000
+AT_7 = Position.of({TopicPartition("in", 0): 7})
+
+
+@pytest.fixture
+def timestamped(tmp_path: Path) -> Iterator[TimestampedKeyValueStore]:
+    store = TimestampedKeyValueStore("s", persistent=False)
+    store.init(StoreContext("0_0", tmp_path))
+    yield store
+    store.close()
+
+
+def test_a_changed_key_is_written_once_with_its_plain_value_and_its_own_timestamp(
+    timestamped: TimestampedKeyValueStore,
+) -> None:
+    timestamped.put_with_timestamp(b"b", b"1", 5)
+    timestamped.put_with_timestamp(b"a", b"2", 6)
+    timestamped.put_with_timestamp(b"b", b"3", 7)
+    timestamped.put_with_timestamp(b"c", None, 8)
+    written = [(change.key, change.value, change.timestamp_ms) for change in staged_changes(timestamped, NOW)]
+    assert written == [(b"a", b"2", 6), (b"b", b"3", 7), (b"c", None, NOW)]
+
+
+def test_only_the_last_record_of_a_commit_carries_the_position_and_a_restore_finds_it(
+    timestamped: TimestampedKeyValueStore,
+) -> None:
+    timestamped.put_with_timestamp(b"a", b"1", 5)
+    timestamped.put_with_timestamp(b"b", b"2", 6)
+    timestamped.advance(AT_7)
+    first, last = staged_changes(timestamped, NOW)
+    assert first.headers == ()
+    assert dict(last.headers) == {"v": b"\x00", "c": AT_7.encode()}
+    records = [Record("log", 0, 0, 0, b"a", b"1", ()), Record("log", 0, 1, 0, b"b", b"2", last.headers)]
+    assert position_of_changelog(records) == AT_7
+    assert position_of_changelog(records[:1]) == Position()
+
+
+def test_a_header_that_is_no_position_names_the_record() -> None:
+    with pytest.raises(DamagedDataError, match="log-0 offset 3"):
+        position_of_changelog([Record("log", 0, 3, 0, b"a", b"1", (("c", b"\x09"),))])
+
+
+def test_restored_records_are_what_was_written_and_the_newest_of_a_key_wins(
+    timestamped: TimestampedKeyValueStore, tmp_path: Path
+) -> None:
+    records = [
+        Record("log", 0, 0, 5, b"a", b"1"),
+        Record("log", 0, 1, 6, b"b", b""),
+        Record("log", 0, 2, 7, b"a", None),
+        Record("log", 0, 3, 8, None, b"no key"),
+    ]
+    stage(timestamped, records)
+    assert dict(timestamped.staged()) == {b"a": None, b"b": struct.pack(">q", 6)}
+    plain = KeyValueStore("p", persistent=False)
+    plain.init(StoreContext("0_0", tmp_path))
+    stage(plain, records)
+    assert dict(plain.staged()) == {b"a": None, b"b": b""}
+    assert [c.timestamp_ms for c in staged_changes(plain, NOW)] == [NOW, NOW]
+    plain.close()
+
+
+def test_the_position_of_input_is_its_last_offset() -> None:
+    records = [Record("in", 0, 6, 0, b"a", b""), Record("in", 0, 7, 0, b"a", b"")]
+    assert position_of_input(records) == AT_7

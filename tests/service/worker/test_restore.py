@@ -1,0 +1,133 @@
+"""Restore: which store reads what, from where, up to where; and which store is rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from running_worker import Stores, configured, create, eventually, produce, running
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.log import EmbeddedLog
+from stateline.stores import StoreView
+from stateline.worker import InputRecord, Worker
+from stateline_store import RecordError, SecondaryReader, TopicPartition
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    with closing(EmbeddedLog(tmp_path / "log.db")) as made:
+        yield made
+
+
+def counting(store: str = "counts", persistent: bool = True, table: bool = True) -> App:
+    app = App("restores")
+    source = app.topic("in", key=serdes.string, value=serdes.json)
+    if table:
+        app.table(source, store="newest")
+    counts = app.store(stores.key_value(store, key=serdes.string, value=serdes.json, persistent=persistent))
+
+    @app.process(source, stores=[counts])
+    def count(record: InputRecord, counts: StoreView) -> None:
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+
+    return app
+
+
+def records(count: int) -> list[tuple[bytes, bytes, int]]:
+    return [(b"k%d" % (n % 5), b"%d" % n, n) for n in range(count)]
+
+
+def run_to(app: App, log: EmbeddedLog, tmp_path: Path, offset: int, store: str, **settings: str) -> dict[bytes, bytes]:
+    """Run a worker until the store has come this far; its rows then."""
+    config = configured(app, tmp_path / "state", **settings)
+    found = Stores(app, config, tmp_path / "scratch")
+    with running(app, config, log):
+        eventually(lambda: found.offset(store, "in", 0) >= offset, f"{store} reaches {offset}")
+        rows = found.rows(store, 1)
+    found.close()
+    return rows
+
+
+def test_a_changelog_that_no_longer_fits_rebuilds_that_store_and_no_other(log: EmbeddedLog, tmp_path: Path) -> None:
+    create(log, {"in": 1})
+    produce(log, "in", records(50))
+    app = counting()
+    assert run_to(app, log, tmp_path, 49, "counts") == {b"k%d" % n: b"10" for n in range(5)}
+    newest = tmp_path / "state" / "restores" / "0_0" / "rocksdb" / "newest-v2" / "IDENTITY"
+    identity = newest.read_text()
+    with closing(log.admin()) as admin:  # somebody deletes the changelog; the next start makes it anew, empty
+        admin.delete_topics(["restores-counts-changelog"])
+    assert run_to(app, log, tmp_path, 49, "newest") == {b"k%d" % n: b"%d" % (45 + n) for n in range(5)}
+    assert newest.read_text() == identity
+    produce(log, "in", records(5))
+    assert run_to(app, log, tmp_path, 54, "counts") == {b"k%d" % n: b"1" for n in range(5)}
+
+
+def test_an_in_memory_store_is_restored_from_the_start_of_its_changelog(log: EmbeddedLog, tmp_path: Path) -> None:
+    create(log, {"in": 1})
+    app = counting(persistent=False)
+    produce(log, "in", records(50))
+    run_to(app, log, tmp_path, 49, "newest")
+    produce(log, "in", records(5))
+    config = configured(app, tmp_path / "state")
+    with running(app, config, log):
+        eventually(lambda: read_changelog(log) == {b"k%d" % n: b"11" for n in range(5)}, "counts go on from 10")
+
+
+def read_changelog(log: EmbeddedLog) -> dict[bytes, bytes]:
+    with closing(log.consumer()) as consumer:
+        consumer.assign({TopicPartition("restores-counts-changelog", 0): 0})
+        return {r.key: r.value for r in consumer.poll(1_000, 1.0) if r.key is not None and r.value is not None}
+
+
+def test_a_record_that_a_policy_skipped_stays_out_when_the_table_is_restored(log: EmbeddedLog, tmp_path: Path) -> None:
+    create(log, {"in": 1})
+    produce(log, "in", [(b"a", b"1", 1), (b"a", b"{half", 2), (None, b"3", 3), (b"b", b"4", 4)])
+    skip = {"deserialization__exception__handler": "skip", "processing__exception__handler": "skip"}
+    wanted = {b"a": b"1", b"b": b"4"}
+    assert run_to(counting(), log, tmp_path, 3, "newest", **skip) == wanted
+    (tmp_path / "state").rename(tmp_path / "lost")
+    assert run_to(counting(), log, tmp_path, 3, "newest", **skip) == wanted
+
+
+def test_a_worker_that_fails_on_a_record_has_kept_nothing_of_it_and_goes_on_once_it_can(
+    log: EmbeddedLog, tmp_path: Path
+) -> None:
+    create(log, {"in": 1})
+    produce(log, "in", [*records(30), (b"k0", b"{half", 30), *records(5)])
+    config = configured(counting(), tmp_path / "state")
+    with pytest.raises(RecordError, match="in-0 offset 30"):
+        Worker(counting(), config, log, instance="one").run()
+    rows = run_to(counting(), log, tmp_path, 35, "counts", deserialization__exception__handler="skip")
+    assert rows == {b"k%d" % n: b"7" for n in range(5)}
+
+
+def test_readers_are_served_what_was_committed_while_a_restore_goes_on(
+    log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(log, {"in": 1})
+    produce(log, "in", records(50))
+    app = counting(table=False)
+    run_to(app, log, tmp_path, 49, "counts")
+    monkeypatch.setattr("stateline.worker.restore._SLICE_RECORDS", 1)
+    monkeypatch.setattr("stateline.worker.restore._BATCH_BYTES", 1)
+    (tmp_path / "state").rename(tmp_path / "lost")
+    config = configured(app, tmp_path / "state")
+    found = Stores(app, config, tmp_path / "scratch")
+    sizes: list[int] = []
+
+    def restored() -> bool:
+        reader: SecondaryReader | None = found.reader("counts", 0)
+        if reader is not None:
+            sizes.append(reader.approximate_num_entries())
+        return found.offset("counts", "in", 0) >= 49
+
+    with running(app, config, log):
+        eventually(restored, "the restore ends")
+    assert sizes == sorted(sizes)
+    assert found.rows("counts", 1) == {b"k%d" % n: b"10" for n in range(5)}
+    found.close()
