@@ -1,0 +1,39 @@
+"""Stateline: interactive queries for stream state.
+
+What an application's module needs comes from here; the rest of the package runs it.
+
+    from stateline import App, InputRecord, Output, StoreView, serdes, stores
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stateline import serdes, stores
+    from stateline.app import App
+    from stateline.stores import StoreView
+    from stateline.topology import StoreDefinition, Topic
+    from stateline.worker.records import InputRecord, Output
+
+__all__ = ["App", "InputRecord", "Output", "StoreDefinition", "StoreView", "Topic", "serdes", "stores"]
+__version__ = "0.1.0"
+
+_HOMES = {
+    "App": "stateline.app",
+    "InputRecord": "stateline.worker.records",
+    "Output": "stateline.worker.records",
+    "StoreDefinition": "stateline.topology",
+    "StoreView": "stateline.stores",
+    "Topic": "stateline.topology",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first asked for, so that `stateline --help` loads none of them."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in ("serdes", "stores"):
+        return importlib.import_module(f"stateline.{name}")
+    raise AttributeError(f"module 'stateline' has no attribute {name!r}")

@@ -159,6 +159,26 @@ def topics(
 
 
 @cli.command(epilog=_FLAGS)
+def produce(
+    target: Target,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Write records to a topic.
+
+    One per line of standard input: the key, a tab, the value. A line without a tab deletes its key. Prints the
+    Position written, which a query can wait for.
+
+    Example: stateline produce hello:app people < people.tsv
+    """
+    from stateline import cli_produce
+
+    app, config = _loaded(target, config_file, settings)
+    typer.echo(cli_produce.produce(app, config, topic, sys.stdin))
+
+
+@cli.command(epilog=_FLAGS)
 def stores(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """List the application's stores.
 

@@ -66,6 +66,6 @@ def _by_text(text: str, directory: Path) -> StatelineError:
 def damaged(directory: Path, what: str) -> DamagedDataError:
     """The error for data that cannot be trusted, with the way out."""
     return DamagedDataError(
-        f"The store in {directory} is damaged: {what}. To rebuild it, stop its worker and delete this "
-        "directory (`stateline reset` does both): it is restored from its changelog at the next start."
+        f"The store in {directory} is damaged: {what}. To rebuild it, stop its worker and delete this directory: "
+        "it is restored from its changelog at the next start."
     )

@@ -1,4 +1,4 @@
-"""Ingest of a table from a real broker, commits every 100 ms ÷ the bare loop that only takes messages apart: at least 0.6.
+"""Ingest of a table from a real broker, commits every 100 ms ÷ a bare loop that takes messages apart: at least 0.6.
 
 Both read the same topic in turns, in processes of their own and with the same consumer settings; the table's time
 goes from its first record to its last commit.
@@ -12,12 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from figures import at_least
 from processes import Table, worker
-from topic import Group, loaded_broker
+from topic import Group, forget_group, loaded_broker
 
 RECORDS = 2_000_000
 KEYS = 200_000
@@ -30,6 +30,7 @@ CONSUMER = {
     "enable.auto.offset.store": False,
     "fetch.wait.max.ms": 100,
     "queued.min.messages": 100_000,
+    "fetch.queue.backoff.ms": 5,
 }
 
 
@@ -47,13 +48,16 @@ def bare_rate(servers: str) -> float:
 
 def table_rate(servers: str) -> float:
     settings = {f"consumer.{name}": str(setting).lower() for name, setting in CONSUMER.items()}
-    with tempfile.TemporaryDirectory() as directory, closing(Group(servers)) as group:
-        with worker(servers, Path(directory), settings), closing(Table(Path(directory))) as table:
-            table.until_begun()
-            started = time.perf_counter()
-            table.until_committed(group, RECORDS)
-            seconds = time.perf_counter() - started
-        group.forget()
+    with ExitStack() as stack:
+        state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        group = stack.enter_context(closing(Group(servers)))
+        stack.enter_context(worker(servers, state_dir, settings))
+        table = stack.enter_context(closing(Table(state_dir)))
+        table.until_begun()
+        started = time.perf_counter()
+        table.until_all(group, RECORDS)
+        seconds = time.perf_counter() - started
+    forget_group(servers)
     return RECORDS / seconds
 
 

@@ -32,7 +32,7 @@ def main() -> None:
         state_dir = Path(directory)
         with closing(Group(servers)) as group, worker(servers, state_dir, {}) as child:
             with closing(Table(state_dir)) as table:
-                table.until_committed(group, RECORDS)
+                table.until_all(group, RECORDS)
                 with closing(table.reader(0, state_dir / "scratch")) as reader:
                     rows = sum(1 for _ in reader.range(None, None))
             resident, peak = megabytes(child.pid, "VmRSS"), megabytes(child.pid, "VmHWM")

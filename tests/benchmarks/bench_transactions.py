@@ -40,7 +40,7 @@ def rows() -> Rows:
 def direct(records: Rows, directory: Path) -> float:
     database = Rdict(str(directory), primary_options(DEFAULT_TUNING))
     options = WriteOptions()
-    options.disable_wal = True
+    options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever the stub says
     database.set_write_options(options)
     started = time.perf_counter()
     for key, stored in records:

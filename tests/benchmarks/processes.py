@@ -1,4 +1,4 @@
-"""Real `stateline worker` and `stateline serve` processes of `ingest_app`, and what can be seen of them from outside."""
+"""Real `stateline worker` and `stateline serve` processes of `ingest_app`, and what is seen of them from outside."""
 
 from __future__ import annotations
 
@@ -69,6 +69,11 @@ def until_ready(port: int) -> None:
     until(lambda: _answers(port, "/readyz"), "the server is ready", 0.05)
 
 
+def until_committed(group: Group, records: int) -> None:
+    """Wait until the group has committed so many records."""
+    until(lambda: group.committed() >= records, f"{records:,} records are committed", 0.02)
+
+
 def _answers(port: int, path: str) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
@@ -99,9 +104,9 @@ class Table:
         """Wait for the first record: staged or committed."""
         until(lambda: any(n.staged_records or n.commit_number for n in self.notices), "ingest begins", 0.0005)
 
-    def until_committed(self, group: Group, records: int) -> None:
-        """Wait until the group has committed so many records, and the stores what was staged."""
-        until(lambda: group.committed() >= records, f"{records:,} records are committed", 0.02)
+    def until_all(self, group: Group, records: int) -> None:
+        """Wait until so many records, which are all there are, are committed by the group and then by the stores."""
+        until_committed(group, records)
         until(lambda: not any(notice.staged_records for notice in self.notices), "the stores are committed")
 
     def reader(self, partition: int, scratch: Path) -> SecondaryReader:

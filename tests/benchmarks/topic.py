@@ -26,7 +26,6 @@ PARTITIONS = 4
 
 # librdkafka tells of connections that a broker closes when it ends; nothing that a figure depends on.
 logging.getLogger("stateline.kafka").setLevel(logging.CRITICAL)
-_QUIET = {"log_level": 0}
 
 
 def key_of(number: int) -> bytes:
@@ -57,25 +56,40 @@ def loaded_broker(records: int, keys: int) -> Iterator[str]:
         yield servers
 
 
+def produce_evenly(servers: str, rate: float, keys: int, until_s: float) -> float:
+    """Write so many records per second, until this moment of `time.monotonic`; the rate that was reached."""
+    written, begin = 0, time.monotonic()
+    values = [value() for _ in range(1000)]
+    with closing(KafkaLog(servers)) as log, closing(log.producer()) as producer:
+        while (now := time.monotonic()) < until_s:
+            due = int((now - begin) * rate)
+            for number in range(written, due):
+                producer.produce(TOPIC, key_of(number % keys), values[number % 1000], timestamp_ms=1_000 + number)
+            written = due
+            time.sleep(0.005)
+        producer.flush()
+    return written / (time.monotonic() - begin)
+
+
 class Group:
     """The worker's consumer group, seen from outside."""
 
     def __init__(self, servers: str) -> None:
         self._log = KafkaLog(servers)
         self._admin = self._log.admin()
-        self._servers = servers
 
     def committed(self) -> int:
         """How many records of the topic the group has committed."""
         partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
         return sum(self._admin.committed(app.application_id, partitions).values())
 
-    def forget(self) -> None:
-        """Delete the group, whose workers have ended, so that the next one starts anew."""
-        client = AdminClient({"bootstrap.servers": self._servers, **_QUIET})
-        for future in client.delete_consumer_groups([app.application_id]).values():
-            future.result()
-
     def close(self) -> None:
         self._admin.close()
         self._log.close()
+
+
+def forget_group(servers: str) -> None:
+    """Delete the group, whose workers have ended, so that the next one starts anew."""
+    client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    for future in client.delete_consumer_groups([app.application_id]).values():
+        future.result()

@@ -189,7 +189,7 @@ def test_a_table_is_aligned_and_says_nothing_as_a_dash() -> None:
 def test_help_teaches_every_command_with_an_example() -> None:
     shown = stateline("--help").stdout
     commands = [line.split()[0] for line in shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()]
-    assert commands == ["run", "worker", "serve", "pipeline", "topics", "stores", "config", "demo"]
+    assert commands == ["run", "worker", "serve", "pipeline", "topics", "produce", "stores", "config", "demo"]
     assert "..." not in shown.partition("Commands:")[2], "a summary was cut"
     for command in commands:
         text = stateline(command, "--help").stdout

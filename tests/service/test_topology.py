@@ -5,9 +5,9 @@ import pytest
 from stateline import serdes, stores
 from stateline.app import App
 from stateline.stores import StoreView
+from stateline.topics import subtopology_partitions, wanted_partitions
 from stateline.topology import Topology
 from stateline.worker import InputRecord, Output
-from stateline.worker.topics import subtopology_partitions, wanted_partitions
 from stateline_store import InvalidArgumentError, TopologyError
 
 

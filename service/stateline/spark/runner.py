@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ from stateline.spark.frames import TopicFrames, topic_frames
 from stateline.spark.session import close_session, spark_session
 from stateline.spark.sink import EpochSink
 from stateline.spark.status import Progress, StatusListener, log_progress
+from stateline.topics import ensure_topics
 from stateline.topology import Pipeline
 from stateline_store import DoesNotExistError, LockedError, StatelineError, TopologyError
 from stateline_store.directory import StateDirectory, TaskLock, make_directory
@@ -57,9 +58,9 @@ def run_pipeline(
     thread.
 
     Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs it,
-    `TopologyError` for a pipeline that cannot run, what the sink raised, or `StatelineError` with the
-    query's root cause. The result topic then holds whole micro-batches, and the next run goes on behind
-    the last one.
+    `TopologyError` for a pipeline that cannot run or a source topic that does not exist, what the sink
+    raised, or `StatelineError` with the query's root cause. The result topic then holds whole micro-batches,
+    and the next run goes on behind the last one.
     """
     pipeline = _pipeline(app, name)
     directory = StateDirectory(config.state_dir.resolve(), config.application_id).application / "pipelines" / name
@@ -67,7 +68,8 @@ def run_pipeline(
     lock = TaskLock(directory / ".lock")
     try:
         with _stop_on_signals() as stopping:
-            _check_topics(pipeline, log)
+            with closing(log.admin()) as admin:
+                ensure_topics(app.topology(), admin)
             own = session is None
             session = session or spark_session(config)
             _handle_signals(stopping)  # a starting SparkContext took SIGINT for itself
@@ -134,19 +136,6 @@ def _pipeline(app: App, name: str) -> Pipeline:
         known = ", ".join(pipelines) or "none"
         raise DoesNotExistError(f"{app.application_id} has no pipeline {name!r}; it has {known}.")
     return pipelines[name]
-
-
-def _check_topics(pipeline: Pipeline, log: Log) -> None:
-    admin = log.admin()
-    try:
-        topics = admin.topics()
-    finally:
-        admin.close()
-    missing = [t.name for t in (*pipeline.reads, *pipeline.static, pipeline.writes) if t.name not in topics]
-    if missing:
-        raise TopologyError(
-            f"Pipeline {pipeline.name!r} needs the topics {', '.join(missing)}, which do not exist: create them first."
-        )
 
 
 def _result_frame(pipeline: Pipeline, frames: TopicFrames) -> DataFrame:

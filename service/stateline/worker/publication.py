@@ -22,6 +22,8 @@ import orjson
 from stateline.topology import Topology, checked_name
 from stateline_store import IsolationLevel, LockedError
 
+_SOCKET_PATH_BYTES = 100  # sun_path has 104 (macOS) to 108 bytes (Linux)
+
 
 def topology_document(
     topology: Topology, partitions: Mapping[int, int], default_isolation_level: IsolationLevel
@@ -91,8 +93,14 @@ class InstanceFile:
 
 
 def socket_path(application: Path, instance: str) -> Path:
-    """Where this worker answers queries. Unix socket paths are short (about 100 bytes): not in the state directory."""
-    digest = hashlib.sha256(f"{application.resolve()}\0{instance}".encode()).hexdigest()[:16]
+    """Where this worker answers queries: beside its instance file, where whoever shares the state directory sees it.
+
+    A unix socket's path holds about 100 bytes: from a deeper state directory it moves to the temporary one.
+    """
+    path = application.resolve() / "instances" / f"{instance}.sock"
+    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES:
+        return path
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     directory = Path(tempfile.gettempdir()) / f"stateline-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     return directory / f"{digest}.sock"

@@ -19,6 +19,7 @@ from stateline.app import App
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Record
 from stateline.query import HostedPartition
+from stateline.topics import ensure_topics, subtopology_partitions
 from stateline.topology import Subtopology
 from stateline.worker.commit import Committer
 from stateline.worker.failures import FailureHandler
@@ -27,7 +28,6 @@ from stateline.worker.publication import InstanceFile, publish, socket_path, top
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.restore import Restorer, by_partition, plan
 from stateline.worker.task import Task, TaskState
-from stateline.worker.topics import ensure_topics, subtopology_partitions
 from stateline_store import (
     FencedError,
     InDoubtError,

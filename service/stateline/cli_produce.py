@@ -1,0 +1,57 @@
+"""`stateline produce`: records from standard input into a topic of the application's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+import orjson
+
+from stateline.app import App
+from stateline.config import Config
+from stateline.configured_log import configured_log
+from stateline.serde import Serde, shown
+from stateline.topology import Topic
+from stateline_store import DoesNotExistError, InvalidArgumentError, Position
+
+
+def produce(app: App, config: Config, topic_name: str, lines: Iterable[str]) -> str:
+    """Write ``key<TAB>value`` lines in one go; their Position as JSON, ready to be a query's `position_bound`.
+
+    Raises `InvalidArgumentError` naming the line that its topic's serdes cannot read; nothing is written then.
+    """
+    topic = declared_topic(app, topic_name)
+    records = list(parsed(topic, lines))
+    now_ms = time.time_ns() // 1_000_000
+    with closing(configured_log(config)) as log, closing(log.producer()) as producer:
+        for key, value in records:
+            producer.produce(topic.name, key, value, timestamp_ms=now_ms)
+        written = producer.flush()
+    return orjson.dumps(Position.of(written).to_json()).decode()
+
+
+def declared_topic(app: App, name: str) -> Topic:
+    """The topic as the application declares it. Raises `DoesNotExistError` naming those that there are."""
+    topology = app.topology()
+    topics = {t.name: t for s in topology.subtopologies for t in s.sources}
+    topics |= {t.name: t for p in topology.pipelines.values() for t in (*p.reads, *p.static)}
+    if name not in topics:
+        raise DoesNotExistError(f"The application reads no topic {name!r}: it reads {', '.join(topics)}.")
+    return topics[name]
+
+
+def parsed(topic: Topic, lines: Iterable[str]) -> Iterator[tuple[bytes, bytes | None]]:
+    """(key, value) of each line; a line without a tab deletes its key. Empty lines are left out."""
+    for number, line in enumerate(lines, start=1):
+        key, tab, value = line.rstrip("\r\n").partition("\t")
+        if not key and not tab:
+            continue
+        yield _read(topic.key, key, number), _read(topic.value, value, number) if tab else None
+
+
+def _read(serde: Serde, text: str, number: int) -> bytes:
+    try:
+        return serde.parse_text(text)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"Line {number}: {shown(text)} cannot be read as {serde.name}: {error}") from error

@@ -1,0 +1,51 @@
+"""Lines of text become records of a topic's types."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stateline import serdes
+from stateline.app import App
+from stateline.cli_produce import produce
+from stateline.config import Config, load_config
+from stateline.configured_log import configured_log
+from stateline.log import NewTopic
+from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+
+
+def application() -> App:
+    app = App("lines")
+    app.table("people", key=serdes.string, value=serdes.json)
+    return app
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    made = load_config("lines", environment={}, overrides=[f"state.dir={tmp_path}"])
+    with closing(configured_log(made)) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("people", 1)])
+    return made
+
+
+def read(config: Config) -> list[tuple[bytes | None, bytes | None]]:
+    with closing(configured_log(config)) as log, closing(log.consumer()) as consumer:
+        consumer.assign({TopicPartition("people", 0): 0})
+        return [(record.key, record.value) for record in consumer.poll(100, 0.5)]
+
+
+def test_a_line_is_a_record_and_what_comes_back_is_the_position_to_wait_for(config: Config) -> None:
+    lines = ['ada\t{"n":  1}\n', "\n", "tab\t[1,\t2]\r\n", "gone\n"]
+    assert produce(application(), config, "people", lines) == '{"people":{"0":2}}'
+    assert read(config) == [(b"ada", b'{"n":  1}'), (b"tab", b"[1,\t2]"), (b"gone", None)]
+
+
+def test_a_line_of_another_type_is_named_and_nothing_is_written(config: Config) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"Line 2: '\{half' cannot be read as json"):
+        produce(application(), config, "people", ["a\t1", "b\t{half"])
+    assert read(config) == []
+
+
+def test_a_topic_that_the_application_does_not_read_is_refused_with_those_it_does(config: Config) -> None:
+    with pytest.raises(DoesNotExistError, match="it reads people"):
+        produce(application(), config, "cats", [])

@@ -1,0 +1,45 @@
+"""Stateline's own topics on a real broker: their names, partitions and settings are Kafka Streams'."""
+
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from kafka_broker import KafkaBroker
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.log import NewTopic, open_log
+from stateline.topics import ensure_topics
+
+
+def test_changelog_and_repartition_topics_have_kafka_streams_names_and_settings(
+    kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    run = uuid4().hex[:8]
+    app = App(f"app-{run}")
+    source = app.topic(f"in-{run}", key=serdes.string, value=serdes.string)
+    moved = app.repartition("moved", key=serdes.string, value=serdes.string)
+    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.string))
+    app.process(source, forwards=[moved], name="move")(lambda record, moved: None)
+    app.process(moved, stores=[counts], name="count")(lambda record, counts: None)
+    with closing(open_log(kafka_broker.bootstrap_servers, tmp_path)) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic(f"in-{run}", 3)])
+        for _ in range(2):  # the second time finds them made
+            counted = ensure_topics(app.topology(), admin)
+    changelog, repartition = f"app-{run}-counts-changelog", f"app-{run}-moved-repartition"
+    assert (counted[changelog], counted[repartition]) == (3, 3)
+    assert settings(kafka_broker, changelog) >= {
+        ("cleanup.policy", "compact"),
+        ("message.timestamp.type", "CreateTime"),
+    }
+    assert settings(kafka_broker, repartition) >= {("cleanup.policy", "delete"), ("retention.ms", "-1")}
+
+
+def settings(broker: KafkaBroker, topic: str) -> set[tuple[str, str]]:
+    client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found = client.describe_configs([resource])[resource].result()
+    return {(name, entry.value) for name, entry in found.items()}
