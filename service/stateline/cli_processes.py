@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,16 +20,15 @@ _FIRST, _LAST = 0, 1
 def application_children(app: App, config: Config, target: str, passed_on: Sequence[str]) -> list[Child]:
     """One process per pipeline, `num.workers` workers (none when nothing is kept), and a server.
 
-    The workers are static members of their group: one that dies is back before its tasks would go to another.
+    Two workers cannot share one ``group.instance.id``: each gets the configured one with its number behind it.
     """
     topology = app.topology()
-    static_id = config.group_instance_id or socket.gethostname()
     workers = config.num_workers if topology.subtopologies else 0
     children = pipeline_children(list(topology.pipelines), target, passed_on)
     for number in range(workers):
         name = f"worker-{number}"
-        member = ("--set", f"group.instance.id={static_id}-{number}")
-        command = _command("worker", target, "--instance", name, *passed_on, *member)
+        static = ("--set", f"group.instance.id={config.group_instance_id}-{number}") if config.group_instance_id else ()
+        command = _command("worker", target, "--instance", name, *passed_on, *static)
         children.append(Child(name, command, stop_order=_LAST))
     children.append(Child("server", _command("serve", target, *passed_on), stop_order=_FIRST))
     return children

@@ -127,7 +127,7 @@ class Config(BaseModel):
     statestore_sync: Switch = False
     """fsync each commit. Without it a power cut can lose the last commits, which are then replayed."""
     group_instance_id: OptionalText = None
-    """Static membership: a restarted worker of this name keeps its tasks and its disk."""
+    """Static membership: a restarted worker of this name keeps its tasks and its disk. Unset: <host>-<instance>."""
     session_timeout_ms: Milliseconds = 45_000
     """After this long without a heartbeat a worker's tasks go to others."""
     transaction_timeout_ms: Milliseconds = 60_000

@@ -19,7 +19,7 @@ from figures import at_most, latencies, percentile
 from processes import Table, process, server, until_committed, until_ready, worker
 from topic import Group, forget_group, loaded_broker
 
-RECORDS = 2_500_000
+RECORDS = 4_000_000
 KEYS = 200_000
 ROUNDS = 3
 IDLE_S = 5.0

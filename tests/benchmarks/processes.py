@@ -20,6 +20,9 @@ from stateline_store.commit_notice import NoticeView
 _HERE = Path(__file__).parent
 _DEADLINE_S = 300.0
 
+# librdkafka's default is to fetch nothing for a second once its queue was full, and to let the reader run dry.
+NO_PAUSES = {"consumer.fetch.queue.backoff.ms": 5}
+
 
 def until(condition: Callable[[], bool], what: str, interval_s: float = 0.001) -> None:
     """Look until the condition holds."""
@@ -46,8 +49,8 @@ def process(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]
 
 @contextmanager
 def worker(servers: str, state_dir: Path, settings: Mapping[str, object]) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker that commits every 100 ms."""
-    given = {"bootstrap.servers": servers, "state.dir": state_dir, "commit.interval.ms": 100, **settings}
+    """A worker that commits every 100 ms and never waits for records that the broker has."""
+    given = {"bootstrap.servers": servers, "state.dir": state_dir, "commit.interval.ms": 100, **NO_PAUSES, **settings}
     with process(_command("worker", given), state_dir / "worker.txt") as child:
         yield child
 

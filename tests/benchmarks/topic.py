@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from ingest_app import app
 
@@ -89,7 +90,14 @@ class Group:
 
 
 def forget_group(servers: str) -> None:
-    """Delete the group, whose workers have ended, so that the next one starts anew."""
+    """Delete the group, so that the next worker starts anew. Waits until the broker has seen the last one leave."""
     client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    for future in client.delete_consumer_groups([app.application_id]).values():
-        future.result()
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            client.delete_consumer_groups([app.application_id])[app.application_id].result()
+            return
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NON_EMPTY_GROUP or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)

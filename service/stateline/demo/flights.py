@@ -15,10 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stateline import serdes, stores
-from stateline.app import App
-from stateline.stores import StoreView
-from stateline.worker.records import InputRecord, Output
+from stateline import App, InputRecord, Output, StoreView, serdes, stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

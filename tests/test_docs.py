@@ -1,0 +1,454 @@
+"""What the documents claim is true: examples are run, tables are compared with the code that they speak of."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import orjson
+import pytest
+from rocksdict import AccessType, Options, Rdict
+from typer.main import get_command
+
+from running_worker import Stores, create, eventually, produce, read_all, running
+from stateline import serdes
+from stateline.cli import cli
+from stateline.config import Config, load_config
+from stateline.log import EmbeddedLog, Record, open_log
+from stateline.log.embedded_file import APPLICATION_ID, OFFSET_BITS, SCHEMA_VERSION, decode_headers, encode_headers
+from stateline.server.arguments import COMMON, PARAMETERS
+from stateline.server.main import OPERATIONS
+from stateline.server.openapi import RESULTS
+from stateline.server.problems import PROBLEMS
+from stateline.spark.sink import Marker
+from stateline.spark.status import PipelineStatus
+from stateline.worker.changelog import staged_changes
+from stateline.worker.failures import FailureHandler
+from stateline_store import (
+    CommitNotice,
+    KeyValueStore,
+    NoticeView,
+    Position,
+    StateDirectory,
+    StoreContext,
+    StoreState,
+    TimestampedKeyValueStore,
+    TopicPartition,
+)
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TIME_MS = 1_795_259_814_382
+# Members of an answer that depend on the clock, or on whether a commit has just been made.
+VOLATILE = {"timestamp", "committed_at_ms", "staged_records", "staged_bytes", "pid", "socket"}
+
+
+def document(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    section = text.split(f"{heading}\n", 1)[1]
+    lines = re.search(r"(^\|.*\n)+", section, re.MULTILINE)
+    assert lines is not None, f"no table below {heading}"
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[0].splitlines()]
+    return cells[2:]
+
+
+def plain(cell: str) -> str:
+    return cell.strip("`")
+
+
+def hex_in(data: bytes, text: str) -> bool:
+    """Whether the text shows these bytes, as pairs of hexadecimal digits."""
+    return data.hex(" ") in " ".join(text.split())
+
+
+# ---- The quickstart runs.
+
+
+class Hello(NamedTuple):
+    """The README's application, running, with its three orders written."""
+
+    url: str
+    directory: Path
+
+
+def run_in(directory: Path, *arguments: str, typed: str = "") -> str:
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=directory, input=typed, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def hello(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hello]:
+    directory = tmp_path_factory.mktemp("hello")
+    (directory / "hello.py").write_text(blocks(document("README.md"), "python")[0])
+    starting, writing = blocks(document("README.md"), "console")[:2]
+    commands = [shlex.split(line[2:])[1:] for line in starting.splitlines()]
+    assert [command[0] for command in commands] == ["topics", "run"]
+    run_in(directory, "-m", "stateline", *commands[0])
+    settings = ["--set", "server.port=0", "--set", "commit.interval.ms=300"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stateline", *commands[1], *settings],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        said: list[str] = []
+        try:
+            for line in output:
+                said.append(line)
+                if found := re.search(r"Answering at (http://\S+)", line):
+                    break
+            assert found, said
+            command, position = writing.removeprefix("$ ").splitlines()
+            lines, produce = command.split(" | stateline ")
+            records = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True).stdout
+            assert run_in(directory, "-m", "stateline", *shlex.split(produce), typed=records).strip() == position
+            yield Hello(found[1], directory)
+        finally:
+            process.send_signal(signal.SIGINT)
+            said.append(output.read())
+    assert process.wait(60) == 0, "".join(said)
+
+
+def test_the_smallest_application_is_under_25_lines() -> None:
+    app = blocks(document("README.md"), "python")[0]
+    assert 'App("hello"' in app
+    assert len(app.splitlines()) < 25
+
+
+class Exchange(NamedTuple):
+    command: str
+    answer: str
+
+
+def exchanges(text: str) -> list[Exchange]:
+    """Every ``$ curl …`` of the document with the answer shown below it."""
+    shown = "".join(blocks(text, "console"))
+    return [Exchange(*found) for found in re.findall(r"^\$ (curl .*)\n((?:[^$].*\n)*)", shown, re.MULTILINE)]
+
+
+def asked(command: str, url: str) -> httpx.Response:
+    """Do what the curl command line says, against another server."""
+    words = shlex.split(command.replace("localhost:8000", url))[1:]
+    at = next(word for word in words if word.startswith("http://"))
+    data = [words[n + 1] for n, word in enumerate(words) if word in ("-d", "--data-urlencode")]
+    if "-G" in words:
+        pairs = (text.partition("=") for text in data)
+        return httpx.get(at, params={name: value for name, _, value in pairs}, timeout=30)
+    return httpx.post(at, content=data[0], timeout=30) if data else httpx.get(at, timeout=30)
+
+
+def assert_shown(shown: Any, actual: Any, where: str) -> None:
+    """What the document shows is in the actual answer; of volatile members only the name counts."""
+    if isinstance(shown, dict):
+        assert isinstance(actual, dict), where
+        for name, value in shown.items():
+            assert name in actual, f"{where}.{name}"
+            if name not in VOLATILE:
+                assert_shown(value, actual[name], f"{where}.{name}")
+    elif isinstance(shown, list):
+        assert isinstance(actual, list), where
+        assert len(shown) == len(actual), where
+        for n, (one, other) in enumerate(zip(shown, actual, strict=True)):
+            assert_shown(one, other, f"{where}[{n}]")
+    else:
+        assert shown == actual, where
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/http.md"])
+def test_the_server_answers_as_the_documents_show(hello: Hello, name: str) -> None:
+    bound: dict[str, str | int] = {
+        "position_bound": '{"orders": {"0": 2}}',
+        "wait_ms": 30_000,
+        "isolation_level": "read_committed",
+    }
+    for store in ("orders", "totals"):
+        assert httpx.get(f"{hello.url}/v1/stores/{store}/count", params=bound, timeout=40).status_code == 200
+    found = exchanges(document(name))
+    assert len(found) > 5
+    for exchange in found:
+        response = asked(exchange.command, hello.url)
+        shown = json.loads(re.sub(r", …}\s*$", "}", exchange.answer))
+        whole = "…" not in exchange.answer
+        assert_shown(shown, response.json(), exchange.command)
+        assert not whole or shown.keys() == response.json().keys(), exchange.command
+
+
+def test_the_applications_that_the_documents_show_run(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    exec("\n\n".join(blocks(document("docs/applications.md"), "python")), scope)
+    app = scope["app"]
+    settings = [f"state.dir={tmp_path}", "commit.interval.ms=50"]
+    config = load_config(app.application_id, defaults=app.config, overrides=settings, environment={})
+    with closing(open_log("embedded", tmp_path)) as log:
+        create(log, {"orders": 2, "prices": 2, "large-orders": 1})
+        with running(app, config, log):
+            written = produce(log, "orders", [(b"Ada", b'{"city": "Bath", "amount": 3000}', TIME_MS)] * 2)
+            stores = Stores(app, config, tmp_path / "scratch")
+            try:
+                (partition,) = written
+                eventually(lambda: stores.offset("totals", *partition) == 1, "the orders are committed")
+                totals = {bytes(k): serdes.int64.deserialize(v) for k, v in stores.rows("totals", 2).items()}
+                assert totals == {b"Ada": 6000}
+                eventually(
+                    lambda: stores.rows("cities", 2) == {b"Bath": serdes.int64.serialize(2)}, "cities are counted"
+                )
+            finally:
+                stores.close()
+        assert [record.key for record in read_all(log, "large-orders", 1)] == [b"Ada", b"Ada"]
+
+
+# ---- Every link and every command exists.
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_commands_that_the_documents_name_exist() -> None:
+    commands = set(getattr(get_command(cli), "commands", {}))
+    for path in DOCUMENTS:
+        named = set(re.findall(r"(?:`|\$ |^    )stateline ([a-z]+)\b", path.read_text(encoding="utf-8"), re.MULTILINE))
+        assert named <= commands, f"{path.name}: {named - commands}"
+    listed = {plain(row[0]).split()[1] for row in rows(document("docs/operations.md"), "## Commands")}
+    assert listed == commands
+
+
+# ---- docs/configuration.md
+
+
+def settings_table() -> list[str]:
+    """The table of settings as docs/configuration.md shows it."""
+    lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+    for row in load_config("x").describe():
+        default = f"`{row.value}`" if row.origin == "default" and row.value else "none"
+        about = re.sub(r"<[^>]+>(/<[^>]+>)*", lambda found: f"`{found[0]}`", row.description)
+        lines.append(f"| `{row.name}` | {default} | {row.allowed} | {about} |")
+    return lines
+
+
+def test_the_settings_are_those_of_the_code() -> None:
+    text = document("docs/configuration.md")
+    table = settings_table()
+    missing = [line for line in table if line not in text]
+    assert not missing, "put these lines into docs/configuration.md:\n" + "\n".join(table)
+    assert len(rows(text, "## Settings")) == len(table) - 2
+
+
+def test_the_prefixes_of_settings_that_are_passed_on_are_those_of_the_code() -> None:
+    prefixes = {plain(row[0]).removesuffix(".…") for row in rows(document("docs/configuration.md"), "## Passed on")}
+    fields_of_dicts = {name for name, info in Config.model_fields.items() if info.default_factory is dict}
+    assert prefixes == fields_of_dicts
+
+
+def test_the_example_of_a_settings_file_is_accepted() -> None:
+    (toml,) = blocks(document("docs/configuration.md"), "toml")
+    config = load_config("hello", file=tomllib.loads(toml))
+    assert (config.commit_interval_ms, config.consumer) == (500, {"fetch.min.bytes": "1000"})
+
+
+# ---- docs/http.md
+
+
+def test_the_requests_are_those_of_the_code() -> None:
+    text = document("docs/http.md")
+    shown = {tuple(found) for found in re.findall(r"`(GET|POST) (/[^`?]*)", text)}
+    declared = {(o.method.upper(), o.path) for o in OPERATIONS} | {("GET", path) for path in ("/", "/docs")}
+    assert shown - {("GET", "/openapi.json")} == declared
+
+
+def test_the_parameters_are_those_of_the_code() -> None:
+    text = document("docs/http.md")
+    common = {plain(row[0]) for row in rows(text, "## Parameters of every query")}
+    assert common == set(COMMON)
+    assert all(f"`{name}`" in text for name in PARAMETERS)
+
+
+def test_the_results_are_those_of_the_code() -> None:
+    shown = {plain(row[0]): set(re.findall(r"`(\w+)`", row[2])) for row in rows(document("docs/http.md"), "## Queries")}
+    for kind, members in RESULTS.items():
+        assert members.keys() <= shown[kind], kind
+
+
+def test_the_problems_are_those_of_the_code() -> None:
+    shown = {(plain(row[0]), int(row[1])) for row in rows(document("docs/http.md"), "## Failures")}
+    assert shown == {(problem.reason, problem.status) for problem in PROBLEMS.values()}
+
+
+# ---- docs/operations.md
+
+
+def test_the_metrics_are_those_of_the_server(hello: Hello) -> None:
+    text = httpx.get(f"{hello.url}/metrics", timeout=10).text
+    kinds = dict(re.findall(r"^# TYPE (\S+) (counter|gauge|histogram)$", text, re.MULTILINE))
+    served = {name for name in kinds if not name.endswith("_created")}
+    assert {plain(row[0]) for row in rows(document("docs/operations.md"), "## Metrics")} == served
+
+
+# ---- docs/formats.md
+
+
+def test_positions_are_encoded_as_shown() -> None:
+    text = document("docs/formats.md")
+    position = Position({"orders": {0: 2, 1: 300}})
+    data = position.encode()
+    lines = re.findall(
+        r"^    ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?$", text.split("## A store's database")[0], re.MULTILINE
+    )
+    content = bytes.fromhex(" ".join(lines))
+    zeros = len(data) - len(content)
+    assert data == content + bytes(zeros)
+    assert f"is {len(data)} bytes: these, and {zeros} zeros" in text
+    assert Position.decode(content) == position
+
+
+def test_serdes_write_the_bytes_shown() -> None:
+    shown = {plain(row[0]): row[2] for row in rows(document("docs/formats.md"), "## Keys and values")}
+    samples: list[tuple[serdes.Serde, Any]] = [
+        (serdes.string, "é"),
+        (serdes.int32, 7),
+        (serdes.int64, 7),
+        (serdes.float64, 1.5),
+    ]
+    for serde, value in samples:
+        assert f"is `{serde.serialize(value).hex(' ')}`" in shown[serde.name]
+    assert shown.keys() == {name for name in serdes.__all__ if name != "Serde"}
+
+
+def test_a_database_has_the_rows_shown(tmp_path: Path) -> None:
+    text = document("docs/formats.md")
+    store = TimestampedKeyValueStore("orders")
+    store.init(StoreContext("0_0", tmp_path))
+    store.put_with_timestamp(b"alice", b'{"amount": 12}', TIME_MS)
+    store.commit({TopicPartition("orders", 0): 2}, position=Position({"orders": {0: 2}}))
+    store.close()
+    families = {name: Options(raw_mode=True) for name in ("default", "offsets")}
+    path = str(tmp_path / "rocksdb" / "orders-v2")
+    db: Any = Rdict(path, Options(raw_mode=True), column_families=families, access_type=AccessType.read_only())
+    offsets: Any = db.get_column_family("offsets")
+    assert hex_in(db[b"alice"], text)
+    found = {key.decode(): value for key, value in offsets.items()}
+    shown = {plain(row[0]): row[2] for row in rows(text, "up to offset 2 of its changelog partition `orders-0`:\n")}
+    assert {"orders-0" if name == "<topic>-<partition>" else name for name in shown} == found.keys()
+    for name, cell in shown.items():
+        if example := re.search(r"`([0-9a-f ]+)`$", cell):
+            assert bytes.fromhex(example[1]) == found.get(name, found["orders-0"]), name
+    assert Position.decode(found["position"]) == Position({"orders": {0: 2}})
+
+
+def test_a_notice_has_the_slots_shown(tmp_path: Path) -> None:
+    names = [plain(row[1]) for row in rows(document("docs/formats.md"), "## Commit notice")]
+    notice = CommitNotice(tmp_path / "totals.notice")
+    notice.open(1, 2)
+    notice.publish(11, 12)
+    notice.publish_staged(13, 14)
+    notice.publish_state(StoreState.RESTORING, 15)
+    slots = struct.unpack("=8Q", (tmp_path / "totals.notice").read_bytes())
+    with closing(NoticeView(tmp_path / "totals.notice")) as view:
+        assert slots[0].to_bytes(8, "big") == b"STLNOTE1"
+        assert [getattr(view, name) for name in names[1:]] == list(slots[1:])
+    notice.close()
+    states = rows(document("docs/formats.md"), "## Commit notice")[6][2]
+    assert states == ", ".join(f"{state.value} {state.name.lower()}" for state in StoreState)
+
+
+@pytest.mark.parametrize("kind", [KeyValueStore, TimestampedKeyValueStore])
+def test_changelog_records_are_as_described(tmp_path: Path, kind: type[KeyValueStore]) -> None:
+    store = kind("totals", persistent=False)
+    store.init(StoreContext("0_0", tmp_path))
+    store.put(b"alice", b"1")
+    store.put(b"bob", None)
+    store.advance(Position({"orders": {0: 2}}))
+    first, last = staged_changes(store, TIME_MS)
+    assert (first.key, first.value, first.headers) == (b"alice", b"1", ())
+    assert first.timestamp_ms == (0 if store.timestamped else TIME_MS)
+    assert (last.key, last.value, last.timestamp_ms) == (b"bob", None, TIME_MS)
+    assert last.headers == (("v", b"\0"), ("c", Position({"orders": {0: 2}}).encode()))
+    assert "`v` = `00`, `c` = the store's Position" in document("docs/formats.md")
+
+
+def test_the_marker_is_encoded_as_shown() -> None:
+    shown = blocks(document("docs/formats.md"), "json")[0].strip().encode()
+    assert Marker.decode(shown).encode() == shown
+
+
+def test_dead_letters_have_the_headers_shown() -> None:
+    handler = FailureHandler("dead-letter", "fail", "dead")
+    handler.cannot_read(Record("orders", 0, 2, TIME_MS, b"alice", b"?"), ValueError("no"))
+    (letter,) = handler.take_dead_letters()
+    shown = set(re.findall(r"`(__streams\.errors\.\w+)`", document("docs/formats.md")))
+    assert shown == {name for name, _ in letter.headers}
+
+
+def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
+    text = document("docs/formats.md")
+    log = EmbeddedLog(tmp_path / "log.db")
+    with closing(sqlite3.connect(log.path)) as sql:
+        names = [name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        actual = {
+            name: [row[1] for row in sql.execute(f"PRAGMA table_info({name})")]
+            for name in names
+            if not name.startswith("sqlite_")
+        }
+        (page_size,) = sql.execute("PRAGMA page_size").fetchone()
+    shown = {plain(row[0]): re.findall(r"`(\w+)`", row[1]) for row in rows(text, "## The embedded log")}
+    assert shown == actual
+    said = f"page size {page_size}, `application_id` {APPLICATION_ID:#x} (`StLg`) and `user_version` {SCHEMA_VERSION}"
+    assert said.lower() in text.lower()
+    assert f"has id {(5 << OFFSET_BITS) + 300}." in text
+    headers = (("v", b"\0"), ("t", None))
+    encoded = encode_headers(headers)
+    assert encoded is not None
+    assert hex_in(encoded, text)
+    assert decode_headers(encoded) == headers
+
+
+def test_the_files_for_servers_are_as_shown(hello: Hello) -> None:
+    _, topology, instance, status = (json.loads(block) for block in blocks(document("docs/formats.md"), "json"))
+    application = hello.directory / ".stateline" / "hello"
+    assert_shown(topology, orjson.loads((application / "topology.json").read_bytes()), "topology.json")
+    assert_shown(instance, orjson.loads((application / "instances" / "worker-0.json").read_bytes()), "instance")
+    assert list(status) == [field.name for field in fields(PipelineStatus)]
+
+
+def test_every_file_in_a_state_directory_is_named(hello: Hello) -> None:
+    state = hello.directory / ".stateline"
+    patterns = []
+    for row in rows(document("docs/formats.md"), "## Files"):
+        for name in re.findall(r"`([^`]+)`", row[0]):
+            pattern = re.sub(r"<[a-z.]+>", "[^/]+", re.sub(r"([.])(?![^<]*>)", r"\\.", name))
+            patterns.append(re.compile(pattern + (".+" if name.endswith("/") else "")))
+    files = [str(path.relative_to(state)) for path in state.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    unnamed = [file for file in files if not any(pattern.fullmatch(file) for pattern in patterns)]
+    assert not unnamed
+    directory = StateDirectory(state, "hello")
+    assert directory.tasks() == ["0_0"]
