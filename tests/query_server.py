@@ -99,7 +99,13 @@ class OwningWorker:
 
     def commit(self) -> None:
         """Commit every store, then announce it."""
-        self.run(self._commit)
+        self.run(self.commit_here)
+
+    def commit_here(self) -> None:
+        """What `commit` does; on the owning thread."""
+        for store in self.stores.values():
+            store.commit({})
+        self.socket.announce_commit()
 
     def set_state(self, state: StoreState) -> None:
         """Publish this state of every partition."""
@@ -126,11 +132,6 @@ class OwningWorker:
                 store.advance(position)
                 store.publish_staged()
         return int(number)
-
-    def _commit(self) -> None:
-        for store in self.stores.values():
-            store.commit({})
-        self.socket.announce_commit()
 
     def _set_state(self, state: StoreState) -> None:
         for (_, partition), store in self.stores.items():

@@ -99,22 +99,26 @@ class Stores:
         self._readers: dict[tuple[str, int], SecondaryReader] = {}
 
     def reader(self, store: str, partition: int) -> SecondaryReader | None:
-        """The reader of one partition, refreshed; None while no worker has opened it yet."""
-        known = self._readers.get((store, partition))
-        if known is None:
-            task = self._topology.subtopology_of(store).task_id(partition)
-            timestamped = self._topology.stores[store].timestamped
-            try:
-                known = SecondaryReader(
-                    self._directory.store(task, store, timestamped=timestamped),
-                    self._directory.notice(task, store, timestamped=timestamped),
-                    self._scratch / f"{store}-{partition}",
-                )
-            except NotPresentError:
-                return None
-            self._readers[store, partition] = known
-        known.refresh()
+        """The reader of one partition, refreshed; None while there is no store: not opened yet, or wiped."""
+        try:
+            known = self._readers.get((store, partition))
+            if known is None:
+                known = self._readers[store, partition] = self._open(store, partition)
+            known.refresh()
+        except NotPresentError:
+            if (dropped := self._readers.pop((store, partition), None)) is not None:
+                dropped.close()
+            return None
         return known
+
+    def _open(self, store: str, partition: int) -> SecondaryReader:
+        task = self._topology.subtopology_of(store).task_id(partition)
+        timestamped = self._topology.stores[store].timestamped
+        return SecondaryReader(
+            self._directory.store(task, store, timestamped=timestamped),
+            self._directory.notice(task, store, timestamped=timestamped),
+            self._scratch / f"{store}-{partition}",
+        )
 
     def rows(self, store: str, partitions: int) -> dict[bytes, bytes]:
         """Every committed row of a store, timestamps cut off."""

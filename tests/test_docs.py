@@ -387,7 +387,7 @@ def test_changelog_records_are_as_described(tmp_path: Path, kind: type[KeyValueS
     store.put(b"alice", b"1")
     store.put(b"bob", None)
     store.advance(Position({"orders": {0: 2}}))
-    first, last = staged_changes(store, TIME_MS)
+    first, last = staged_changes(store, "totals", TIME_MS)
     assert (first.key, first.value, first.headers) == (b"alice", b"1", ())
     assert first.timestamp_ms == (0 if store.timestamped else TIME_MS)
     assert (last.key, last.value, last.timestamp_ms) == (b"bob", None, TIME_MS)

@@ -5,6 +5,7 @@ Declaring does nothing yet: `stateline run module:app` reads the declarations an
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -112,6 +113,7 @@ class App:
             _refuse_second("processor", processor_name, self._processors)
             for definition in stores:
                 self._refuse_undeclared(definition, processor_name)
+            _refuse_other_arguments(function, processor_name, [*(d.name for d in stores), *(t.name for t in forwards)])
             self._processors[processor_name] = Processor(
                 processor_name, function, source, tuple(stores), tuple(forwards)
             )
@@ -213,3 +215,18 @@ class App:
 def _refuse_second(what: str, name: str, taken: Mapping[str, object]) -> None:
     if name in taken:
         raise TopologyError(f"There is a {what} named {name!r} already: give one of them another name.")
+
+
+def _refuse_other_arguments(function: Callable[..., Any], processor: str, rest: Sequence[str]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # written in C: it can only be tried
+    try:
+        signature.bind(None, *rest)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        raise TopologyError(
+            f"Processor {processor!r} is called with ({', '.join(['record', *rest])}), but takes ({takes}): it needs "
+            "an argument for the record, for each of `stores` and for each of `forwards`."
+        ) from error

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
+from stateline.cli_logging import set_up_logging
 from stateline_store.errors import CallerError, RecordError, StatelineError
 
 if TYPE_CHECKING:
     from stateline.app import App
     from stateline.config import Config
 
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+logger = logging.getLogger(__name__)
+
 TRACEBACK_VARIABLE = "STATELINE_TRACEBACK"
 _FLAGS = "Everywhere: -v says more, -q says less, --traceback shows where an error arose."
 
@@ -34,6 +39,17 @@ cli = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # plain text, and rich need not be loaded
 )
+
+
+class _PlainHelp(TyperCommand):
+    """Typer puts Python's type behind every argument; the argument's own help says more."""
+
+    def get_help(self, ctx: Any) -> str:  # a Context of the click inside Typer, which does not export it
+        return _TYPE.sub(lambda shown: " " * len(shown[0]), super().get_help(ctx))
+
+
+_TYPE = re.compile(r" <(str|list\[str\])>")
+_command = partial(cli.command, cls=_PlainHelp, epilog=_FLAGS)
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App: flights:app is `app` in flights.py.")]
 Settings = Annotated[
@@ -60,7 +76,7 @@ def _root(
         typer.echo(context.get_help())
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def run(target: Target, settings: Settings = None, config_file: ConfigFile = None) -> None:
     """Run a whole application on this machine.
 
@@ -76,7 +92,7 @@ def run(target: Target, settings: Settings = None, config_file: ConfigFile = Non
     Supervisor(application_children(app, config, target, _passed_on(config_file, settings))).run()
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def worker(
     target: Target,
     settings: Settings = None,
@@ -98,7 +114,7 @@ def worker(
     run_worker(app, config, instance=instance)
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def serve(target: Target, settings: Settings = None, config_file: ConfigFile = None) -> None:
     """Answer queries over HTTP.
 
@@ -112,10 +128,12 @@ def serve(target: Target, settings: Settings = None, config_file: ConfigFile = N
     run_server(app, config)
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def pipeline(
     target: Target,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]…", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Some of its pipelines.", show_default=False)
+    ] = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
 ) -> None:
@@ -136,7 +154,7 @@ def pipeline(
         Supervisor(pipeline_children(chosen, target, _passed_on(config_file, settings))).run()
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def topics(
     target: Target,
     settings: Settings = None,
@@ -158,27 +176,30 @@ def topics(
     typer.echo(cli_topics.topics(app, config, partitions if create else None, as_json=as_json))
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def produce(
     target: Target,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="One that the application reads.")],
     settings: Settings = None,
     config_file: ConfigFile = None,
 ) -> None:
     """Write records to a topic.
 
-    One per line of standard input: the key, a tab, the value. A line without a tab deletes its key. Prints the
-    Position written, which a query can wait for.
+    One per line of standard input: the key, a tab, the value. A key, a tab and nothing deletes the key. Prints
+    the Position written, which a query can wait for.
 
     Example: stateline produce hello:app people < people.tsv
     """
     from stateline import cli_produce
 
     app, config = _loaded(target, config_file, settings)
-    typer.echo(cli_produce.produce(app, config, topic, sys.stdin))
+    written = cli_produce.produce(app, config, topic, sys.stdin)
+    if written == "{}":
+        typer.echo("The input was empty: nothing was written.", err=True)
+    typer.echo(written)
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def stores(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """List the application's stores.
 
@@ -189,10 +210,12 @@ def stores(target: Target, settings: Settings = None, config_file: ConfigFile = 
     from stateline import cli_stores
 
     app, config = _loaded(target, config_file, settings)
+    if said := cli_stores.nothing_there(config):
+        typer.echo(said, err=True)
     typer.echo(cli_stores.stores(app, config, as_json=as_json))
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def config(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """List every setting and where it was set.
 
@@ -202,11 +225,11 @@ def config(target: Target, settings: Settings = None, config_file: ConfigFile = 
     """
     from stateline.cli_table import as_text
 
-    _, loaded = _loaded(target, config_file, settings)
+    _, loaded = _read(target, config_file, settings)
     typer.echo(as_text([row._asdict() for row in loaded.describe()], as_json=as_json, hide=("description",)))
 
 
-@cli.command(epilog=_FLAGS)
+@_command()
 def demo(
     once: Annotated[bool, typer.Option("--once", help="Replay, ask, print the answers, and stop.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0 takes a free one.")] = 8000,
@@ -226,6 +249,18 @@ def demo(
 
 
 def _loaded(target: str, config_file: Path | None, settings: Sequence[str] | None) -> tuple[App, Config]:
+    """The App and its settings, ready to be used: nothing is begun with a state directory that cannot be one."""
+    from stateline.config_directory import check_state_directory
+
+    app, config = _read(target, config_file, settings)
+    for row in config.describe():
+        if row.origin != "default":
+            logger.debug("%s = %s (from %s)", row.name, row.value, row.origin)
+    check_state_directory(config)
+    return app, config
+
+
+def _read(target: str, config_file: Path | None, settings: Sequence[str] | None) -> tuple[App, Config]:
     from stateline.config import read_config
     from stateline.loading import load_app
 
@@ -259,6 +294,10 @@ def split_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     return Flags(verbosity, "--traceback" in before), [*rest, *after]
 
 
+# Why a folder or file could not be had that a restart does not mend.
+_WRONG_PATH = (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
+
+
 def explained(error: BaseException) -> tuple[str, int]:
     """What to tell the caller about an error, in one line, and the exit code."""
     if isinstance(error, TyperException):
@@ -269,22 +308,18 @@ def explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, CallerError) and not isinstance(error, RecordError):
         return str(error), 2
     if isinstance(error, StatelineError):
-        return str(error), 1
+        return str(error), 2 if isinstance(error.__cause__, _WRONG_PATH) else 1
+    if isinstance(error, PermissionError) and error.filename is not None:
+        path = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
+        return f"{path}: {error.strerror}. Run as its owner, give this user the right, or set another state.dir.", 2
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text or 'no message'}. Run again with --traceback to see where.", 1
-
-
-def _set_up_logging(verbosity: int) -> None:
-    level = logging.DEBUG if verbosity > 0 else logging.WARNING if verbosity < 0 else logging.INFO
-    logging.basicConfig(format=LOG_FORMAT, level=level, stream=sys.stderr)
-    for chatty in ("py4j", "httpx", "httpcore", "asyncio"):
-        logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, `sys.argv` unless given; the exit code. Every error ends here, as one line."""
     flags, rest = split_flags(sys.argv[1:] if arguments is None else arguments)
-    _set_up_logging(flags.verbosity)
+    set_up_logging(flags.verbosity)
     if flags.traceback:
         os.environ[TRACEBACK_VARIABLE] = "1"  # for the processes that this one starts, too
     try:

@@ -19,10 +19,13 @@ from stateline_store import DoesNotExistError, InvalidArgumentError, Position
 def produce(app: App, config: Config, topic_name: str, lines: Iterable[str]) -> str:
     """Write ``key<TAB>value`` lines in one go; their Position as JSON, ready to be a query's `position_bound`.
 
-    Raises `InvalidArgumentError` naming the line that its topic's serdes cannot read; nothing is written then.
+    Raises `InvalidArgumentError` naming the line that is not of that form or that its topic's serdes cannot read;
+    nothing is written then. The Position is empty when there are no lines.
     """
     topic = declared_topic(app, topic_name)
     records = list(parsed(topic, lines))
+    if not records:
+        return "{}"
     now_ms = time.time_ns() // 1_000_000
     with closing(configured_log(config)) as log, closing(log.producer()) as producer:
         for key, value in records:
@@ -42,12 +45,16 @@ def declared_topic(app: App, name: str) -> Topic:
 
 
 def parsed(topic: Topic, lines: Iterable[str]) -> Iterator[tuple[bytes, bytes | None]]:
-    """(key, value) of each line; a line without a tab deletes its key. Empty lines are left out."""
+    """(key, value) of each line; a value of nothing deletes the key. Empty lines are left out."""
     for number, line in enumerate(lines, start=1):
         key, tab, value = line.rstrip("\r\n").partition("\t")
         if not key and not tab:
             continue
-        yield _read(topic.key, key, number), _read(topic.value, value, number) if tab else None
+        if not tab:
+            raise InvalidArgumentError(
+                f"Line {number}: no tab between key and value in {shown(key)}; to delete a key write key, tab, nothing."
+            )
+        yield _read(topic.key, key, number), _read(topic.value, value, number) if value else None
 
 
 def _read(serde: Serde, text: str, number: int) -> bytes:

@@ -31,6 +31,14 @@ def stores(app: App, config: Config, *, as_json: bool) -> str:
     return as_text(store_rows(topology, held, as_json=as_json), as_json=as_json)
 
 
+def nothing_there(config: Config) -> str | None:
+    """What to tell the caller when there is no state directory of this application; None when there is."""
+    application = config.state_dir / config.application_id
+    if application.is_dir():
+        return None
+    return f"There is no state directory {application}: no worker has run with this state.dir here."
+
+
 def store_rows(topology: Topology, held: Mapping[str, Sequence[Held]], *, as_json: bool) -> list[Row]:
     """One row per store, with its partitions on disk summed up for people, listed for programs."""
     return [

@@ -8,7 +8,7 @@ from contextlib import closing
 from stateline.app import App
 from stateline.cli_table import Row, as_text
 from stateline.config import Config
-from stateline.configured_log import configured_log
+from stateline.configured_log import configured_log, log_exists
 from stateline.log.interface import Admin, NewTopic, TopicInfo
 from stateline.topology import Topology
 from stateline_store import TopicPartition
@@ -17,6 +17,8 @@ from stateline_store import TopicPartition
 def topics(app: App, config: Config, create_partitions: int | None, *, as_json: bool) -> str:
     """The listing as text, after creating missing source topics if `create_partitions` says how large."""
     roles = topic_roles(app.topology(), config.dead_letter_topic)
+    if create_partitions is None and not log_exists(config):
+        return as_text(topic_rows(roles, {}, {}), as_json=as_json)  # a listing makes no file
     with closing(configured_log(config)) as log, closing(log.admin()) as admin:
         existing = admin.topics()
         if create_partitions is not None:

@@ -59,10 +59,20 @@ def _joined(value: object) -> object:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
+def _not_empty(value: object) -> object:
+    if value == "":
+        raise ValueError("empty")  # a Path would take it for the working directory
+    return value
+
+
+_MAX_INT = 2**31 - 1  # what Kafka and librdkafka accept: about 24 days of milliseconds
+_MAX_LONG = 2**63 - 1
 _Whole = Annotated[int, BeforeValidator(_not_a_boolean)]
-Milliseconds = Annotated[_Whole, Field(ge=1), Allowed("a whole number of milliseconds from 1")]
-Wait = Annotated[_Whole, Field(ge=0), Allowed("a whole number of milliseconds from 0")]
-Count = Annotated[_Whole, Field(ge=1), Allowed("a whole number from 1")]
+Milliseconds = Annotated[
+    _Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number of milliseconds from 1 to {_MAX_INT}")
+]
+Wait = Annotated[_Whole, Field(ge=0, le=_MAX_INT), Allowed(f"a whole number of milliseconds from 0 to {_MAX_INT}")]
+Count = Annotated[_Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number from 1 to {_MAX_INT}")]
 Text = Annotated[str, Field(min_length=1), Allowed("a text that is not empty")]
 OptionalText = Annotated[str | None, Field(min_length=1), Allowed("a text that is not empty")]
 Switch = Annotated[bool, BeforeValidator(_lower), Allowed("true or false")]
@@ -79,10 +89,13 @@ Servers = Annotated[
     str,
     BeforeValidator(_joined),
     Field(pattern=r"^(embedded(:.+)?|[^\s,:]+:\d+(\s*,\s*[^\s,:]+:\d+)*)$"),
-    Allowed("embedded, embedded:PATH, or host:port[,host:port…]"),
+    Allowed("embedded, embedded:PATH, or host:port[,host:port…] with ports from 1 to 65535"),
 ]
-BytesOrUnlimited = Annotated[_Whole, Allowed("-1 (no limit) or a number of bytes from 1")]
-Replication = Annotated[_Whole, Allowed("-1 (the broker's default) or a number from 1")]
+BytesOrUnlimited = Annotated[
+    _Whole, Field(le=_MAX_LONG), Allowed(f"-1 (no limit) or a number of bytes from 1 to {_MAX_LONG}")
+]
+Replication = Annotated[_Whole, Field(le=32767), Allowed("-1 (the broker's default) or a number from 1 to 32767")]
+Directory = Annotated[Path, BeforeValidator(_not_empty), Allowed("a directory")]
 Port = Annotated[_Whole, Field(ge=0, le=65535), Allowed("a port from 0 (any free one) to 65535")]
 PassedOn = Annotated[dict[str, str], Allowed("text, numbers, true or false")]
 
@@ -112,7 +125,7 @@ class Config(BaseModel):
         default_factory=lambda data: 100 if data.get("processing_guarantee") == "exactly_once_v2" else 30_000
     )
     """How often stores and offsets are committed: 30000 unless set, 100 under exactly_once_v2."""
-    state_dir: Annotated[Path, Allowed("a directory")] = Path(".stateline")
+    state_dir: Directory = Path(".stateline")
     """Stores live in <state.dir>/<application.id>. Never a directory that the system cleans, such as /tmp."""
     default_state_isolation_level: Isolation = Field(
         default_factory=lambda data: (
@@ -180,6 +193,10 @@ class Config(BaseModel):
         """Every setting in the order of declaration, and each one that is passed on. Secrets are hidden."""
         return list(self._rows())
 
+    def origin(self, name: str) -> str:
+        """Where the setting of this dotted name was set, as error messages say it."""
+        return self._origins.get(name, "default")
+
     def _rows(self) -> Iterator[SettingDescription]:
         for field, info in type(self).model_fields.items():
             value, about = getattr(self, field), info.description or ""
@@ -192,7 +209,15 @@ class Config(BaseModel):
 
     def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
         text = "[hidden]" if _SECRET.search(name) else _as_text(value)
-        return SettingDescription(name, text, self._origins.get(name, "default"), about, allowed)
+        return SettingDescription(name, text, self.origin(name), about, allowed)
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _ports_exist(cls, value: str) -> str:
+        servers = [] if value.partition(":")[0] == EMBEDDED else value.split(",")
+        if not all(1 <= int(server.rpartition(":")[2]) <= 65535 for server in servers):
+            raise ValueError("no such port")
+        return value
 
     @field_validator("statestore_uncommitted_max_bytes", "replication_factor")
     @classmethod

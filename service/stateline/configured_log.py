@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from stateline.config import Config
+from pathlib import Path
+
+from stateline.config import EMBEDDED, Config
 from stateline.log import Log, open_log
+
+
+def log_exists(config: Config) -> bool:
+    """False for an embedded log whose file is not there yet: opening it would make it."""
+    kind, colon, path = config.bootstrap_servers.partition(":")
+    return kind != EMBEDDED or (Path(path) if colon else config.state_dir / "log.db").exists()
 
 
 def configured_log(config: Config) -> Log:

@@ -31,6 +31,8 @@ def load_app(target: str) -> App:
     found: object = module
     for part in (attribute or "app").split("."):
         if not hasattr(found, part):
+            if module.__file__ is None:  # Python takes any folder of that name for a package
+                raise _a_folder(module_name, module)
             apps = [name for name, value in vars(module).items() if isinstance(value, App)]
             hint = f"try {module_name}:{apps[0]}" if apps else "it defines no App"
             raise ConfigurationError(f"{module_name} ({module.__file__}) has no {part!r}: {hint}.")
@@ -38,6 +40,12 @@ def load_app(target: str) -> App:
     if not isinstance(found, App):
         raise ConfigurationError(f"{target} is a {type(found).__name__}, not a stateline App.")
     return found
+
+
+def _a_folder(name: str, module: ModuleType) -> ConfigurationError:
+    folder = next(iter(module.__path__), "unknown")
+    last = name.rpartition(".")[2]
+    return ConfigurationError(f"{name} is a folder here ({folder}), no module: run in the folder that has {last}.py.")
 
 
 def _imported(name: str) -> ModuleType:

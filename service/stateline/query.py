@@ -25,6 +25,8 @@ from stateline_store import (
     IsolationLevel,
     KeyValueStore,
     NotActiveError,
+    NotPresentError,
+    NotReadyError,
     NotUpToBoundError,
     Position,
     PositionBound,
@@ -261,6 +263,14 @@ def failures_of(outcomes: Mapping[int, Outcome]) -> dict[int, Failure]:
 def any_behind(outcomes: Iterable[Outcome]) -> bool:
     """Whether a wait could help: some partition is behind the bound."""
     return any(isinstance(o, Failure) and isinstance(o.error, NotUpToBoundError) for o in outcomes)
+
+
+def any_may_come(outcomes: Iterable[Outcome]) -> bool:
+    """Whether a wait could help in the server: some partition is behind the bound, or its copy is not there, not
+    active or not readable for the moment.
+    """
+    passing = (NotUpToBoundError, NotPresentError, NotActiveError, NotReadyError)
+    return any(isinstance(o, Failure) and isinstance(o.error, passing) for o in outcomes)
 
 
 def _behind(store: str, partition: int) -> NotUpToBoundError:

@@ -47,6 +47,7 @@ from stateline_store import (
     IsolationLevel,
     NotActiveError,
     NotPresentError,
+    NotReadyError,
     NotUpToBoundError,
     Position,
     PositionBound,
@@ -60,7 +61,8 @@ COMMIT_EVENT = {"event": "commit"}
 
 # Errors that keep their meaning on the other side; every other one arrives as a plain StatelineError.
 _ERRORS: dict[str, type[StatelineError]] = {
-    error.__name__: error for error in (InvalidArgumentError, NotActiveError, NotPresentError, NotUpToBoundError)
+    error.__name__: error
+    for error in (InvalidArgumentError, NotActiveError, NotPresentError, NotReadyError, NotUpToBoundError)
 }
 
 

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from stateline.serde import Serde
+from stateline.serde import Serde, shown
 from stateline.topology import StoreDefinition, checked_name
-from stateline_store import KeyValueStore, TimestampedKeyValueStore, TopologyError, ValueAndTimestamp
+from stateline_store import (
+    InvalidArgumentError,
+    KeyValueStore,
+    TimestampedKeyValueStore,
+    TopologyError,
+    ValueAndTimestamp,
+)
 
 
 def key_value(name: str, *, key: Serde, value: Serde, persistent: bool = True, logged: bool = True) -> StoreDefinition:
@@ -21,6 +27,20 @@ def timestamped_key_value(
 ) -> StoreDefinition:
     """A key-value store that keeps with each value the timestamp of the record that wrote it (KIP-258)."""
     return StoreDefinition(checked_name("store", name), "timestamped_key_value", key, value, persistent, logged)
+
+
+HEADROOM_BYTES = 16_384  # what headers (the Position) and framing may take of a record
+MAX_RECORD_BYTES = 1_000_000 - HEADROOM_BYTES  # librdkafka's default `message.max.bytes`
+
+
+def refuse_too_large(key: bytes | None, value: bytes | None, max_record_bytes: int) -> None:
+    """Raise `InvalidArgumentError` for a record that the log would refuse, while it can still be told whose it is."""
+    size = len(key or b"") + len(value or b"")
+    if size > max_record_bytes:
+        raise InvalidArgumentError(
+            f"Key {shown(key)} and its value have {size} bytes, but a record of the log takes {max_record_bytes}: make "
+            "it smaller, or raise producer.message.max.bytes and the topic's max.message.bytes."
+        )
 
 
 class Timestamped(NamedTuple):
@@ -37,7 +57,11 @@ class StoreView:
     raises `InvalidArgumentError`. The store of a table is read-only: its topic alone writes it.
     """
 
-    def __init__(self, definition: StoreDefinition, store: KeyValueStore) -> None:
+    def __init__(
+        self, definition: StoreDefinition, store: KeyValueStore, *, max_record_bytes: int = MAX_RECORD_BYTES
+    ) -> None:
+        """`max_record_bytes` is the most that key and value may have together in a store with a changelog."""
+        self._max_record_bytes = max_record_bytes
         self._definition = definition
         self._store = store
         self._key, self._value = definition.key, definition.value
@@ -76,6 +100,8 @@ class StoreView:
         self._refuse_write_to_table()
         data = None if value is None else self._value.serialize(value)
         raw_key = self._key.serialize(key)
+        if self._definition.logged:
+            refuse_too_large(raw_key, data, self._max_record_bytes)
         if self._undo is not None:
             self._undo.append((raw_key, self._read(raw_key)))
         stamp = self._record_timestamp_ms if timestamp_ms is None else timestamp_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from stateline.log.interface import Admin, NewTopic
 from stateline.topology import InternalTopic, Topology
@@ -15,16 +15,16 @@ logger = logging.getLogger(__name__)
 def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[str] = ()) -> dict[str, int]:
     """Create what is missing of Stateline's own topics; the partition count of every topic of the application.
 
-    Raises `TopologyError` naming source topics that do not exist, and internal topics whose partition count no
-    longer fits. Calling it from several processes at once is fine.
+    `also_required` is the dead-letter topic, if there is one. Raises `TopologyError` naming the user's topics that do
+    not exist, each kind by what it is for, and internal topics whose partition count no longer fits. Calling it from
+    several processes at once is fine.
     """
     existing = {name: info.partitions for name, info in admin.topics().items()}
-    required = [*topology.required_topics(), *also_required]
-    missing = [name for name in required if name not in existing]
+    missing = _missing(topology, also_required, existing)
     if missing:
         raise TopologyError(
-            f"Missing source topic{'s' if len(missing) > 1 else ''}: {', '.join(sorted(missing))}. Create them "
-            "first (`stateline topics … --create`): Stateline creates only its own topics."
+            f"Missing {missing}. Create what is missing first (`stateline topics … --create`): Stateline creates only "
+            "its own topics."
         )
     wanted = wanted_partitions(topology.created_topics(), existing)
     new = [
@@ -37,6 +37,24 @@ def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[s
         logger.info("Created topics %s", ", ".join(f"{t.name} ({t.partitions})" for t in new))
     _check_counts(topology, wanted, existing)
     return {**wanted, **existing}
+
+
+def _missing(topology: Topology, dead_letters: Iterable[str], existing: Container[str]) -> str:
+    """``source topics: a, b; dead-letter topic: c (…)``, empty when all are there."""
+    required = topology.required_topics()
+    read = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
+    read |= {topic.name for pipeline in topology.pipelines.values() for topic in (*pipeline.reads, *pipeline.static)}
+    kinds = {
+        "source topic": {name for name in required if name in read},
+        "output topic": {name for name in required if name not in read},
+        "dead-letter topic": set(dead_letters).difference(required),
+    }
+    parts = []
+    for kind, names in kinds.items():
+        if absent := sorted(name for name in names if name not in existing):
+            setting = " (errors.dead.letter.queue.topic.name)" if kind == "dead-letter topic" else ""
+            parts.append(f"{kind}{'s' if len(absent) > 1 else ''}: {', '.join(absent)}{setting}")
+    return "; ".join(parts)
 
 
 def wanted_partitions(topics: Iterable[InternalTopic], existing: Mapping[str, int]) -> dict[str, int]:

@@ -34,7 +34,7 @@ _REPARTITION_SETTINGS = {
 def checked_name(what: str, name: str) -> str:
     """The name itself. Raises `InvalidArgumentError` unless Kafka takes it as (part of) a topic name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
-        raise InvalidArgumentError(f"{name!r} cannot be the name of a {what}: use 1 to 200 of a-z A-Z 0-9 . _ - only.")
+        raise InvalidArgumentError(f"{name!r} cannot be used as {what} name: use 1 to 200 of a-z A-Z 0-9 . _ - only.")
     return name
 
 

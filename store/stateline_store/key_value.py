@@ -215,8 +215,18 @@ class KeyValueStore(StateStore):
     def approximate_num_uncommitted_bytes(self) -> int:
         return self._buffer.bytes_staged
 
-    def commit(self, changelog_offsets: Mapping[TopicPartition, int], *, position: Position | None = None) -> None:
+    def commit(
+        self,
+        changelog_offsets: Mapping[TopicPartition, int],
+        *,
+        position: Position | None = None,
+        announce: bool = True,
+    ) -> None:
         """As `StateStore.commit`. `position`, when given, advances the pending one first.
+
+        Readers in other processes see it when it is announced: at once, or by `announce_commit`, so that an owner of
+        several stores lets them see one commit of all. (A reader that opens in between may be ahead; an owner that
+        dies in between is made good for by the next `init`.)
 
         Without anything new (no record, no offset, no position) it does nothing, and no commit number is
         spent.
@@ -240,8 +250,27 @@ class KeyValueStore(StateStore):
             # Also after a failure: what was staged may or may not be on disk then.
             self._drop_staged()
         self._committed = replace(commit, offsets={**old.offsets, **moved})
+        if announce:
+            self.announce_commit()
+
+    def announce_commit(self) -> None:
+        """Let readers in other processes see the newest commit, after one that was made without announcing it."""
         if self._notice is not None:
-            self._notice.publish(commit.number, commit.committed_at_ms)
+            self._notice.publish(self._committed.number, self._committed.committed_at_ms)
+
+    def forget(self, topic: str) -> None:
+        """Take a topic out of the committed Position, at once: it was deleted, and an offset of a topic that was made
+        anew under its name means something else. Nothing may be staged."""
+        engine, old = self._open(), self._committed
+        if self._buffer.rows or self._pending:
+            raise InvalidArgumentError(f"Store {self._name!r} has staged records: commit or roll back first.")
+        if topic not in old.position.offsets:
+            return
+        position = Position({t: partitions for t, partitions in old.position.offsets.items() if t != topic})
+        commit = replace(old, number=old.number + 1, position=position)
+        engine.write({}, replace(commit, offsets={}))
+        self._committed = commit
+        self.announce_commit()
 
     def rollback(self) -> None:
         """Drop everything staged since the last commit, the pending Position with it. Open iterators go

@@ -20,6 +20,7 @@ ignored when reading. Topics and partitions are written in ascending order (Kafk
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -156,7 +157,7 @@ def _partitions_from_json(topic: str, part: object) -> dict[int, int]:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = json.dumps(value, ensure_ascii=False, default=repr)  # as the asker wrote it: it came as JSON
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -40,6 +40,8 @@ def translated(error: Exception, directory: Path) -> Exception:
         return error
     if isinstance(error, DbClosedError):
         return StoreClosedError(f"{directory} is closed: call init first.")
+    if isinstance(error, OSError):  # rocksdict's own file of options, beside RocksDB's
+        return _by_text(str(error), directory)
     if type(error) is not Exception:
         return error  # a programming error (TypeError, …): nothing that RocksDB reported
     return _by_text(str(error), directory)

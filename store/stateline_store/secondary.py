@@ -92,15 +92,14 @@ class _Secondary:
             self.close()
             raise translated(error, directory) from error
 
-    @property
-    def can_catch_up(self) -> bool:
+    def can_catch_up(self, now: _Files) -> bool:
         """Whether a catch-up can be trusted (rule 2), and none has failed twice."""
-        return not self.failed and self._files.lead_to(_Files.of(self.directory))
+        return not self.failed and self._files.lead_to(now)
 
-    def catch_up(self, *, last_chance: bool) -> None:
-        """Follow the owner. After an error it may be tried once more, and with `failed` set no more."""
+    def catch_up(self, before: _Files, *, last_chance: bool) -> None:
+        """Follow the owner, whose files were `before` a moment ago. After an error it may be tried once more, and with
+        `failed` set no more."""
         self.failed = last_chance
-        before = _Files.of(self.directory)
         try:
             self.db.try_catch_up_with_primary()
             if not self._files.lead_to(_Files.of(self.directory)):
@@ -158,6 +157,14 @@ class SecondaryReader:
         """The commit that is read, as of the last refresh."""
         return self._open().commit.number
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether `refresh` has anything to do: a commit or an opening was announced since the last one."""
+        if self._closed:
+            raise StoreClosedError(f"This reader of {self._directory} is closed: make a new one.")
+        slots = self.notice.slots
+        return slots[1] != self._generation or slots[2] > self._number or self._secondary is None
+
     def refresh(self) -> None:
         """Reflect at least the newest commit announced when this was called; costs nothing when there is
         none.
@@ -165,10 +172,8 @@ class SecondaryReader:
         Raises `NotPresentError` when the store was wiped or deleted, `RetryLaterError` when the owner changed
         it faster than it could be read: nothing can be read then until a refresh succeeds.
         """
-        slots = self.notice.slots
-        if slots[1] == self._generation and slots[2] <= self._number and self._secondary is not None:
-            return
-        self._follow()
+        if self.is_behind:
+            self._follow()
 
     def get(self, key: bytes) -> bytes | None:
         """The committed value as of the last refresh, None when there is none."""
@@ -210,8 +215,6 @@ class SecondaryReader:
 
     def _follow(self) -> None:
         """Catch up, or open anew, until what is read is what the notice speaks of."""
-        if self._closed:
-            raise StoreClosedError(f"This reader of {self._directory} is closed: make a new one.")
         failure: StatelineError | None = None
         for _ in range(_ATTEMPTS):
             generation, wanted = self._announced()
@@ -235,9 +238,11 @@ class SecondaryReader:
     def _moved(self, generation: int, *, again: bool) -> _Secondary:
         """A secondary of this generation that has just been moved on; `again`: a first try has failed."""
         secondary = self._secondary
-        if secondary is not None and secondary.generation == generation and secondary.can_catch_up:
-            secondary.catch_up(last_chance=again)
-            return secondary
+        if secondary is not None and secondary.generation == generation:
+            files = _Files.of(self._directory)
+            if secondary.can_catch_up(files):
+                secondary.catch_up(files, last_chance=again)
+                return secondary
         self._drop()
         self._secondary = _Secondary(self._directory, self._scratch, generation)
         return self._secondary

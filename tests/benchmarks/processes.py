@@ -20,8 +20,13 @@ from stateline_store.commit_notice import NoticeView
 _HERE = Path(__file__).parent
 _DEADLINE_S = 300.0
 
-# librdkafka's default is to fetch nothing for a second once its queue was full, and to let the reader run dry.
-NO_PAUSES = {"consumer.fetch.queue.backoff.ms": 5}
+_WORKER = {
+    "commit.interval.ms": 100,
+    # By default librdkafka fetches nothing for a second once its queue was full, and lets the reader run dry.
+    "consumer.fetch.queue.backoff.ms": 5,
+    # A worker is a static member: its group can be deleted only when the session has timed out.
+    "session.timeout.ms": 5_000,
+}
 
 
 def until(condition: Callable[[], bool], what: str, interval_s: float = 0.001) -> None:
@@ -50,7 +55,7 @@ def process(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]
 @contextmanager
 def worker(servers: str, state_dir: Path, settings: Mapping[str, object]) -> Iterator[subprocess.Popen[bytes]]:
     """A worker that commits every 100 ms and never waits for records that the broker has."""
-    given = {"bootstrap.servers": servers, "state.dir": state_dir, "commit.interval.ms": 100, **NO_PAUSES, **settings}
+    given = {"bootstrap.servers": servers, "state.dir": state_dir, **_WORKER, **settings}
     with process(_command("worker", given), state_dir / "worker.txt") as child:
         yield child
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ from stateline_store import (
     KeyValueStore,
     Position,
     RecordError,
+    RetryLaterError,
     StateDirectory,
     StoreContext,
     TopicPartition,
@@ -71,9 +73,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TARGET = "flights_of_the_cli_tests:app"
 
 
-def stateline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def stateline(*arguments: str, standard_input: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [SCRIPT, *arguments],
+        input=standard_input,
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
@@ -114,6 +117,15 @@ def test_the_callers_mistake_exits_with_2_and_anything_else_with_1() -> None:
     message, code = explained(ZeroDivisionError("division by\nzero"))
     assert message == "ZeroDivisionError: division by zero. Run again with --traceback to see where."
     assert code == 1
+
+
+def test_a_path_that_is_closed_to_this_user_is_named_and_the_callers_mistake() -> None:
+    message, code = explained(PermissionError(13, "Permission denied", "/state/app/0_0"))
+    assert message.startswith("/state/app/0_0: Permission denied. Run as its owner")
+    assert code == 2
+    wrapped = RetryLaterError("/state cannot be created")
+    wrapped.__cause__ = PermissionError(13, "Permission denied", "/state")
+    assert explained(wrapped) == ("/state cannot be created", 2)
 
 
 def test_a_record_that_cannot_be_processed_may_be_retried() -> None:
@@ -194,6 +206,8 @@ def test_help_teaches_every_command_with_an_example() -> None:
     for command in commands:
         text = stateline(command, "--help").stdout
         assert f"Example: stateline {command} " in text, command
+        assert "list[" not in text, command
+        assert "<str>" not in text, command
 
 
 def test_help_loads_no_heavy_library() -> None:
@@ -221,7 +235,7 @@ def test_mistakes_are_one_line_and_exit_code_2(project: Path) -> None:
     assert "No such option: --colour. Try 'stateline topics --help'." in refused("topics", "--colour")
     assert "There is no module 'trains'" in refused("worker", "trains:app")
     refusal = refused("run", TARGET, "--set", "num.workers=0")
-    assert refusal == "error: num.workers = '0' (from --set) is not allowed: use a whole number from 1.\n"
+    assert refusal == "error: num.workers = '0' (from --set) is not allowed: use a whole number from 1 to 2147483647.\n"
     assert "there is no file conf.toml" in refused("stores", TARGET, "--config", "conf.toml")
     assert "There is no pipeline 'x'" in refused("pipeline", TARGET, "x")
 
@@ -277,9 +291,58 @@ def test_stores_reads_beside_an_owner(project: Path) -> None:
     lock.release()
 
 
-def test_stores_creates_nothing(project: Path) -> None:
-    assert stateline("stores", TARGET).returncode == 0
+def test_listing_creates_nothing(project: Path) -> None:
+    done = stateline("stores", TARGET, "--set", "state.dir=none/such")
+    assert done.returncode == 0
+    assert done.stderr.startswith("There is no state directory none/such/flights: ")
+    assert '"state": "MISSING' in stateline("topics", TARGET, "--json").stdout
     assert not Path(".stateline").exists()
+    assert not Path("none").exists()
+
+
+def test_producing_nothing_is_said_and_the_topic_still_looked_at(project: Path) -> None:
+    done = stateline("produce", TARGET, "aircraft", standard_input="")
+    assert (done.returncode, done.stdout) == (0, "{}\n")
+    assert done.stderr == "The input was empty: nothing was written.\n"
+    assert "reads no topic 'nosuch'" in refused("produce", TARGET, "nosuch")
+
+
+@pytest.mark.parametrize("command", ["worker", "topics", "stores", "serve"])
+def test_a_state_directory_that_is_a_file_is_the_callers_mistake(project: Path, command: str) -> None:
+    Path("file").write_text("")
+    said = f"error: state.dir = 'file' (from --set) cannot be used: {project / 'file'} is a file, not a directory."
+    assert refused(command, TARGET, "--set", "state.dir=file").startswith(said)
+
+
+def test_saying_more_shows_the_settings_in_children_too(project: Path) -> None:
+    lonely = APPLICATION.partition("@app.pipeline")[0]
+    Path("lonely_of_the_cli_tests.py").write_text(lonely)
+    done = stateline("run", "lonely_of_the_cli_tests:app", "-v", "--set", "server.port=0")
+    shown = [line for line in done.stdout.splitlines() if "DEBUG" in line and "server.port = 0 (from --set)" in line]
+    assert {line.split(" | ")[0].strip() for line in shown} >= {"worker-0"}
+
+
+def test_waiting_for_kafka_is_said_while_it_waits_and_the_same_failure_once(project: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # never listens: connections are refused
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [SCRIPT, "produce", TARGET, "aircraft", "--set", f"bootstrap.servers={at}"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stderr is not None
+        with process.stdin as typed:
+            typed.write("a\t1\n")
+        with process.stderr as said:
+            line = said.readline()
+            assert f"Waiting for Kafka at {at}" in line
+            rest = said.read()
+        assert process.wait() == 1
+    failures = [line for line in rest.splitlines() if "FAIL" in line]
+    assert 0 < len(failures) < 5, rest
 
 
 def test_config_says_where_each_setting_came_from(project: Path) -> None:

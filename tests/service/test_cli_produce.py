@@ -35,9 +35,21 @@ def read(config: Config) -> list[tuple[bytes | None, bytes | None]]:
 
 
 def test_a_line_is_a_record_and_what_comes_back_is_the_position_to_wait_for(config: Config) -> None:
-    lines = ['ada\t{"n":  1}\n', "\n", "tab\t[1,\t2]\r\n", "gone\n"]
+    lines = ['ada\t{"n":  1}\n', "\n", "tab\t[1,\t2]\r\n", "gone\t\n"]
     assert produce(application(), config, "people", lines) == '{"people":{"0":2}}'
     assert read(config) == [(b"ada", b'{"n":  1}'), (b"tab", b"[1,\t2]"), (b"gone", None)]
+
+
+@pytest.mark.parametrize("line", ['ada {"n": 1}\n', "ada\n", " "])
+def test_a_line_without_a_tab_is_refused_and_nothing_is_written(config: Config, line: str) -> None:
+    said = "Line 2: no tab between key and value in .*; to delete a key write key, tab, nothing"
+    with pytest.raises(InvalidArgumentError, match=said):
+        produce(application(), config, "people", ["a\t1\n", line])
+    assert read(config) == []
+
+
+def test_no_lines_are_an_empty_position(config: Config) -> None:
+    assert produce(application(), config, "people", ["\n"]) == "{}"
 
 
 def test_a_line_of_another_type_is_named_and_nothing_is_written(config: Config) -> None:

@@ -106,7 +106,14 @@ def test_words_are_read_in_any_case(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("commit.interval.ms", "0", "a whole number of milliseconds from 1"),
+        ("commit.interval.ms", "0", "a whole number of milliseconds from 1 to 2147483647"),
+        ("session.timeout.ms", "2147483648", "a whole number of milliseconds from 1 to 2147483647"),
+        ("server.wait.max.ms", "9" * 23, "a whole number of milliseconds from 0 to 2147483647"),
+        ("num.workers", "9" * 5000, "a whole number from 1 to 2147483647"),
+        ("statestore.uncommitted.max.bytes", str(2**63), "-1 (no limit) or a number of bytes from 1 to"),
+        ("bootstrap.servers", "localhost:99999", "embedded, embedded:PATH, or host:port"),
+        ("bootstrap.servers", "a:9092,b:0", "embedded, embedded:PATH, or host:port"),
+        ("state.dir", "", "a directory"),
         ("commit.interval.ms", "soon", "a whole number of milliseconds from 1"),
         ("processing.guarantee", "exactly_once", "at_least_once or exactly_once_v2"),
         ("default.state.isolation.level", "SERIALIZABLE", "READ_UNCOMMITTED or READ_COMMITTED"),
@@ -123,6 +130,12 @@ def test_words_are_read_in_any_case(text: str) -> None:
 def test_a_refused_value_is_named_with_its_origin_and_what_is_allowed(name: str, value: str, allowed: str) -> None:
     message = refusal(overrides=[f"{name}={value}"])
     assert message.startswith(f"{name} = {value!r} (from --set) is not allowed: use {allowed}")
+
+
+def test_the_largest_values_are_accepted() -> None:
+    largest = [f"session.timeout.ms={2**31 - 1}", f"statestore.uncommitted.max.bytes={2**63 - 1}"]
+    config = load_config("flights", overrides=[*largest, "bootstrap.servers=a:65535"])
+    assert (config.session_timeout_ms, config.statestore_uncommitted_max_bytes) == (2**31 - 1, 2**63 - 1)
 
 
 def test_the_origin_of_a_refused_value_is_the_source_that_won() -> None:

@@ -89,6 +89,13 @@ def test_a_module_that_exits_does_not_end_us(write: Write) -> None:
     assert "SystemExit: 3" in refusal(write("raise SystemExit(3)\n"))
 
 
+def test_a_folder_of_the_modules_name_is_said_to_be_one(write: Write, tmp_path: Path) -> None:
+    name = f"folder_{uuid4().hex}"
+    (tmp_path / name).mkdir()
+    folder = tmp_path / name
+    assert refusal(name) == f"{name} is a folder here ({folder}), no module: run in the folder that has {name}.py."
+
+
 def test_a_missing_attribute_is_explained_by_the_app_that_there_is(write: Write) -> None:
     name = write(APP.replace("app =", "flights ="))
     assert refusal(name).endswith(f"has no 'app': try {name}:flights.")

@@ -122,4 +122,16 @@ def test_a_processor_may_only_use_declared_stores() -> None:
     app = App("a")
     stray = stores.key_value("stray", key=serdes.string, value=serdes.string)
     with pytest.raises(TopologyError, match="stray"):
-        app.process("x", stores=[stray])(lambda record, stray: None)
+        app.process("x", stores=[stray], name="p")(lambda record, stray: None)
+
+
+def test_a_function_that_cannot_be_called_with_its_stores_and_outputs_is_refused_when_it_is_declared() -> None:
+    app = App("a")
+    seen = app.store(stores.key_value("seen", key=serdes.string, value=serdes.string))
+    with pytest.raises(TopologyError, match=r"'two' is called with \(record, seen\), but takes \(record\)"):
+
+        @app.process("x", stores=[seen])
+        def two(record: InputRecord) -> None: ...
+
+    @app.process("x", stores=[seen])
+    def any_number(record: InputRecord, *rest: StoreView) -> None: ...

@@ -1,23 +1,28 @@
 """Readers in another process."""
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from stateline_store import (
+    CommitNotice,
+    DamagedDataError,
     KeyValueStore,
     NotPresentError,
     Position,
+    RetryLaterError,
     SecondaryReader,
     StoreClosedError,
     StoreContext,
     StoreState,
     TopicPartition,
 )
+from stateline_store.secondary import _Secondary
 from store import store_processes as programs
 
 INPUT = TopicPartition("input", 0)
@@ -115,6 +120,149 @@ def test_a_flush_between_two_refreshes_hides_nothing(store: KeyValueStore, reade
             store.commit({INPUT: n})  # offsets alone
         reader.refresh()
         assert reader.get(b"k") == b"new%d" % n
+
+
+def test_a_reader_is_behind_from_the_announcement_to_the_refresh(store: KeyValueStore, reader: SecondaryReader) -> None:
+    assert not reader.is_behind
+    store.put(b"a", b"1")
+    assert not reader.is_behind
+    store.commit({}, announce=False)
+    assert not reader.is_behind
+    store.announce_commit()
+    assert reader.is_behind
+    reader.refresh()
+    assert not reader.is_behind
+
+
+def test_a_reader_is_behind_after_a_reopening_and_a_wipe(
+    store: KeyValueStore, reader: SecondaryReader, context: StoreContext
+) -> None:
+    store.close()
+    store.init(context)
+    assert reader.is_behind
+    reader.refresh()
+    assert not reader.is_behind
+    store.close()
+    store.wipe()
+    assert reader.is_behind
+    for _ in range(2):
+        with pytest.raises(NotPresentError):
+            reader.refresh()
+        assert reader.is_behind
+    store.init(context)
+    reader.refresh()
+    assert not reader.is_behind
+
+
+def test_a_commit_that_is_announced_but_not_there_is_an_error_until_it_is(
+    store: KeyValueStore, reader: SecondaryReader, context: StoreContext
+) -> None:
+    store.put(b"a", b"1")
+    store.commit({})
+    reader.refresh()
+    notice = CommitNotice(context.directory / "s.notice")
+    notice.publish(store.commit_number + 1, store.committed_at_ms)
+    notice.close()
+    for _ in range(2):
+        with pytest.raises(RetryLaterError, match="shows commit 1, but 2 is announced"):
+            reader.refresh()
+        with pytest.raises(RetryLaterError):
+            reader.get(b"a")
+        assert reader.is_behind
+    store.put(b"a", b"2")
+    store.commit({}, announce=False)
+    reader.refresh()
+    assert (reader.get(b"a"), reader.commit_number) == (b"2", 2)
+
+
+class Interrupted(SecondaryReader):
+    """A reader on which something happens, once, just before or after it moves to a newer state."""
+
+    before_moving: Callable[[], None] | None = None
+    after_moving: Callable[[], None] | None = None
+
+    def _moved(self, generation: int, *, again: bool) -> _Secondary:
+        before, self.before_moving = self.before_moving, None
+        if before is not None:
+            before()
+        secondary = super()._moved(generation, again=again)
+        after, self.after_moving = self.after_moving, None
+        if after is not None:
+            after()
+        return secondary
+
+
+@pytest.mark.parametrize("moment", ["before_moving", "after_moving"])
+def test_a_store_that_is_rebuilt_during_a_refresh_is_read_as_it_is_after_it(
+    store: KeyValueStore, context: StoreContext, tmp_path: Path, moment: str
+) -> None:
+    def rebuild() -> None:
+        store.close()
+        store.wipe()
+        store.init(context)
+        store.put(b"new", b"2")
+        store.commit({}, position=Position.of({INPUT: 2}))
+
+    reader = Interrupted(context.directory / "rocksdb" / "s", context.directory / "s.notice", tmp_path / "scratch")
+    store.put(b"old", b"1")
+    store.commit({}, position=Position.of({INPUT: 1}))
+    setattr(reader, moment, rebuild)
+    reader.refresh()
+    assert not reader.is_behind
+    assert (reader.get(b"old"), reader.get(b"new"), reader.position) == (None, b"2", Position.of({INPUT: 2}))
+    reader.close()
+
+
+@pytest.fixture
+def damage(store: KeyValueStore, context: StoreContext, tmp_path: Path) -> Iterator[Callable[[], SecondaryReader]]:
+    """Commits a=1 and makes a reader whose open table files read as empty; those in the store's directory are
+    whole.
+    """
+    readers: list[SecondaryReader] = []
+
+    def make() -> SecondaryReader:
+        store.put(b"a", b"1")
+        store.commit({})
+        store.close()  # writes table files
+        readers.append(read(context, tmp_path / "scratch"))
+        tables = list((context.directory / "rocksdb" / "s").glob("*.sst"))
+        assert tables
+        for table in tables:
+            opened = table.rename(tmp_path / table.name)
+            shutil.copyfile(opened, table)
+            os.truncate(opened, 0)
+        return readers[0]
+
+    yield make
+    for reader in readers:
+        reader.close()
+
+
+def test_a_read_that_fails_is_answered_from_a_new_opening(damage: Callable[[], SecondaryReader]) -> None:
+    reader = damage()
+    assert (reader.get(b"a"), reader.commit_number) == (b"1", 1)
+
+
+def test_a_read_that_fails_is_not_answered_from_another_commit(
+    damage: Callable[[], SecondaryReader], store: KeyValueStore, context: StoreContext
+) -> None:
+    reader = damage()
+    store.init(context)
+    store.put(b"a", b"2")
+    store.commit({})
+    with pytest.raises(RetryLaterError, match="moved on"):
+        reader.get(b"a")
+    assert (reader.get(b"a"), reader.commit_number) == (b"2", 2)
+
+
+def test_a_read_that_fails_again_is_an_error_and_not_an_absent_key(
+    damage: Callable[[], SecondaryReader], context: StoreContext
+) -> None:
+    reader = damage()
+    for table in (context.directory / "rocksdb" / "s").glob("*.sst"):
+        os.truncate(table, 0)
+    with pytest.raises((RetryLaterError, DamagedDataError)):
+        reader.get(b"a")
 
 
 def test_the_notice_shows_what_the_owner_publishes(store: KeyValueStore, reader: SecondaryReader) -> None:

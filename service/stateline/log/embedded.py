@@ -29,8 +29,9 @@ class EmbeddedLog:
     """A `Log` in the file `path`, made with its folder when it is not there yet.
 
     Each admin, consumer and producer has its own connection; processes may share the file, but not over a network
-    file system. Raises `LogUnavailableError` when the file cannot be opened, `DamagedDataError` when it is
-    something else than an embedded log. `busy_timeout_ms` is how long a write waits for others at most.
+    file system. Raises `LogUnavailableError` when the file cannot be opened, `ConfigurationError` when that is because
+    this user may not write it, `DamagedDataError` when it is something else than an embedded log.
+    `busy_timeout_ms` is how long a write waits for others at most.
     """
 
     def __init__(

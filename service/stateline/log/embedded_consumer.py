@@ -22,6 +22,7 @@ from stateline.log.embedded_transactions import visible_ends
 from stateline.log.interface import AssignmentListener, Record
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 
+_POLL_BYTES = 16 * 1024 * 1024  # of each partition in one poll, beyond its first record
 _SHORTEST_SLEEP_S = 0.000_5
 _LONGEST_SLEEP_S = 0.005  # how late a record may be noticed; a look costs about 10 microseconds
 
@@ -150,12 +151,14 @@ class EmbeddedConsumer:
     def _read(self, partition: TopicPartition, place: _Place, limit: int) -> list[Record]:
         topic, number = partition
         base = place.partition_id << OFFSET_BITS
-        rows = self._file.rows(
+        rows, all_read = self._file.records_within(
             "SELECT id, timestamp_ms, key, value, headers FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
             (base + place.next_offset, base + place.end, limit),
+            _POLL_BYTES,
         )
         # A short answer means that only gaps and markers follow, which the next poll has no need to see.
-        place.next_offset = place.end if len(rows) < limit else (rows[-1][0] & OFFSET_MASK) + 1
+        at_end = all_read and len(rows) < limit
+        place.next_offset = place.end if at_end else (rows[-1][0] & OFFSET_MASK) + 1
         record, mask = Record, OFFSET_MASK
         return [
             record(topic, number, id_ & mask, at, key, value, decode_headers(headers) if headers else ())

@@ -17,21 +17,24 @@ ones and in order, and never damages the file. `page_size` 16 KiB is measured a 
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from stateline.log.interface import Headers
-from stateline_store import DamagedDataError, InDoubtError, LogUnavailableError
+from stateline_store import ConfigurationError, DamagedDataError, InDoubtError, LogUnavailableError
 
 APPLICATION_ID = 0x53744C67  # "StLg"; on disk: never change
 SCHEMA_VERSION = 1  # on disk: never change
 OFFSET_BITS = 40  # on disk: never change
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+_CHUNK_ROWS = 100  # between two looks at how much memory was read
 
 _SCHEMA = """
 CREATE TABLE topics (name TEXT PRIMARY KEY, partitions INTEGER NOT NULL, topic_id TEXT NOT NULL) WITHOUT ROWID;
@@ -60,6 +63,7 @@ CREATE TABLE group_offsets (
 """
 
 _LENGTH = struct.Struct(">i")
+_NOT_ALLOWED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _DAMAGE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
 
@@ -99,7 +103,8 @@ class LogFile:
     """One connection to the embedded log's file. One thread at a time uses it.
 
     Every method raises `LogUnavailableError` when the file stays locked longer than `busy_timeout_ms` or cannot be
-    read or written, and `DamagedDataError` when it is not a sound log; both name the path.
+    read or written, `ConfigurationError` when this user may not write it, and `DamagedDataError` when it is not a sound
+    log; all name the path.
     """
 
     def __init__(self, path: Path, busy_timeout_ms: int) -> None:
@@ -175,6 +180,19 @@ class LogFile:
         with self._translated():
             return self._connection.execute(query, parameters).fetchall()
 
+    def records_within(self, query: str, parameters: Sequence[Any], max_bytes: int) -> tuple[list[Any], bool]:
+        """Rows of ``(id, timestamp_ms, key, value, headers)`` up to about this many bytes of keys and values, at
+        least one; and whether these are all."""
+        rows: list[Any] = []
+        size = 0
+        with self._translated(), closing(self._connection.execute(query, parameters)) as cursor:
+            while chunk := cursor.fetchmany(_CHUNK_ROWS if size else 1):
+                rows += chunk
+                size += sum(len(key or b"") + len(value or b"") + 1 for _, _, key, value, _ in chunk)
+                if size >= max_bytes:
+                    return rows, False
+        return rows, True
+
     def data_version(self) -> int:
         """A number that changes whenever another connection has committed; costs a microsecond."""
         with self._translated():
@@ -217,12 +235,23 @@ class LogFile:
         except sqlite3.ProgrammingError:
             raise  # a mistake in this package, or a use after close
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in _DAMAGE:
                 raise DamagedDataError(
                     f"{self.path} is not a sound embedded log ({error}): restore it from a copy, or delete it "
                     "to start with an empty log."
                 ) from error
+            if code in _NOT_ALLOWED or (code == sqlite3.SQLITE_CANTOPEN and self._is_closed_to_us()):
+                raise ConfigurationError(
+                    f"The embedded log {self.path} cannot be written ({error}): make the file and its folder writable "
+                    "for this user, or name another log, as in bootstrap.servers=embedded:PATH."
+                ) from error
             raise LogUnavailableError(f"The embedded log {self.path} does not answer: {error}.") from error
+
+    def _is_closed_to_us(self) -> bool:
+        """Whether it is the path's fault that it cannot be opened, and not a lack of open files."""
+        path = self.path if self.path.exists() else self.path.parent
+        return self.path.is_dir() or not os.access(path, os.R_OK | os.W_OK, effective_ids=True)
 
     def close(self) -> None:
         """Release the file; an open write is rolled back. A second call does nothing."""

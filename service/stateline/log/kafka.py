@@ -28,6 +28,9 @@ _CONSUMER = {
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 50,
     "queued.min.messages": 100_000,
+    # Once its queue was full, librdkafka fetches nothing for this long: with its default, a second, a reader that is
+    # faster than the queue runs dry (131,000 instead of 468,000 records per second).
+    "fetch.queue.backoff.ms": 5,
 }
 _PRODUCER = {
     "partitioner": "murmur2_random",

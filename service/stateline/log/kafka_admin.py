@@ -25,6 +25,7 @@ from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
 from stateline.log.interface import NewTopic, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, kafka_error, meaning
+from stateline.log.kafka_waiting import waiting_is_said
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
 _POLL_INTERVAL_S = 0.02
@@ -43,7 +44,8 @@ class KafkaAdmin:
     def _partition_counts(self) -> dict[str, int]:
         """Topic → partitions that have a leader; a topic that is being created may show fewer than it gets."""
         try:
-            topics = self._admin.list_topics(timeout=CALL_TIMEOUT_S).topics
+            with waiting_is_said(self._bootstrap_servers, CALL_TIMEOUT_S):
+                topics = self._admin.list_topics(timeout=CALL_TIMEOUT_S).topics
         except KafkaException as error:
             raise meaning(kafka_error(error), self._bootstrap_servers, "Topics cannot be listed") from error
         return {

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stateline.log.interface import Consumer, Headers
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, kafka_error, meaning
+from stateline.log.kafka_waiting import waiting_is_said
 from stateline_store import (
     DoesNotExistError,
     InDoubtError,
@@ -123,7 +124,8 @@ class KafkaProducer:
     def _look_up(self, topic: str) -> None:
         # Asking for all topics never creates one; asking for this one could.
         try:
-            topics = self._producer.list_topics(timeout=CALL_TIMEOUT_S).topics
+            with waiting_is_said(self._bootstrap_servers, CALL_TIMEOUT_S):
+                topics = self._producer.list_topics(timeout=CALL_TIMEOUT_S).topics
         except KafkaException as error:
             raise self._meaning(error, "Topics cannot be listed") from error
         if topic not in topics:

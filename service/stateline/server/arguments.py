@@ -7,6 +7,7 @@ parameter.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,10 +22,13 @@ from stateline_store import InvalidArgumentError, IsolationLevel, Position, Posi
 # Kafka refuses records beyond about 1 MB (message.max.bytes) unless told otherwise: no key is longer.
 MAX_KEY_BYTES = 1024 * 1024
 # Of a path and a query string together: what proxies and clients agree on is far less.
-MAX_URL_BYTES = 64 * 1024
+# 64 KiB less one: the longest that the HTTP parser can take apart.
+MAX_URL_BYTES = 64 * 1024 - 1
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+_TOO_LARGE = re.compile(r"-?\d{20,}", re.ASCII)
+_BAD_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _UNBOUNDED = PositionBound()
 
 
@@ -86,6 +90,10 @@ class Argument:
     value: Any
     textual: bool
 
+    def shown(self) -> str:
+        """The value for a message."""
+        return shown(self.value) if self.textual else json_text(self.value)
+
 
 class Arguments:
     """The arguments of one request; each method reads one, or returns its default when it was not given."""
@@ -112,13 +120,14 @@ class Arguments:
         value = argument.value
         if argument.textual and _INTEGER.fullmatch(value):
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidArgumentError(f"{name}={shown(argument.value)} is not an integer.")
-        if not minimum <= value <= maximum:
-            raise InvalidArgumentError(
-                f"{name}={value} is out of range: {minimum} to {maximum} ({setting}) is accepted."
-            )
-        return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            if minimum <= value <= maximum:
+                return value
+        elif not (argument.textual and _TOO_LARGE.fullmatch(value)):
+            raise InvalidArgumentError(f"{name}={argument.shown()} is not an integer.")
+        raise InvalidArgumentError(
+            f"{name}={str(value)[:60]} is out of range: {minimum} to {maximum} ({setting}) is accepted."
+        )
 
     def boolean(self, name: str) -> bool:
         """True or false; false by default."""
@@ -127,7 +136,7 @@ class Arguments:
             return False
         value = {"true": True, "false": False}.get(argument.value) if argument.textual else argument.value
         if not isinstance(value, bool):
-            raise InvalidArgumentError(f"{name}={shown(argument.value)} is neither true nor false.")
+            raise InvalidArgumentError(f"{name}={argument.shown()} is neither true nor false.")
         return value
 
     def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
@@ -138,7 +147,7 @@ class Arguments:
         for choice in choices:
             if argument.value == choice:
                 return choice
-        raise InvalidArgumentError(f"{name}={shown(argument.value)} is not one of {', '.join(choices)}.")
+        raise InvalidArgumentError(f"{name}={argument.shown()} is not one of {', '.join(choices)}.")
 
     def partitions(self) -> tuple[int, ...] | None:
         """The partitions asked for, ascending, or None for all that there are."""
@@ -151,7 +160,8 @@ class Arguments:
             numbers = [int(part) if _INTEGER.fullmatch(part) else part for part in parts]
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int):
-                raise InvalidArgumentError(f"partition={shown(number)} is not a partition number.")
+                given = Argument(number, argument.textual).shown()
+                raise InvalidArgumentError(f"partition={given} is not a partition number.")
         if not numbers:
             raise InvalidArgumentError("partition is empty: name one, or leave it out.")
         return tuple(sorted(set(numbers)))
@@ -180,7 +190,7 @@ class Arguments:
         value = None if argument is None else argument.value
         if not isinstance(value, list) or not 1 <= len(value) <= maximum:
             raise InvalidArgumentError(
-                f"keys={shown(value)}: an array of 1 to {maximum} (server.limit.max) keys is accepted."
+                f"keys={json_text(value)}: an array of 1 to {maximum} (server.limit.max) keys is accepted."
             )
         return tuple(dict.fromkeys(read_key("keys", key, serde, textual=False) for key in value))
 
@@ -190,14 +200,36 @@ def read_key(name: str, value: Any, serde: Serde, *, textual: bool) -> bytes:
     try:
         key = serde.parse_text(value) if textual else serde.from_json(value)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{name}: {error} The store's keys are of type {serde.name}.") from error
+        why = str(error) if textual else str(error).replace(shown(value), json_text(value), 1)
+        raise InvalidArgumentError(f"{name}: {why} The store's keys are of type {serde.name}.") from error
     if len(key) > MAX_KEY_BYTES:
         raise InvalidArgumentError(f"{name} has {len(key)} bytes: {MAX_KEY_BYTES} are accepted.")
     return key
 
 
+def json_text(value: Any, limit: int = 60) -> str:
+    """A value of a body as JSON, cut short for a message."""
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def url_too_long() -> InvalidArgumentError:
+    """What to say to a URL of more than `MAX_URL_BYTES`."""
+    return InvalidArgumentError(
+        f"The URL is longer than {MAX_URL_BYTES} bytes (64 KiB): send the query as a body (POST …/query)."
+    )
+
+
+def refuse_bad_percent(what: str, encoded: bytes) -> None:
+    """Raise for a `%` without two hexadecimal digits, which decoders leave as it is."""
+    if (bad := _BAD_PERCENT.search(encoded)) is not None:
+        sample = encoded[bad.start() : bad.start() + 3].decode("latin-1")
+        raise InvalidArgumentError(f"{what} is not percent-encoded: {sample!r}. Write % itself as %25.")
+
+
 def from_query_string(query_string: bytes) -> dict[str, Argument]:
     """The parameters of a URL. Only `partition` may be repeated."""
+    refuse_bad_percent("The query string", query_string)
     try:
         pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
@@ -219,12 +251,29 @@ def from_body(body: bytes) -> dict[str, Argument]:
     """The members of a JSON object; a member of null counts as not given."""
     value = _parsed_json("The body", body)
     if not isinstance(value, dict):
-        raise InvalidArgumentError(f"The body is a JSON object, not {shown(value)}.")
+        raise InvalidArgumentError(f"The body is a JSON object, not {json_text(value)}.")
     return {name: Argument(member, textual=False) for name, member in value.items() if member is not None}
 
 
 def _parsed_json(what: str, text: str | bytes) -> Any:
     try:
-        return orjson.loads(text)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidArgumentError(f"{what} is not JSON: {error}. It begins with {shown(text)}.") from error
+        begin = (text if isinstance(text, str) else text[:240].decode(errors="replace"))[:60]
+        seen = f" It begins with {begin}" if begin else ""
+        raise InvalidArgumentError(f"{what} is not JSON: {error}.{seen}") from error
+    try:
+        json.loads(text, object_pairs_hook=_without_repetition)  # orjson keeps the last one without a word
+    except RecursionError as error:
+        raise InvalidArgumentError(f"{what} is nested too deeply.") from error
+    return value
+
+
+def _without_repetition(members: list[tuple[str, Any]]) -> None:
+    if len(members) == len(dict(members)):
+        return
+    seen = set()
+    for name, _ in members:
+        if name in seen:
+            raise InvalidArgumentError(f"A JSON object has {json_text(name)} twice: give it once.")
+        seen.add(name)

@@ -11,6 +11,7 @@ Both are replaced by rename, so a reader sees a whole file or none. Fields that 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,23 +56,48 @@ def read_placements(application: Path) -> dict[str, Placement]:
         raise NotReadyError(
             f"No worker has started yet in {application}: start one (stateline worker), then ask again."
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError) as error:
         raise NotReadyError(f"{path} cannot be read ({error!r}): restart a worker, it writes it anew.") from error
 
 
 def read_instances(application: Path) -> dict[str, Instance]:
-    """Instance → its description. A file that cannot be read is left out, with a warning."""
+    """Instance → its description. A file that makes no sense is left out, with a warning.
+
+    Raises `NotReadyError` when the operating system refuses the directory or a file.
+    """
     instances = {}
-    for path in sorted((application / "instances").glob("*.json")):
+    for path in _instance_files(application / "instances"):
         try:
             instance = _instance(orjson.loads(path.read_bytes()))
         except FileNotFoundError:
             continue  # it left between the listing and the reading
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except (ValueError, KeyError, TypeError) as error:
             _log.warning("%s cannot be read and is left out: %r", path, error)
             continue
         instances[instance.name] = instance
     return instances
+
+
+def unreadable(path: Path, error: OSError) -> NotReadyError:
+    """What to say when the operating system refuses `path`, or what it names in the error."""
+    return NotReadyError(
+        f"{error.filename or path} cannot be read ({error.strerror or error}): give the server's user access to the "
+        "state directory (state.dir), or repair it."
+    )
+
+
+def _instance_files(directory: Path) -> list[Path]:
+    """Not by `glob`, to which a directory that may not be read is an empty one."""
+    try:
+        return sorted(directory / name for name in os.listdir(directory) if name.endswith(".json"))
+    except FileNotFoundError:
+        return []  # no worker has started yet
+    except OSError as error:
+        raise unreadable(directory, error) from error
 
 
 def _placements(document: Mapping[str, Any]) -> dict[str, Placement]:

@@ -27,13 +27,14 @@ from stateline.app import App
 from stateline.config import Config
 from stateline.server.answers import json_response
 from stateline.server.arguments import COMMON
+from stateline.server.http_protocol import ProblemProtocol
 from stateline.server.metrics import MeasuringMiddleware, Metrics
 from stateline.server.openapi import Operation, document
 from stateline.server.pages import docs_page, index_page
 from stateline.server.problems import on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.routes import BODY_PARAMETERS, OTHER_KINDS, RANGE_PARAMETERS, QueryRoutes
 from stateline.server.serving import Serving
-from stateline.server.state_routes import StateRoutes
+from stateline.server.state_routes import StateRoutes, refuse_parameters
 from stateline_store import ConfigurationError, StatelineError
 
 _STORE = "/v1/stores/{store}"
@@ -61,10 +62,10 @@ OPERATIONS = (
     Operation("/v1/stores", "get", "Every store.", problems=(422, 500)),
     Operation(_STORE, "get", "One store and its partitions.", problems=(404, 422, 500, 503)),
     Operation("/v1/topology", "get", "Subtopologies, topics, stores, pipelines.", problems=(422, 500)),
-    Operation("/v1/instances", "get", "Which worker runs what.", problems=(422, 500)),
-    Operation("/healthz", "get", "This process is alive.", problems=()),
-    Operation("/readyz", "get", "Every store can be queried; else the reasons.", problems=(503,)),
-    Operation("/metrics", "get", "Prometheus metrics.", problems=(), media_type="text/plain"),
+    Operation("/v1/instances", "get", "Which worker runs what.", problems=(422, 500, 503)),
+    Operation("/healthz", "get", "This process is alive.", problems=(422,)),
+    Operation("/readyz", "get", "Every store can be queried; else the reasons.", problems=(422, 503)),
+    Operation("/metrics", "get", "Prometheus metrics.", problems=(422,), media_type="text/plain"),
 )
 
 _log = logging.getLogger(__name__)
@@ -127,6 +128,8 @@ def serve(app: App, config: Config) -> None:
         access_log=False,  # /metrics counts requests; a line for each costs a tenth of the throughput
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
+        http=ProblemProtocol,
+        log_config=None,  # its lines go where ours go, in our format
     )
     with listener:
         _Server(settings, api.state.serving).run(sockets=[listener])
@@ -170,12 +173,15 @@ def _routes(serving: Serving, metrics: Metrics) -> list[BaseRoute]:
     docs, index = docs_page(openapi), index_page(serving.topology.application_id, serving.topology.stores)
 
     async def show_openapi(request: Request) -> Response:
+        refuse_parameters(request)
         return json_response(openapi)
 
     async def show_docs(request: Request) -> Response:
+        refuse_parameters(request)
         return HTMLResponse(docs)
 
     async def show_index(request: Request) -> Response:
+        refuse_parameters(request)
         return HTMLResponse(index)
 
     return [
@@ -194,6 +200,7 @@ def _routes(serving: Serving, metrics: Metrics) -> list[BaseRoute]:
         Route("/metrics", state.metrics),
         Route("/openapi.json", show_openapi),
         Route("/docs", show_docs),
+        Route("/docs/", show_docs),
         Route("/", show_index),
     ]
 

@@ -45,7 +45,7 @@ PROBLEMS: dict[type[Exception], Problem] = {
     NotUpToBoundError: Problem("NOT_UP_TO_BOUND", 412, "Still behind `position_bound` when `wait_ms` ran out."),
     NotPresentError: Problem("NOT_PRESENT", 421, "That partition is not here and its `owner` cannot be reached."),
     NotActiveError: Problem("NOT_ACTIVE", 503, "`require_active`, and here is a standby or restoring copy."),
-    NotReadyError: Problem("NOT_READY", 503, "Starting, or shutting down."),
+    NotReadyError: Problem("NOT_READY", 503, "Starting, shutting down, or the state cannot be read now."),
     Exception: Problem("STORE_EXCEPTION", 500, "An error while executing."),
 }
 
@@ -99,7 +99,10 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == HTTPStatus.NOT_FOUND:
         detail = f"Nothing is at {request.url.path[:200]!r}: see /docs for what there is."
         return _response(404, "DOES_NOT_EXIST", detail, {})
-    response = _response(error.status_code, "INVALID_ARGUMENT", f"{request.method}: {error.detail}.", {})
+    detail = f"{request.method}: {error.detail}."
+    if allowed := (error.headers or {}).get("allow") or (error.headers or {}).get("Allow"):
+        detail = f"{request.method} is not taken here: use {allowed}."
+    response = _response(error.status_code, "INVALID_ARGUMENT", detail, {})
     response.headers.update(error.headers or {})
     return response
 

@@ -34,7 +34,10 @@ from stateline.server.arguments import (
     Arguments,
     from_body,
     from_query_string,
+    json_text,
     read_key,
+    refuse_bad_percent,
+    url_too_long,
 )
 from stateline.server.partitions import ServedStore
 from stateline.server.problems import failure_response
@@ -136,6 +139,8 @@ class QueryRoutes:
         if twice := sorted(given.keys() & body.keys()):
             raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")
         arguments = Arguments(given | body)
+        if "as_of" in arguments:
+            raise _other_kind(store, "as_of")
         kind = self._kind(store, body["type"].value if "type" in body else None)
         arguments.refuse_others(("type", *COMMON, *BODY_PARAMETERS[kind]))
         asked = self._asked(store, arguments)
@@ -157,18 +162,22 @@ class QueryRoutes:
             return kind
         if kind in OTHER_TYPES:
             raise _other_kind(store, str(kind))
-        raise InvalidArgumentError(f"type={str(kind)[:60]!r} is not one of {', '.join(BODY_PARAMETERS)}.")
+        raise InvalidArgumentError(f"type={json_text(kind)} is not one of {', '.join(BODY_PARAMETERS)}.")
 
     def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
         store = self._serving.store(_text(raw_segments(request)[2]))
         arguments = Arguments(from_query_string(request.scope["query_string"]))
+        if "as_of" in arguments:
+            raise _other_kind(store, "as_of")
         arguments.refuse_others(allowed)
         return store, arguments
 
     def _asked(self, store: ServedStore, arguments: Arguments) -> Asked:
         level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
         wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
-        terms = Terms(store.name, level, arguments.bound(), arguments.boolean("require_active"))
+        bound = arguments.bound()
+        self._serving.check_bound(store, bound)
+        terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms else None
         partitions = _chosen(store, arguments.partitions())
         return Asked(store, terms, partitions, deadline_s, arguments.boolean("allow_partial"))
@@ -236,9 +245,8 @@ def raw_segments(request: Request) -> list[str]:
     """
     raw: bytes = request.scope["raw_path"]
     if len(raw) + len(request.scope["query_string"]) > MAX_URL_BYTES:
-        raise InvalidArgumentError(
-            f"The URL is longer than {MAX_URL_BYTES} bytes: send the query as a body (POST …/query)."
-        )
+        raise url_too_long()
+    refuse_bad_percent("The path", raw)
     return raw.decode("latin-1").split("/")[1:]
 
 
@@ -283,5 +291,6 @@ def _positions(outcomes: dict[int, Outcome]) -> dict[str, Any]:
 
 def _other_kind(store: ServedStore, query: str) -> UnknownQueryTypeError:
     return UnknownQueryTypeError(
-        f"A {store.definition.kind} store cannot answer {query!r}: ask {store.name!r} for key, keys, range or count."
+        f"The store {store.name!r} is of kind {store.definition.kind} and cannot answer {query!r}: ask for key, keys, "
+        "range or count."
     )

@@ -15,7 +15,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stateline.config import Config
-from stateline.query import Failure, KeysQuery, Outcome, Query, Terms, answers_of, any_behind, home_partition
+from stateline.query import (
+    Failure,
+    KeysQuery,
+    Outcome,
+    Query,
+    Terms,
+    answers_of,
+    any_may_come,
+    failures_of,
+    home_partition,
+)
 from stateline.server.deployment import Placement, read_placements
 from stateline.server.partitions import Partitions, ServedStore
 from stateline.server.waiting import CommitSignal
@@ -23,8 +33,12 @@ from stateline.server.worker_client import Workers
 from stateline.topology import Topology
 from stateline_store import (
     DoesNotExistError,
+    InvalidArgumentError,
     IsolationLevel,
+    NotPresentError,
     NotReadyError,
+    NotUpToBoundError,
+    PositionBound,
     StateDirectory,
     StatelineError,
 )
@@ -48,6 +62,7 @@ class Serving:
         self.partitions = Partitions(self._directory, scratch, self.workers.has_live_owner)
         self._stores: dict[str, ServedStore] = {}
         self._stopping = False
+        self._fault = ""  # what the keeper meets at the moment, in words
 
     def store(self, name: str) -> ServedStore:
         """The store of this name. Raises `DoesNotExistError`, or `NotReadyError` when no worker runs it
@@ -69,17 +84,25 @@ class Serving:
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        """What each of these partitions answers; those behind the bound are waited for until the deadline."""
+        """What each of these partitions answers; those behind the bound, or for which there is no copy to ask or not
+        the one that is demanded, are waited for until the deadline.
+        """
         if self._stopping:
             raise NotReadyError("The server is shutting down: ask again in a moment.")
-        if terms.isolation_level is IsolationLevel.READ_UNCOMMITTED or not store.definition.persistent:
-            return await self._ask_workers(store, terms, queries, deadline_s)
+        if any(self._foreign_topics(store, terms.bound, p) for p in queries):
+            deadline_s = None  # never to be met: whoever waits would wait for nothing
+        if self._needs_worker(store, terms.isolation_level):
+            await self._look_for_owners(store, queries)
+        outcomes: dict[int, Outcome] = {}
         while True:
-            commit = self._signal.next_commit()
-            outcomes = self.partitions.ask(store, terms, queries)
-            behind = deadline_s is not None and any_behind(outcomes.values())
-            if deadline_s is None or not behind or not await self._signal.wait(commit, deadline_s):
-                return self._with_owners(store, outcomes)
+            change = self._signal.next_commit()
+            outcomes |= await self._ask_once(store, terms, queries, deadline_s)
+            if deadline_s is None or not any_may_come(outcomes.values()):
+                break
+            if not await self._signal.wait(change, deadline_s):
+                break
+            queries = {p: query for p, query in queries.items() if isinstance(outcomes[p], Failure)}
+        return {p: self._explained(store, p, terms, outcome) for p, outcome in outcomes.items()}
 
     async def find(
         self,
@@ -91,26 +114,45 @@ class Serving:
     ) -> tuple[dict[bytes, bytes], dict[int, Outcome]]:
         """(key → stored bytes of those found, partition → outcome): at home first, then in the other
         partitions.
+
+        A partition that has to be asked for more keys is asked for all of its keys again, because it may have moved:
+        what an answer has of a partition comes from one look at it, the one whose position it carries.
         """
-        allowed = set(partitions)
         homes = {key: home_partition(key, store.placement.partitions) for key in keys}
-        first = {p: [key for key, home in homes.items() if home == p] for p in allowed}
-        outcomes = await self._ask_keys(store, terms, first, deadline_s)
-        found = _entries(outcomes)
-        missing = [key for key in homes if key not in found]
-        if missing and not any(isinstance(outcome, Failure) for outcome in outcomes.values()):
-            rest = {p: [key for key in missing if homes[key] != p] for p in allowed}
-            later = await self._ask_keys(store, terms, rest, deadline_s)
-            found = _entries(later) | found
-            # Of a partition asked twice the earlier position stays: the answer reflects at least that much.
-            outcomes = later | outcomes | {p: o for p, o in later.items() if isinstance(o, Failure)}
+        wanted = {p: {key for key, home in homes.items() if home == p} for p in partitions}
+        found: dict[bytes, bytes] = {}
+        outcomes: dict[int, Outcome] = {}
+        more = wanted
+        while more and not failures_of(outcomes):
+            outcomes |= await self._ask_keys(store, terms, more, deadline_s)
+            found = _rows_found(outcomes, homes)
+            # A key can vanish between two looks, and is looked for everywhere then. `wanted` only grows, so this ends.
+            missing = homes.keys() - found.keys()
+            more = {p: some | missing for p, some in wanted.items() if missing - some}
+            wanted = wanted | more
         return found, outcomes
+
+    def check_bound(self, store: ServedStore, bound: PositionBound) -> None:
+        """Refuse a bound that names what cannot exist: `InvalidArgumentError` for a partition that an input of the
+        store cannot have, `NotUpToBoundError` for one of another topic.
+        """
+        count = store.placement.partitions
+        for topic, offsets in bound.position.offsets.items():
+            beyond = next((p for p in offsets if p >= count), None)
+            if beyond is None:
+                continue
+            if topic not in (inputs := self._inputs(store)):
+                raise _never_met(store, topic, inputs)
+            raise InvalidArgumentError(
+                f"position_bound names partition {beyond} of {topic!r}, which is read in {count} partitions by "
+                f"{store.name!r}: name 0 to {count - 1}."
+            )
 
     def reasons_not_ready(self) -> list[str]:
         """What cannot be queried at the moment, one sentence each; empty when everything can."""
         if self._stopping:
             return ["The server is shutting down."]
-        reasons = []
+        reasons = [self._fault] if self._fault else []
         for name in self.topology.stores:
             try:
                 store = self.store(name)
@@ -125,9 +167,18 @@ class Serving:
         while True:
             try:
                 await self._follow_workers()
-            except Exception:  # noqa: BLE001 - what it is, the log says; without it nothing new would ever be found
-                _log.exception("Following the workers failed; it is tried again")
+                self._fault = ""
+            except (StatelineError, OSError) as error:
+                self._note_fault(f"Following the workers fails: {error}")
+            except Exception as error:  # noqa: BLE001 - a defect; without the keeper nothing new would ever be found
+                self._note_fault(f"Following the workers fails: {type(error).__name__}.", error)
             await asyncio.sleep(_KEEP_INTERVAL_S)
+
+    def _note_fault(self, fault: str, defect: Exception | None = None) -> None:
+        """Log what is new: a fault that lasts is met twice a second."""
+        if fault != self._fault:
+            _log.warning("%s", fault, exc_info=defect)
+        self._fault = fault
 
     async def _follow_workers(self) -> None:
         with contextlib.suppress(NotReadyError):  # no worker yet: whoever asks for a store is told so
@@ -162,6 +213,13 @@ class Serving:
         known = self._stores.get(name)
         return known if known and known.placement == placement else ServedStore(self.topology.stores[name], placement)
 
+    async def _ask_once(
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
+    ) -> dict[int, Outcome]:
+        if self._needs_worker(store, terms.isolation_level):
+            return await self._ask_workers(store, terms, queries, deadline_s)
+        return self.partitions.ask(store, terms, queries)
+
     async def _ask_workers(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
     ) -> dict[int, Outcome]:
@@ -176,18 +234,40 @@ class Serving:
         self,
         store: ServedStore,
         terms: Terms,
-        keys: Mapping[int, list[bytes]],
+        keys: Mapping[int, set[bytes]],
         deadline_s: float | None,
     ) -> dict[int, Outcome]:
         queries: dict[int, Query] = {p: KeysQuery(tuple(some)) for p, some in keys.items() if some}
         return await self.ask(store, terms, queries, deadline_s) if queries else {}
 
-    def _with_owners(self, store: ServedStore, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
-        for partition, outcome in outcomes.items():
-            if isinstance(outcome, Failure):
-                owner = self.workers.owner(store.placement.task_id(partition))
-                outcomes[partition] = Failure(outcome.error, outcome.position, owner)
-        return outcomes
+    def _needs_worker(self, store: ServedStore, level: IsolationLevel) -> bool:
+        return level is IsolationLevel.READ_UNCOMMITTED or not store.definition.persistent
+
+    async def _look_for_owners(self, store: ServedStore, partitions: Iterable[int]) -> None:
+        """Once per query: those who wait leave it to the keeper, however many they are."""
+        if not all(self.workers.has_live_owner(store.placement.task_id(p)) for p in partitions):
+            await self.workers.refresh()
+
+    def _foreign_topics(self, store: ServedStore, bound: PositionBound, partition: int) -> list[str]:
+        """Topics that the bound names for this partition and that are no input of the store."""
+        offsets = bound.position.offsets
+        return [t for t, partitions in offsets.items() if partition in partitions and t not in self._inputs(store)]
+
+    def _inputs(self, store: ServedStore) -> list[str]:
+        return [topic.name for topic in self.topology.subtopology_of(store.name).sources]
+
+    def _explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
+        """A failure with its owner's name, and with what only the server knows about it."""
+        if not isinstance(outcome, Failure):
+            return outcome
+        error, owner = outcome.error, outcome.owner or self.workers.owner(store.placement.task_id(partition))
+        foreign = self._foreign_topics(store, terms.bound, partition)
+        uncommitted = terms.isolation_level is IsolationLevel.READ_UNCOMMITTED
+        if isinstance(error, NotUpToBoundError) and foreign:
+            error = _never_met(store, foreign[0], self._inputs(store))
+        elif isinstance(error, NotPresentError) and store.definition.persistent and uncommitted:
+            error = NotPresentError(f"{error} isolation_level=read_committed can be answered without the worker.")
+        return Failure(error, outcome.position, owner)
 
     def _open_quietly(self, store: ServedStore, partition: int) -> None:
         try:
@@ -201,10 +281,24 @@ class Serving:
                 self.partitions.check(store, partition)
             except StatelineError as error:
                 return f"Partition {partition} of {store.name!r}: {error}"
-        elif not self.workers.has_live_owner(store.placement.task_id(partition)):
+        by_worker = self._needs_worker(store, self.config.default_state_isolation_level)
+        if by_worker and not self.workers.has_live_owner(store.placement.task_id(partition)):
             return f"Partition {partition} of {store.name!r}: no worker that answers has it."
         return None
 
 
-def _entries(outcomes: Mapping[int, Outcome]) -> dict[bytes, bytes]:
-    return {key: value for answer in answers_of(outcomes).values() for key, value in answer.rows.entries}
+def _never_met(store: ServedStore, topic: str, inputs: Iterable[str]) -> NotUpToBoundError:
+    return NotUpToBoundError(
+        f"position_bound can never be met: {topic[:200]!r} is not an input of {store.name!r}, which reads "
+        f"{', '.join(inputs)}."
+    )
+
+
+def _rows_found(outcomes: Mapping[int, Outcome], homes: Mapping[bytes, int]) -> dict[bytes, bytes]:
+    """Key → stored bytes; of a key that several partitions hold, the row at home, else of the lowest partition."""
+    found: dict[bytes, bytes] = {}
+    for partition, answer in answers_of(outcomes).items():
+        for key, value in answer.rows.entries:
+            if key not in found or homes[key] == partition:
+                found[key] = value
+    return found

@@ -27,18 +27,18 @@ class StateRoutes:
 
     async def stores(self, request: Request) -> Response:
         """GET /v1/stores: every store."""
-        _refuse_parameters(request)
+        refuse_parameters(request)
         return json_response({"stores": [self._store(name) for name in self._serving.topology.stores]})
 
     async def store(self, request: Request) -> Response:
         """GET /v1/stores/{store}: one store."""
-        _refuse_parameters(request)
+        refuse_parameters(request)
         store = self._serving.store(request.path_params["store"])
         return json_response(self._store(store.name))
 
     async def topology(self, request: Request) -> Response:
         """GET /v1/topology: what the application consists of."""
-        _refuse_parameters(request)
+        refuse_parameters(request)
         topology = self._serving.topology
         return json_response(
             {
@@ -52,7 +52,7 @@ class StateRoutes:
 
     async def instances(self, request: Request) -> Response:
         """GET /v1/instances: who runs what, as the workers have written it down."""
-        _refuse_parameters(request)
+        refuse_parameters(request)
         workers = self._serving.workers
         await workers.refresh()
         instances = [
@@ -68,10 +68,12 @@ class StateRoutes:
 
     async def healthz(self, request: Request) -> Response:
         """GET /healthz: this process is alive."""
+        refuse_parameters(request)
         return json_response({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
         """GET /readyz: 200 only when every store can be queried, else the reasons."""
+        refuse_parameters(request)
         reasons = self._serving.reasons_not_ready()
         if not reasons:
             return json_response({"status": "ready"})
@@ -80,6 +82,7 @@ class StateRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics: Prometheus text."""
+        refuse_parameters(request)
         return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     def _store(self, name: str) -> dict[str, Any]:
@@ -119,7 +122,8 @@ class StateRoutes:
         }
 
 
-def _refuse_parameters(request: Request) -> None:
+def refuse_parameters(request: Request) -> None:
+    """Raise `InvalidArgumentError` for a request that has any."""
     Arguments(from_query_string(request.scope["query_string"])).refuse_others(())
 
 

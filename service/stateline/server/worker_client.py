@@ -30,11 +30,18 @@ from stateline_store import InvalidArgumentError, NotPresentError, StatelineErro
 # A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
 ANSWER_TIMEOUT_S = 10.0
 
+# Requests are counted from 1.
+_SUBSCRIPTION = 0
+
 _log = logging.getLogger(__name__)
 
 
 class WorkerConnection:
-    """A connection to one worker, subscribed to its commits: each calls `on_commit`. Requests may overlap."""
+    """A connection to one worker, subscribed to its commits: each calls `on_commit`. Requests may overlap.
+
+    So does the worker's answer to the subscription: what it committed before it had read that was announced to
+    nobody.
+    """
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_commit: Callable[[], None]
@@ -50,7 +57,7 @@ class WorkerConnection:
         """Connect and subscribe. Raises `OSError` when nobody listens there."""
         reader, writer = await asyncio.open_unix_connection(str(socket))
         connection = cls(reader, writer, on_commit)
-        connection._send({"id": 0, "type": "subscribe"})
+        connection._send({"id": _SUBSCRIPTION, "type": "subscribe"})
         return connection
 
     @property
@@ -105,9 +112,10 @@ class WorkerConnection:
             self._fail_pending()
 
     def _dispatch(self, message: dict[str, Any]) -> None:
-        if message.get("event") == "commit":
+        number = message.get("id")
+        if message.get("event") == "commit" or number == _SUBSCRIPTION:
             self._on_commit()
-        elif (future := self._pending.get(message.get("id", 0))) is not None and not future.done():
+        elif number is not None and (future := self._pending.get(number)) is not None and not future.done():
             future.set_result(message)
 
     def _fail_pending(self) -> None:
@@ -117,11 +125,14 @@ class WorkerConnection:
 
 
 class Workers:
-    """Every instance of the application, by the files in `<application>/instances`."""
+    """Every instance of the application, by the files in `<application>/instances`.
 
-    def __init__(self, application: Path, on_commit: Callable[[], None]) -> None:
+    `on_change` is called when a worker has committed, was connected, or has other tasks: whoever waits looks again.
+    """
+
+    def __init__(self, application: Path, on_change: Callable[[], None]) -> None:
         self._application = application
-        self._on_commit = on_commit
+        self._on_change = on_change
         self._refreshing = asyncio.Lock()
         self._connections: dict[str, WorkerConnection] = {}
         self.instances: dict[str, Instance] = {}
@@ -130,6 +141,8 @@ class Workers:
         """Read the instances anew, connect to those that live, and hang up on those that left."""
         async with self._refreshing:
             known, self.instances = self.instances, read_instances(self._application)
+            if known != self.instances:
+                self._on_change()  # a task may have got its owner
             for name, connection in list(self._connections.items()):
                 if not connection.alive or self.instances.get(name) is None or _moved(name, known, self.instances):
                     del self._connections[name]
@@ -156,9 +169,7 @@ class Workers:
         return owner is not None and self.is_connected(owner)
 
     async def query(self, task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
-        """Ask the task's owner. It, or whoever took over, is looked up anew when it does not live."""
-        if not self.has_live_owner(task_id):
-            await self.refresh()
+        """Ask the task's owner, as of the last `refresh`."""
         owner = self.owner(task_id)
         connection = self._connections.get(owner) if owner is not None else None
         if connection is None or not connection.alive:
@@ -176,11 +187,9 @@ class Workers:
 
     async def _connect(self, name: str, instance: Instance) -> None:
         try:
-            self._connections[name] = await WorkerConnection.open(instance.socket, self._on_commit)
+            self._connections[name] = await WorkerConnection.open(instance.socket, self._on_change)
         except OSError as error:
             _log.debug("Worker %s does not answer at %s: %s", name, instance.socket, error)
-            return
-        self._on_commit()  # what was committed while nobody listened
 
 
 def _moved(name: str, known: dict[str, Instance], now: dict[str, Instance]) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from stateline.log.interface import Headers, Record
+from stateline.log.interface import Record
+from stateline.worker.records import OutputRecord
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
@@ -29,24 +29,15 @@ _VERSION = b"\x00"
 _TIMESTAMP = struct.Struct(">q")
 
 
-class ChangelogRecord(NamedTuple):
-    """One record to write to a changelog partition."""
-
-    key: bytes
-    value: bytes | None
-    timestamp_ms: int
-    headers: Headers = ()
-
-
-def staged_changes(store: KeyValueStore, now_ms: int) -> list[ChangelogRecord]:
+def staged_changes(store: KeyValueStore, topic: str, now_ms: int) -> list[OutputRecord]:
     """What the store has staged since its last commit, one record per changed key, in key order.
 
     Records of a store without timestamps, and tombstones, carry `now_ms`.
     """
     if store.timestamped:
-        changes = [_timestamped_change(key, stored, now_ms) for key, stored in store.staged()]
+        changes = [_timestamped_change(topic, key, stored, now_ms) for key, stored in store.staged()]
     else:
-        changes = [ChangelogRecord(key, value, now_ms) for key, value in store.staged()]
+        changes = [OutputRecord(topic, key, value, now_ms) for key, value in store.staged()]
     if changes:
         position = store.position(IsolationLevel.READ_UNCOMMITTED).encode()
         headers = ((_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position))
@@ -54,11 +45,11 @@ def staged_changes(store: KeyValueStore, now_ms: int) -> list[ChangelogRecord]:
     return changes
 
 
-def _timestamped_change(key: bytes, stored: bytes | None, now_ms: int) -> ChangelogRecord:
+def _timestamped_change(topic: str, key: bytes, stored: bytes | None, now_ms: int) -> OutputRecord:
     if stored is None:
-        return ChangelogRecord(key, None, now_ms)
+        return OutputRecord(topic, key, None, now_ms)
     (timestamp,) = _TIMESTAMP.unpack_from(stored)
-    return ChangelogRecord(key, stored[8:], max(timestamp, 0))
+    return OutputRecord(topic, key, stored[8:], max(timestamp, 0))
 
 
 def stage(store: KeyValueStore, records: Iterable[Record]) -> None:
@@ -79,6 +70,14 @@ def position_of_changelog(records: Sequence[Record]) -> Position:
             if name == _POSITION_HEADER and value is not None:
                 return _decoded(record, value)
     return Position()
+
+
+def end_of_last_commit(records: Sequence[Record]) -> int:
+    """How many of these changelog records belong to commits whose last record is among them."""
+    for index in range(len(records) - 1, -1, -1):
+        if any(name == _POSITION_HEADER for name, _ in records[index].headers or ()):
+            return index + 1
+    return 0
 
 
 def _decoded(record: Record, value: bytes) -> Position:

@@ -1,10 +1,13 @@
 """Commit: the order in which a worker makes its work permanent, and what a crash after each step leaves.
 
-1. Changelog records of what is staged are produced, and the producer is flushed.
+1. Changelog records of what is staged are produced, and the producer is flushed. At least once, the group is asked
+   first whether the partitions are still this worker's, and stores without a changelog are committed after it.
    *Crash: exactly once, the successor aborts the transaction; at least once, the input is processed again.*
 2. exactly_once_v2: the Kafka transaction is committed, the input offsets in it. at_least_once: the offsets are.
-   *Crash: the stores are behind their changelogs and replay the difference.*
-3. Each store commits what it staged, with its changelog offset and its Position, in one atomic batch.
+   *Crash: the stores are behind their changelogs and replay the difference. Exactly once, a store without a changelog
+   has nothing to replay: it misses the input of that commit.*
+3. Each store commits what it staged, with its changelog offset and its Position, in one atomic batch. Then readers in
+   other processes are told, of all stores at once.
 
 A step that fails leaves the outcome to `Committer.settle` and the stores to a restore from their own offsets.
 """
@@ -16,10 +19,12 @@ from collections.abc import Iterable, Sequence
 
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Producer
+from stateline.serde import shown
 from stateline.topology import Topology
 from stateline.worker.changelog import staged_changes
 from stateline.worker.records import OutputRecord
 from stateline.worker.task import Task
+from stateline_store import InvalidArgumentError, RecordError, TopicPartition
 
 
 def writes_to_log(topology: Topology, dead_letter_topic: str | None) -> bool:
@@ -58,28 +63,44 @@ class Committer:
     def send(self, outputs: Iterable[OutputRecord]) -> None:
         """Queue what processors forwarded: part of the next commit."""
         for record in outputs:
-            self._writer().produce(
-                record.topic,
-                record.key,
-                record.value,
-                timestamp_ms=record.timestamp_ms,
-                headers=record.headers,
-            )
+            self._produce(record, partition=None)
 
     def commit(self, tasks: Sequence[Task], consumer: Consumer) -> None:
-        """The three steps. Raises what the log or a store raises; then nothing more may be written before `settle`."""
-        self._produce_changes(tasks)
-        next_offsets = {tp: offset for task in tasks for tp, offset in task.next_offsets.items()}
-        offsets = self._producer.flush() if self._producer is not None else {}
-        if self._producer is not None and self._exactly_once:
-            writer = self._writer()
-            writer.send_offsets_to_transaction(next_offsets, consumer)
-            writer.commit_transaction()
-            self._in_transaction = False
+        """The steps above. Raises what the log or a store raises; then nothing more may be written before `settle`."""
+        if self._exactly_once and self._producer is not None:
+            offsets = self._commit_transaction(tasks, consumer)
         else:
-            consumer.commit(next_offsets)
+            offsets = self._commit_offsets(tasks, consumer)
+        try:
+            for task in tasks:
+                task.commit_stores(offsets)
+        finally:
+            # All at once: a query over several partitions and stores sees this commit in all of them or in none, and
+            # a server catches up once.
+            for task in tasks:
+                task.announce_commits()
+
+    def _commit_transaction(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
+        self._produce_changes(tasks)
+        writer = self._writer()
+        offsets = writer.flush()
+        writer.send_offsets_to_transaction(_next_offsets(tasks), consumer)
+        writer.commit_transaction()
+        self._in_transaction = False
+        return offsets
+
+    def _commit_offsets(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
+        offsets: dict[TopicPartition, int] = {}
+        if self._producer is not None:
+            # A worker that has lost its partitions, and does not know it yet, must not write its old values behind the
+            # new owner's: only the group can tell, and it does when offsets that are committed are committed again.
+            consumer.commit({tp: offset for task in tasks for tp, offset in task.committed_next_offsets.items()})
+            self._produce_changes(tasks)
+            offsets = self._producer.flush()
         for task in tasks:
-            task.commit_stores(offsets)
+            task.commit_unlogged_stores()
+        consumer.commit(_next_offsets(tasks))
+        return offsets
 
     def close(self) -> None:
         """Release the producer; an open transaction is aborted."""
@@ -92,15 +113,21 @@ class Committer:
         now_ms = time.time_ns() // 1_000_000
         for task in tasks:
             for changelog, store in task.logged_stores():
-                for change in staged_changes(store, now_ms):
-                    self._writer().produce(
-                        changelog.topic,
-                        change.key,
-                        change.value,
-                        timestamp_ms=change.timestamp_ms,
-                        headers=change.headers,
-                        partition=changelog.partition,
-                    )
+                for change in staged_changes(store, changelog.topic, now_ms):
+                    self._produce(change, changelog.partition)
+
+    def _produce(self, record: OutputRecord, partition: int | None) -> None:
+        try:
+            self._writer().produce(
+                record.topic,
+                record.key,
+                record.value,
+                timestamp_ms=record.timestamp_ms,
+                headers=record.headers,
+                partition=partition,
+            )
+        except InvalidArgumentError as error:
+            raise RecordError(f"The log refuses a record of key {shown(record.key)}: {error}") from error
 
     def _writer(self) -> Producer:
         """The producer, inside a transaction under exactly-once."""
@@ -110,3 +137,7 @@ class Committer:
             self._producer.begin_transaction()
             self._in_transaction = True
         return self._producer
+
+
+def _next_offsets(tasks: Sequence[Task]) -> dict[TopicPartition, int]:
+    return {tp: offset for task in tasks for tp, offset in task.next_offsets.items()}

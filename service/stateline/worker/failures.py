@@ -18,19 +18,30 @@ from typing import Literal
 from stateline.log.interface import Record
 from stateline.serde import shown
 from stateline.worker.records import OutputRecord
-from stateline_store import RecordError
+from stateline_store import RecordError, StatelineError
 
 logger = logging.getLogger(__name__)
+
+# A dead letter is larger than its record; it should still be one that a broker takes.
+_TRACE_CHARACTERS = 4_000
 
 Policy = Literal["fail", "skip", "dead-letter"]
 
 
-def failure(record: Record, what: str, error: Exception) -> RecordError:
-    """The error that names where the record stands and what went wrong."""
-    return RecordError(
+def failure(record: Record, what: str, error: Exception) -> str:
+    """Where the record stands, what went wrong, and where in the code."""
+    return (
         f"{what} failed on {record.topic}-{record.partition} offset {record.offset} key {shown(record.key)}: "
-        f"{type(error).__name__}: {error}"
+        f"{type(error).__name__}: {error}{_raised_at(error)}."
     )
+
+
+def _raised_at(error: Exception) -> str:
+    """Of a user's error the line that raised it; ours say themselves what is wrong."""
+    if isinstance(error, StatelineError) or error.__traceback__ is None:
+        return ""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f" ({frame.filename}:{frame.lineno})"
 
 
 class FailureHandler:
@@ -48,23 +59,28 @@ class FailureHandler:
         """Whether the worker goes on after a processor has failed, so that its writes must be undone."""
         return self._processing != "fail"
 
+    @property
+    def writes_dead_letters(self) -> bool:
+        """Whether a record may be written to a dead-letter topic."""
+        return self._topic is not None and "dead-letter" in (self._reading, self._processing)
+
     def cannot_read(self, record: Record, error: Exception) -> None:
         """A key or value that its serde refuses. Raises `RecordError` under the policy fail."""
-        self._handle(self._reading, record, "Reading", error)
+        self._handle("deserialization.exception.handler", self._reading, record, "Reading", error)
 
     def cannot_process(self, record: Record, processor: str, error: Exception) -> None:
         """A processor raised. Raises `RecordError` under the policy fail."""
-        self._handle(self._processing, record, f"Processor {processor!r}", error)
+        self._handle("processing.exception.handler", self._processing, record, f"Processor {processor!r}", error)
 
     def take_dead_letters(self) -> list[OutputRecord]:
         """Dead letters that have not been taken yet."""
         taken, self._dead_letters = self._dead_letters, []
         return taken
 
-    def _handle(self, policy: Policy, record: Record, what: str, error: Exception) -> None:
+    def _handle(self, setting: str, policy: Policy, record: Record, what: str, error: Exception) -> None:
         described = failure(record, what, error)
         if policy == "fail":
-            raise described from error
+            raise RecordError(f"{described} Mend it, or set {setting} to skip or dead-letter.") from error
         if policy == "dead-letter" and self._topic is not None:
             self._dead_letters.append(_dead_letter(self._topic, record, error))
             self.dead_lettered += 1
@@ -74,10 +90,10 @@ class FailureHandler:
 
 
 def _dead_letter(topic: str, record: Record, error: Exception) -> OutputRecord:
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
     added = {
         "__streams.errors.exception": type(error).__qualname__,
-        "__streams.errors.message": str(error),
+        "__streams.errors.message": str(error)[:_TRACE_CHARACTERS],
         "__streams.errors.stacktrace": trace,
         "__streams.errors.topic": record.topic,
         "__streams.errors.partition": str(record.partition),

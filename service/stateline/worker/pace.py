@@ -1,28 +1,69 @@
-"""How many records one slice of work takes, and how much memory the next one may stage. Pure."""
+"""How much one poll and one slice of work take, by what they took so far. Pure.
+
+A slice is short, because queries, commits and stopping wait for its end; what a poll brings is worked off before the
+next poll, because the group takes a worker that does not poll for dead.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
+
+from stateline.log.interface import Record
+
 # A slice aims at this long: the most that an uncommitted query waits for, apart from a commit.
 SLICE_S = 0.004
-_MAX_RECORDS = 5_000
+# What a poll brings should be worked off in about this long.
+POLL_S = 0.4
+SLICE_BYTES = 1024 * 1024
+POLL_BYTES = 16 * 1024 * 1024
+# What staging adds to a record's own bytes (`stateline_store.transaction_buffer`), rounded up.
+_OVERHEAD_BYTES = 200
+_MAX_SLICE_RECORDS, _MAX_POLL_RECORDS = 5_000, 10_000
+_KEY, _VALUE = itemgetter(Record._fields.index("key")), itemgetter(Record._fields.index("value"))
+
+
+def size_of(records: Sequence[Record]) -> int:
+    """About what these records take when they are staged, in bytes."""
+    keys, values = filter(None, map(_KEY, records)), filter(None, map(_VALUE, records))
+    return sum(map(len, keys)) + sum(map(len, values)) + _OVERHEAD_BYTES * len(records)
 
 
 class Pace:
-    """Learns from the slices so far."""
+    """Learns from the slices so far; begins carefully, because a record may take long or be large."""
 
     def __init__(self) -> None:
-        self.records = 500
+        self.records = 16
+        self._record_bytes = POLL_BYTES // 500
         self._growth = 0
 
-    def learn(self, records: int, seconds: float, growth_bytes: int) -> None:
+    @property
+    def poll_records(self) -> int:
+        """How many records the next poll should bring at most."""
+        by_time = int(self.records * POLL_S / SLICE_S)
+        by_memory = POLL_BYTES // max(self._record_bytes, 1)
+        return max(1, min(by_time, by_memory, _MAX_POLL_RECORDS))
+
+    def cut(self, records: Sequence[Record], at: int) -> tuple[Sequence[Record], int]:
+        """The next slice from `at` on, of at least one record, and its size in bytes."""
+        slice_ = records[at : at + self.records]
+        size = size_of(slice_)
+        while size > SLICE_BYTES and len(slice_) > 1:
+            slice_ = slice_[: max(1, len(slice_) * SLICE_BYTES // (2 * size))]
+            size = size_of(slice_)
+        return slice_, size
+
+    def learn(self, records: int, size_bytes: int, seconds: float, growth_bytes: int) -> None:
         """A slice took this long and staged so much: fit the next one to `SLICE_S`, by at most a factor of two."""
         wanted = records * SLICE_S / max(seconds, 1e-6)
-        self.records = int(min(max(wanted, self.records / 2, 1), self.records * 2, _MAX_RECORDS))
+        self.records = int(min(max(wanted, self.records / 2, 1), self.records * 2, _MAX_SLICE_RECORDS))
+        self._record_bytes = max(size_bytes // records, self._record_bytes // 2)
         self._growth = max(growth_bytes, self._growth // 2)
 
-    def would_cross(self, staged_bytes: int, max_bytes: int) -> bool:
-        """Whether the buffers are, or after the next slice are likely to be, beyond the limit (-1: none); KIP-892.
+    def would_cross(self, staged_bytes: int, next_bytes: int, max_bytes: int) -> bool:
+        """Whether the buffers are, or after a slice of this size are likely to be, beyond the limit (-1: none).
 
-        Empty buffers never cross: one record may stage more than the limit, and a commit would not help.
+        The rule is KIP-892's. Empty buffers never cross: one record may stage more than the limit, and a commit would
+        not help.
         """
-        return max_bytes >= 0 and staged_bytes > 0 and staged_bytes + self._growth > max_bytes
+        return max_bytes >= 0 and staged_bytes > 0 and staged_bytes + max(self._growth, next_bytes) > max_bytes

@@ -20,10 +20,11 @@ class ProcessorRunner:
         processor: Processor,
         stores: Sequence[tuple[StoreDefinition, KeyValueStore]],
         failures: FailureHandler,
+        max_record_bytes: int,
     ) -> None:
         self._processor = processor
-        self._views = [StoreView(definition, store) for definition, store in stores]
-        self._outputs = [Output(topic) for topic in processor.forwards]
+        self._views = [StoreView(each, store, max_record_bytes=max_record_bytes) for each, store in stores]
+        self._outputs = [Output(topic, max_record_bytes=max_record_bytes) for topic in processor.forwards]
         self._failures = failures
 
     def process(self, record: Record, typed: InputRecord) -> list[OutputRecord]:

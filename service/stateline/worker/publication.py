@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from stateline.topology import Topology, checked_name
-from stateline_store import IsolationLevel, LockedError
+from stateline_store import IsolationLevel, LockedError, RetryLaterError
 
 _SOCKET_PATH_BYTES = 100  # sun_path has 104 (macOS) to 108 bytes (Linux)
 
@@ -53,12 +53,19 @@ def topology_document(
 
 
 def publish(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON file so that readers never see half of it."""
-    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "wb") as file:
-        file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    os.replace(temporary, path)
+    """Write a JSON file so that readers never see half of it. Raises `RetryLaterError` where nothing can be written."""
+    try:
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _not_writable(path, error) from error
+
+
+def _not_writable(path: Path, error: OSError) -> RetryLaterError:
+    return RetryLaterError(f"{path} cannot be written: {error.strerror}. Make the state directory writable.")
 
 
 class InstanceFile:
@@ -66,10 +73,13 @@ class InstanceFile:
 
     def __init__(self, application: Path, instance: str) -> None:
         directory = application / "instances"
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.instance = checked_name("worker instance", instance)
         self._path = directory / f"{instance}.json"
-        self._lock = (directory / f"{instance}.lock").open("a")
+        try:
+            directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._lock = (directory / f"{instance}.lock").open("a")
+        except OSError as error:
+            raise _not_writable(directory, error) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

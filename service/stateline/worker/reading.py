@@ -10,6 +10,8 @@ from stateline.worker.failures import FailureHandler
 from stateline.worker.records import InputRecord
 from stateline_store import InvalidArgumentError
 
+NO_KEY = "A table's record needs a key, and this one has none."
+
 
 def check(topic: Topic, records: Sequence[Record], *, key_required: bool) -> None:
     """Raise `InvalidArgumentError` unless every key and value can be read; a table's record needs a key."""
@@ -18,7 +20,7 @@ def check(topic: Topic, records: Sequence[Record], *, key_required: bool) -> Non
         if record.key is not None:
             check_key(record.key)
         elif key_required:
-            raise InvalidArgumentError("A table's record needs a key, and this one has none.")
+            raise InvalidArgumentError(NO_KEY)
         if record.value is not None:
             check_value(record.value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from stateline.log.interface import Headers
+from stateline.stores import MAX_RECORD_BYTES, refuse_too_large
 from stateline.topology import Topic
 
 
@@ -33,8 +34,9 @@ class OutputRecord(NamedTuple):
 class Output:
     """A topic that a processor writes to. Records leave when the function has returned without an error."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
         self._topic = topic
+        self._max_record_bytes = max_record_bytes
         self._pending: list[OutputRecord] = []
         self._record_timestamp_ms = 0
 
@@ -46,17 +48,13 @@ class Output:
     def forward(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers = ()) -> None:
         """Write a record under this key (None: any partition), with the input's timestamp unless one is given.
 
-        Raises `InvalidArgumentError` for a key or value that the topic's serdes cannot write.
+        Raises `InvalidArgumentError` for a key or value that the topic's serdes cannot write, or that is too large.
         """
-        self._pending.append(
-            OutputRecord(
-                self._topic.name,
-                None if key is None else self._topic.key.serialize(key),
-                None if value is None else self._topic.value.serialize(value),
-                self._record_timestamp_ms if timestamp_ms is None else timestamp_ms,
-                headers,
-            )
-        )
+        raw_key = None if key is None else self._topic.key.serialize(key)
+        raw_value = None if value is None else self._topic.value.serialize(value)
+        refuse_too_large(raw_key, raw_value, self._max_record_bytes)
+        stamp = self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
+        self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers))
 
     def take(self) -> list[OutputRecord]:
         """What was forwarded since the record started; the runtime calls this after the function."""

@@ -19,20 +19,30 @@ import itertools
 import logging
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stateline.log.interface import Admin, Consumer, Log, Record
 from stateline.topology import Topic
-from stateline.worker.changelog import position_of_changelog, position_of_input, stage
+from stateline.worker.changelog import end_of_last_commit, position_of_changelog, position_of_input, stage
 from stateline.worker.reading import readable
 from stateline.worker.task import Task
-from stateline_store import KeyValueStore, Position, RetryLaterError, StoreState, TopicPartition
+from stateline_store import (
+    DamagedDataError,
+    IsolationLevel,
+    KeyValueStore,
+    Position,
+    RetryLaterError,
+    StoreState,
+    TopicPartition,
+)
 
 logger = logging.getLogger(__name__)
 
 _SLICE_RECORDS = 5_000
 # Restored records are committed in batches of about this much memory: large enough for fast sorted batches.
 _BATCH_BYTES = 8 * 1024 * 1024
+# Without a Position for so many records, the changelog was not written by Stateline: they are taken as they are.
+_HELD_RECORDS = 200_000
 
 
 @dataclass(slots=True)
@@ -40,6 +50,7 @@ class StoreRestore:
     """What one store still has to read: from `next_offset` up to, not including, `end`.
 
     `table_of` is the topic of a table; such records meet the serdes again, as they did when they were first read.
+    `held` is the beginning of a commit whose end, with the Position, was not read yet.
     """
 
     store: KeyValueStore
@@ -48,6 +59,7 @@ class StoreRestore:
     end: int
     table_of: Topic | None
     restored: int = 0
+    held: list[Record] = field(default_factory=list)
 
     @property
     def remaining(self) -> int:
@@ -59,43 +71,50 @@ class StoreRestore:
 class TaskPlan:
     """Where a task begins: what its stores must restore first, then the input offsets to go on from.
 
-    `position` is what the restored stores reflect at least, by what the group has committed.
+    `positions` says of some stores what they reflect, once restored, by what the group has committed; `ends` is
+    where the input ended, which no Position can have passed.
     """
 
     restores: tuple[StoreRestore, ...]
     next_offsets: Mapping[TopicPartition, int]
-    position: Position
+    positions: Mapping[str, Position]
+    ends: Mapping[TopicPartition, int]
 
 
 def plan(task: Task, admin: Admin, group: str) -> TaskPlan:
-    """Read offsets from the log and the stores, and decide. The task is open; nothing is read or written yet."""
+    """Read offsets from the log and the stores, and decide. The task is open.
+
+    Raises `DamagedDataError` when a changelog has lost what its store still has.
+    """
     committed = admin.committed(group, task.sources)
+    position = Position.of({source: offset - 1 for source, offset in committed.items() if offset > 0})
     next_offsets: dict[TopicPartition, int] = {}
     restores: list[StoreRestore] = []
+    positions: dict[str, Position] = {}
     for topic in task.subtopology.sources:
         source = TopicPartition(topic.name, task.partition)
-        start, table_restores = _plan_source(task, admin, topic, committed.get(source))
-        next_offsets[source] = start
+        next_offsets[source], table_restores = _plan_source(task, admin, topic, committed.get(source))
         restores += table_restores
-    for name, store in task.stores.items():
-        changelog = task.changelog(name)
-        if changelog is not None and task.definitions[name].source is None:
-            first, end = _bounds(admin, changelog)
-            restores.append(StoreRestore(store, changelog, _resume(task, name, changelog, first, end), end, None))
-    position = Position.of({source: offset - 1 for source, offset in committed.items() if offset > 0})
-    return TaskPlan(tuple(r for r in restores if r.remaining), next_offsets, position)
+    for changelog, store in task.logged_stores():
+        first, end = _bounds(admin, changelog)
+        restores.append(StoreRestore(store, changelog, _resume_logged(task, store, changelog, first, end), end, None))
+        if end > 0:
+            # A commit writes changelogs before offsets: who is at the changelog's end has seen what the group has.
+            # An empty changelog proves nothing: the store may be new.
+            positions[store.name] = position
+    ends = {source: admin.log_end(source) for source in task.sources}
+    return TaskPlan(tuple(r for r in restores if r.remaining), next_offsets, positions, ends)
 
 
 def _plan_source(task: Task, admin: Admin, topic: Topic, committed: int | None) -> tuple[int, list[StoreRestore]]:
     source = TopicPartition(topic.name, task.partition)
     first, end = _bounds(admin, source)
-    tables = [definition.name for definition in task.subtopology.tables(source.topic)]
-    resumes = [(task.stores[name], _resume(task, name, source, first, end)) for name in tables]
-    if not task.subtopology.readers(source.topic):
+    tables = [task.stores[definition.name] for definition in task.subtopology.tables(source.topic)]
+    resumes = [(table, _resume_table(task, table, source, first, end)) for table in tables]
+    if not task.reads_by_group(topic.name):
         return min((offset for _, offset in resumes), default=first), []
     start = first if committed is None else max(committed, first)
-    restores = [StoreRestore(table, source, offset, start, topic) for table, offset in resumes]
-    return start, restores
+    return start, [StoreRestore(table, source, offset, start, topic) for table, offset in resumes]
 
 
 def _bounds(admin: Admin, partition: TopicPartition) -> tuple[int, int]:
@@ -104,20 +123,37 @@ def _bounds(admin: Admin, partition: TopicPartition) -> tuple[int, int]:
     return first, admin.log_end(partition)
 
 
-def _resume(task: Task, name: str, changelog: TopicPartition, first: int, end: int) -> int:
-    """The next offset to read of a changelog; wipes the store when it and the log no longer fit together."""
-    offset = task.stores[name].committed_offset(changelog)
+def _resume_table(task: Task, store: KeyValueStore, source: TopicPartition, first: int, end: int) -> int:
+    """The next offset to read. A table is what its topic says: one that no longer fits it is rebuilt."""
+    offset = store.committed_offset(source)
     if offset is None:
         return first
     if not first <= offset + 1 <= end:
-        logger.warning(
-            "Store %s stands at %s offset %d, but the log holds offsets %d to %d: records are lost to it or the "
-            "topic was created anew. This store is rebuilt from the log.",
-            name, changelog, offset, first, end - 1,
-        )  # fmt: skip
-        task.rebuild(name)
-        return first
+        return _rebuild(task, store, source, first, end)
     return offset + 1
+
+
+def _resume_logged(task: Task, store: KeyValueStore, changelog: TopicPartition, first: int, end: int) -> int:
+    """The next offset to read. A changelog that ends before its store is the one that lost something."""
+    offset = store.committed_offset(changelog)
+    if offset is None:
+        return first
+    if offset + 1 > end:
+        raise DamagedDataError(
+            f"Store {store.name!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
+            "topic was deleted or this is another cluster. Bring the topic back; or, to begin anew without the store's "
+            f"data, stop the workers and delete {store.name!r} below the task's directory."
+        )
+    return _rebuild(task, store, changelog, first, end) if offset + 1 < first else offset + 1
+
+
+def _rebuild(task: Task, store: KeyValueStore, log: TopicPartition, first: int, end: int) -> int:
+    logger.warning(
+        "Store %s of task %s stands at offset %s, but %s holds %d to %d: it is deleted and rebuilt from there.",
+        store.name, task.id, store.committed_offset(log), log, first, end - 1,
+    )  # fmt: skip
+    task.rebuild(store.name)
+    return first
 
 
 class Restorer:
@@ -175,8 +211,9 @@ class Restorer:
         for restore in self._pending:
             at = consumer.next_offset(restore.changelog)
             if not restore.remaining or (at is not None and at >= restore.end):
-                _commit(restore)
+                _stage_changelog(restore, len(restore.held))
                 restore.next_offset = restore.end
+                _commit(restore)
                 logger.info("Restored %s from %s: %d records",
                             restore.store.name, restore.changelog, restore.restored)  # fmt: skip
         if any(not restore.remaining for restore in self._pending):
@@ -198,24 +235,40 @@ class Restorer:
 
 
 def _apply(restore: StoreRestore, records: list[Record]) -> None:
+    """Stage records, commits as wholes: half of one would be ahead of its Position."""
     records = [record for record in records if restore.next_offset <= record.offset < restore.end]
     if not records:
         return
-    if restore.table_of is None:
-        stage(restore.store, records)
-        restore.store.advance(position_of_changelog(records))
-    else:
-        stage(restore.store, readable(restore.table_of, records, None, key_required=True))
-        restore.store.advance(position_of_input(records))
     restore.next_offset = records[-1].offset + 1
-    restore.restored += len(records)
+    if restore.table_of is not None:
+        _stage_table(restore, restore.table_of, records)
+    else:
+        restore.held += records
+        whole = end_of_last_commit(restore.held)
+        _stage_changelog(restore, len(restore.held) if len(restore.held) > _HELD_RECORDS else whole)
     if restore.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES:
         _commit(restore)
 
 
+def _stage_table(restore: StoreRestore, topic: Topic, records: list[Record]) -> None:
+    seen = restore.store.position(IsolationLevel.READ_UNCOMMITTED).get(*restore.changelog)
+    new = [record for record in records if seen is None or record.offset > seen]
+    stage(restore.store, readable(topic, new, None, key_required=True))
+    restore.store.advance(position_of_input(records))
+    restore.restored += len(records)
+
+
+def _stage_changelog(restore: StoreRestore, count: int) -> None:
+    records, restore.held = restore.held[:count], restore.held[count:]
+    stage(restore.store, records)
+    restore.store.advance(position_of_changelog(records))
+    restore.restored += len(records)
+
+
 def _commit(restore: StoreRestore) -> None:
+    applied = restore.held[0].offset if restore.held else restore.next_offset
     if restore.restored:
-        restore.store.commit({restore.changelog: restore.next_offset - 1})
+        restore.store.commit({restore.changelog: applied - 1})
     restore.store.set_state(StoreState.RESTORING, restore.remaining)
 
 

@@ -16,13 +16,16 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from stateline.log.interface import Record
+from stateline.stores import MAX_RECORD_BYTES
 from stateline.topology import StoreDefinition, Subtopology, Topic
 from stateline.worker.changelog import position_of_input, stage
 from stateline.worker.failures import FailureHandler
 from stateline.worker.processing import ProcessorRunner
-from stateline.worker.reading import readable, typed
+from stateline.worker.reading import NO_KEY, readable, typed
 from stateline.worker.records import OutputRecord
+from stateline.worker.topic_ids import recreated, remember
 from stateline_store import (
+    DamagedDataError,
     InvalidArgumentError,
     IsolationLevel,
     KeyValueStore,
@@ -67,6 +70,7 @@ class Task:
         failures: FailureHandler,
         *,
         sync: bool = False,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.id = subtopology.task_id(partition)
         self.subtopology = subtopology
@@ -80,6 +84,7 @@ class Task:
         self._directory = directory
         self._failures = failures
         self._sync = sync
+        self._max_record_bytes = max_record_bytes
         self._topics = {topic.name: topic for topic in subtopology.sources}
         self._tables = {t: [self.stores[d.name] for d in subtopology.tables(t)] for t in self._topics}
         self._fed_by = {topic.name: subtopology.stores_fed_by(topic.name) for topic in subtopology.sources}
@@ -95,6 +100,13 @@ class Task:
         """The partition that a store can be rebuilt from, or None."""
         topic = self.definitions[store].changelog(self._application_id)
         return None if topic is None else TopicPartition(topic, self.partition)
+
+    def reads_by_group(self, topic: str) -> bool:
+        """Whether the group's committed offset says where to go on, and not the tables' own offsets.
+
+        So it must be when reading a record again would do more than put it into a table again.
+        """
+        return bool(self.subtopology.readers(topic)) or self._failures.writes_dead_letters
 
     @property
     def staged_bytes(self) -> int:
@@ -123,22 +135,41 @@ class Task:
         self._move(TaskState.RESTORING)
         self._publish(StoreState.RESTORING)
 
+    def settle_topics(self, ids: Mapping[str, str]) -> None:
+        """Let go of what was made from topics that were deleted and created anew since (`ids`: topic → topic id)."""
+        directory = self._directory.task(self.id)
+        own = {topic: ids[topic] for topic in self._topics if topic in ids}
+        for topic in recreated(directory, own):
+            logger.warning("Topic %s was created anew: task %s rebuilds its tables of it", topic, self.id)
+            for name in self._fed_by[topic]:
+                if self.definitions[name].source is not None:
+                    self.rebuild(name)
+                else:
+                    self.stores[name].forget(topic)
+        remember(directory, own)
+
     def rebuild(self, name: str) -> None:
         """Delete this store's data and open it empty: its changelog and its offset do not fit together."""
         self.stores[name].close()
         self.stores[name].wipe()
         self._init(name)
 
-    def run(self, next_offsets: Mapping[TopicPartition, int], position: Position) -> None:
+    def run(
+        self,
+        next_offsets: Mapping[TopicPartition, int],
+        positions: Mapping[str, Position],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
         """Restored: take records from these offsets on.
 
-        `position` is the input that the group has committed. A commit writes changelogs first, so a store that
-        was restored to the end of its changelog reflects at least that, even where no header says so.
+        `positions` says of a store what it reflects at least, beyond what it says itself; `ends` is where the input
+        ended when the restore began.
         """
         self._move(TaskState.RUNNING)
-        for changelog, store in self.logged_stores():
-            del changelog
-            topics = [topic for topic, names in self._fed_by.items() if store.name in names]
+        self._forget_what_is_not_there(ends)
+        for name, position in positions.items():
+            store = self.stores[name]
+            topics = [topic for topic, names in self._fed_by.items() if name in names]
             store.advance(Position({t: position.offsets[t] for t in topics if t in position.offsets}))
             if store.position(IsolationLevel.READ_UNCOMMITTED) != store.position(IsolationLevel.READ_COMMITTED):
                 store.commit({})
@@ -146,7 +177,8 @@ class Task:
         self.committed_next_offsets = dict(next_offsets)
         for processor in self.subtopology.processors:
             definitions = {d.name: d for d in processor.stores}
-            runner = ProcessorRunner(processor, [(definitions[n], self.stores[n]) for n in definitions], self._failures)
+            stores = [(definition, self.stores[name]) for name, definition in definitions.items()]
+            runner = ProcessorRunner(processor, stores, self._failures, self._max_record_bytes)
             self._runners.setdefault(processor.source.name, []).append(runner)
         self._publish(StoreState.ACTIVE)
 
@@ -179,6 +211,10 @@ class Task:
         except InvalidArgumentError as error:
             self._failures.cannot_read(record, error)
             return []
+        if record.key is None and self._tables[topic.name]:
+            # One decision for the record: what its table refuses, no processor sees.
+            self._failures.cannot_read(record, InvalidArgumentError(NO_KEY))
+            return []
         self._apply_to_tables(topic, [record])
         return [output for runner in runners for output in runner.process(record, values)]
 
@@ -190,17 +226,29 @@ class Task:
     def commit_stores(self, written: Mapping[TopicPartition, int]) -> None:
         """Commit every store; `written` has the last changelog offset of each partition written by this commit.
 
-        Every store is tried even if one fails; the first failure is raised then.
+        Every store is tried even if one fails; the first failure is raised then. Other processes see it with
+        `announce_commits`.
         """
         failures: list[StatelineError] = []
         for name, store in self.stores.items():
             try:
-                store.commit(self._changelog_offset(name, written))
+                store.commit(self._changelog_offset(name, written), announce=False)
             except StatelineError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
         self.committed_next_offsets = dict(self.next_offsets)
+
+    def commit_unlogged_stores(self) -> None:
+        """Commit the stores that nothing can rebuild; the input must not be committed before it is in them."""
+        for name, store in self.stores.items():
+            if self.changelog(name) is None:
+                store.commit({}, announce=False)
+
+    def announce_commits(self) -> None:
+        """Let readers in other processes see what the stores have committed."""
+        for store in self.stores.values():
+            store.announce_commit()
 
     def publish_staged(self) -> None:
         """Tell readers in other processes what is staged."""
@@ -227,14 +275,23 @@ class Task:
             ahead = seen is not None and records and records[0].offset <= seen
             stage(store, [r for r in records if r.offset > (seen or 0)] if ahead else records)
 
+    def _forget_what_is_not_there(self, ends: Mapping[TopicPartition, int]) -> None:
+        """A changelog can bring back the Position of a topic that was deleted and created anew, shorter, since."""
+        for store in self.stores.values():
+            for (topic, partition), offset in list(store.position(IsolationLevel.READ_COMMITTED)):
+                if offset >= ends.get(TopicPartition(topic, partition), offset + 1):
+                    logger.warning("Store %s has offset %d of %s, which ends before it", store.name, offset, topic)
+                    store.forget(topic)
+
     def _changelog_offset(self, store: str, written: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """What a store's commit corresponds to in its changelog; of a table, the last input record."""
         changelog = self.changelog(store)
         if changelog is None:
             return {}
         if changelog in self.next_offsets:
-            next_offset = self.next_offsets[changelog]
-            return {changelog: next_offset - 1} if next_offset > 0 else {}
+            # A table that is ahead of the input, because the group's offsets were lost, stays where it is.
+            reached = max(self.next_offsets[changelog] - 1, self.stores[store].committed_offset(changelog) or 0)
+            return {changelog: reached} if self.next_offsets[changelog] > 0 else {}
         return {changelog: written[changelog]} if changelog in written else {}
 
     def _advance(self, topic: str, position: Position) -> None:
@@ -256,5 +313,15 @@ class Task:
             self._lock = None
 
     def _init(self, name: str) -> None:
-        directory = self._directory.task(self.id)
-        self.stores[name].init(StoreContext(self.id, directory, self.changelog(name), sync=self._sync))
+        """Open a store. One that is provably damaged is deleted, it alone, if its changelog can rebuild it."""
+        store, changelog = self.stores[name], self.changelog(name)
+        context = StoreContext(self.id, self._directory.task(self.id), changelog, sync=self._sync)
+        try:
+            store.init(context)
+        except DamagedDataError as error:
+            if changelog is None:
+                raise
+            logger.error("Store %s of task %s is deleted and rebuilt from %s: %s", name, self.id, changelog, error)
+            store.close()
+            store.wipe()
+            store.init(context)

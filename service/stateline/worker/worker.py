@@ -13,12 +13,13 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stateline.app import App
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Record
 from stateline.query import HostedPartition
+from stateline.stores import HEADROOM_BYTES, MAX_RECORD_BYTES
 from stateline.topics import ensure_topics, subtopology_partitions
 from stateline.topology import Subtopology
 from stateline.worker.commit import Committer
@@ -42,7 +43,8 @@ from stateline_store import (
 
 logger = logging.getLogger(__name__)
 
-_POLL_RECORDS = 10_000
+# After this long without a poll, unprocessed records go back to the log and the group is polled.
+_POLL_PATIENCE_S = 2.0
 # How long an idle poll waits; queries are answered in between.
 _IDLE_POLL_S = 0.005
 # How long a task may be held by another process (its previous owner closing down) before this is an error.
@@ -85,7 +87,11 @@ class Worker:
         self._locked_since: dict[str, float] = {}  # tasks whose directory another process holds
         self._by_source: dict[TopicPartition, Task] = {}
         self._hosted: dict[tuple[str, int], Task] = {}
+        self._topic_ids: dict[str, str] = {}
+        configured = config.producer.get("message.max.bytes")
+        self._max_record_bytes = int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES
         self._pace = Pace()
+        self._turns = 0
         self._stopping = False
         self._failed: StatelineError | None = None
         self._last_commit = time.monotonic()
@@ -135,37 +141,55 @@ class Worker:
 
     def _turn(self) -> None:
         """One round: poll, process in slices, restore a slice, commit when due."""
-        if self._failed is not None:
-            raise self._failed
         self._open_locked()
-        for source, group in by_partition(self._poll()).items():
-            if (task := self._by_source.get(source)) is not None:
-                self._process(task, group)
+        records = self._poll()
+        if self._failed is not None:  # a commit failed while partitions were revoked: its transaction must not go on
+            raise self._failed
+        self._work_off(by_partition(records))
         if self._restorer.busy:
             self._run_restored(_IDLE_POLL_S)
-        if time.monotonic() - self._last_commit >= self._config.commit_interval_ms / 1000:
-            self._commit()
+        self._commit_if_due()
         self._between_slices()
 
     def _poll(self) -> list[Record]:
         try:
-            return self._group_consumer().poll(_POLL_RECORDS, 0.0 if self._restorer.busy else _IDLE_POLL_S)
+            wait_s = 0.0 if self._restorer.busy else _IDLE_POLL_S
+            return self._group_consumer().poll(self._pace.poll_records, wait_s)
         except FencedError as error:
             # Two that take the same identity from each other would go on for ever: this one ends.
             raise LockedError(f"Another worker took over this one's identity, so this one stops: {error}") from error
 
-    def _process(self, task: Task, records: Sequence[Record]) -> None:
-        """Process records of one partition in slices, answering queries and committing in between."""
+    def _work_off(self, groups: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        """Process what a poll brought. What takes too long goes back to the log: the group wants to be polled."""
+        deadline = time.monotonic() + _POLL_PATIENCE_S
+        self._turns += 1
+        first = self._turns % max(len(groups), 1)  # another one each time: none is always the one that has to wait
+        for source, records in [*groups.items()][first:] + [*groups.items()][:first]:
+            task = self._by_source.get(source)
+            if task is None or task.state is not TaskState.RUNNING:
+                continue
+            done = self._process(task, records, deadline)
+            if done < len(records) and not self._stopping:
+                self._group_consumer().seek(source, records[done].offset)
+
+    def _process(self, task: Task, records: Sequence[Record], deadline: float) -> int:
+        """Process records of one partition in slices, answering queries and committing in between; how many."""
         at = 0
-        while at < len(records) and not self._stopping:
-            slice_ = records[at : at + self._pace.records]
-            at += len(slice_)
-            if self._pace.would_cross(self.staged_bytes(), self._config.statestore_uncommitted_max_bytes):
+        while at < len(records) and not self._stopping and time.monotonic() < deadline:
+            slice_, size = self._pace.cut(records, at)
+            if self._pace.would_cross(self.staged_bytes(), size, self._config.statestore_uncommitted_max_bytes):
                 self._commit()
             before, started = self.staged_bytes(), time.perf_counter()
             self._committer.send(task.process(slice_))
-            self._pace.learn(len(slice_), time.perf_counter() - started, self.staged_bytes() - before)
+            self._pace.learn(len(slice_), size, time.perf_counter() - started, self.staged_bytes() - before)
+            at += len(slice_)
+            self._commit_if_due()
             self._between_slices()
+        return at
+
+    def _commit_if_due(self) -> None:
+        if time.monotonic() - self._last_commit >= self._config.commit_interval_ms / 1000:
+            self._commit()
 
     def staged_bytes(self) -> int:
         """Memory that the next commit frees, over all tasks."""
@@ -204,6 +228,7 @@ class Worker:
     # ---- tasks come and go
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
+        self._topic_ids = {name: info.topic_id for name, info in self._admin.topics().items()}
         for subtopology in self._topology.subtopologies:
             names = {topic.name for topic in subtopology.sources}
             for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
@@ -229,6 +254,7 @@ class Worker:
             self._directory,
             self.failures,
             sync=self._config.statestore_sync,
+            max_record_bytes=self._max_record_bytes,
         )
         self._tasks[task.id] = task
         self._by_source.update(dict.fromkeys(task.sources, task))
@@ -248,6 +274,7 @@ class Worker:
                 raise
             return
         self._locked_since.pop(task.id, None)
+        task.settle_topics(self._topic_ids)
         self._restorer.add(task, plan(task, self._admin, self._group))
         self._run_restored(0.0)
 
@@ -259,7 +286,7 @@ class Worker:
         """Go on with restoring; a task that is through takes records from now on."""
         restored = self._restorer.advance(timeout_s)
         for task, task_plan in restored:
-            task.run(task_plan.next_offsets, task_plan.position)
+            task.run(task_plan.next_offsets, task_plan.positions, task_plan.ends)
             for source, offset in task_plan.next_offsets.items():
                 self._group_consumer().seek(source, offset)
             self._group_consumer().resume(task.sources)

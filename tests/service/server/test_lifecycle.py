@@ -70,6 +70,46 @@ def test_a_dead_worker_leaves_committed_reads_and_is_named_for_the_rest(server: 
     assert both.json()["uncommitted"] == {}
 
 
+def test_it_is_ready_only_while_queries_at_the_default_level_are_answered(tmp_path: Path) -> None:
+    with server_process(tmp_path, "default.state.isolation.level=read_uncommitted") as client:
+        worker = OwningWorker(tmp_path)
+        wait_until(lambda: ready(client))
+        assert client.get("/v1/stores/aircraft/range").status_code == 200
+        worker.close(killed=True)
+        wait_until(lambda: not ready(client))
+        reasons = client.get("/readyz").json()["reasons"]
+        assert any("'aircraft'" in reason and "no worker" in reason for reason in reasons)
+
+
+def test_without_a_worker_the_way_to_committed_state_is_shown(server: httpx.Client, tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    wait_until(lambda: ready(server))
+    worker.close(killed=True)
+    persistent = server.get("/v1/stores/aircraft/keys/a", params=UNCOMMITTED)
+    assert "isolation_level=read_committed" in persistent.json()["detail"]
+    assert "isolation_level" not in server.get("/v1/stores/cache/keys/a").json()["detail"]
+
+
+def test_a_wait_lasts_over_a_workers_restart(server: httpx.Client, tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    wait_until(lambda: ready(server))
+    worker.close(killed=True)
+    assert server.get("/v1/stores/aircraft/range", params=UNCOMMITTED).status_code == 421
+    answers: list[httpx.Response] = []
+    waits = {**UNCOMMITTED, "wait_ms": "30000"}
+    asking = threading.Thread(target=lambda: answers.append(server.get("/v1/stores/aircraft/keys/a", params=waits)))
+    asking.start()
+    for store in worker.stores.values():
+        store.close()
+    assert server.get("/healthz").status_code == 200
+    assert not answers
+    worker = OwningWorker(tmp_path)
+    asking.join(timeout=30)
+    assert answers[0].status_code == 404
+    assert answers[0].json()["found"] is False
+    worker.close()
+
+
 def test_a_worker_that_comes_back_is_found_again(server: httpx.Client, tmp_path: Path) -> None:
     for value in range(3):
         worker = OwningWorker(tmp_path)

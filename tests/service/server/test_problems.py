@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import Any
 
@@ -113,6 +114,11 @@ def test_each_error_has_its_line_of_the_contracts_table(error: Exception, line: 
         ("/v1/stores/aircraft/keys/a/windows?from=1", UNKNOWN_TYPE),
         ("/v1/stores/aircraft/keys/a/sessions", UNKNOWN_TYPE),
         ("/v1/stores/aircraft/keys/a?as_of=1", UNKNOWN_TYPE),
+        ("/v1/stores/aircraft/range?as_of=1", UNKNOWN_TYPE),
+        ("/healthz?x=1", INVALID),
+        ("/readyz?x=1", INVALID),
+        ("/metrics?x=1", INVALID),
+        ("/docs?x=1", INVALID),
     ],
 )
 def test_a_bad_url_is_refused(client: httpx.Client, path: str, expected: tuple[int, str]) -> None:
@@ -164,6 +170,10 @@ def test_a_wait_beyond_the_cap_is_told_the_cap(client: httpx.Client) -> None:
         (b'{"type": "range", "wait_ms": {}}', INVALID),
         (b'{"type": ["range"]}', INVALID),
         (b'{"type": "nonsense"}', INVALID),
+        (b'{"type": "range", "limit": 1, "limit": 2}', INVALID),
+        (b'{"type": "range", "position_bound": {"t": {"0": 1, "0": 2}}}', INVALID),
+        (b'{"type": "key", "key": "a", "as_of": 1}', UNKNOWN_TYPE),
+        (b'{"type": "range", "as_of": 1}', UNKNOWN_TYPE),
         (b'{"type": "windows"}', UNKNOWN_TYPE),
         (b'{"type": "versions", "key": "a"}', UNKNOWN_TYPE),
         (b'{"type": "sessions"}', UNKNOWN_TYPE),
@@ -195,16 +205,80 @@ def test_a_body_of_20_mb_is_refused(client: httpx.Client) -> None:
     assert refused(client.post("/v1/stores/aircraft/query", content=b" " * 20_000_000)) == INVALID
 
 
-def test_a_url_of_10_mb_is_refused(client: httpx.Client) -> None:
+def raw_answer(client: httpx.Client, *parts: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Status line and problem of an answer to these bytes, each part a packet of its own where that can be."""
     with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
-        raw.sendall(b"GET /v1/stores/aircraft/keys/" + b"x" * 10_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert raw.recv(65536).startswith((b"HTTP/1.1 422 ", b"HTTP/1.1 400 "))
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for part in parts:
+            raw.sendall(part)
+            assert client.get("/healthz").status_code == 200  # the server has had its turn to read
+        answer = b""
+        while b"}" not in answer and (more := raw.recv(65536)):
+            answer += more
+    head, body = answer.split(b"\r\n\r\n", 1)
+    assert b"content-type: application/problem+json" in head.lower()
+    return head.split(b"\r\n")[0], json.loads(body)
 
 
-def test_a_url_of_100_kb_is_refused(client: httpx.Client) -> None:
-    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
-        raw.sendall(b"GET /v1/stores/aircraft/keys/" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert raw.recv(65536).startswith((b"HTTP/1.1 422 ", b"HTTP/1.1 400 "))
+@pytest.mark.parametrize("size", [65_536, 70_000, 10_000_000])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_url_of_more_than_64_kib_is_refused(client: httpx.Client, size: int, pieces: int) -> None:
+    url = [b"x" * (size // pieces + 1)] * pieces
+    line, problem = raw_answer(client, b"GET /v1/stores/aircraft/keys/", *url, b"?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert line == b"HTTP/1.1 422 Unprocessable Entity"
+    assert problem["reason"] == "INVALID_ARGUMENT"
+    assert "64 KiB" in problem["detail"]
+
+
+def test_a_url_of_nearly_64_kib_is_read(client: httpx.Client) -> None:
+    path = "/v1/stores/aircraft/keys/"
+    assert client.get(path + "x" * (65_535 - len(path))).json()["found"] is False
+
+
+@pytest.mark.parametrize("request_line", [b"FOO / HTTP/1.1", b"GET / HTTP/9.9", b"\0\1\2", b"GET /\0 HTTP/1.1"])
+def test_what_is_not_http_is_a_problem(client: httpx.Client, request_line: bytes) -> None:
+    line, problem = raw_answer(client, request_line + b"\r\nHost: x\r\n\r\n")
+    assert line == b"HTTP/1.1 422 Unprocessable Entity"
+    assert problem["reason"] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("path", ["keys/%zz", "keys/a%2", "range?prefix=%zz", "range?prefix=%"])
+def test_what_is_not_percent_encoded_is_refused(client: httpx.Client, path: str) -> None:
+    line, problem = raw_answer(client, f"GET /v1/stores/aircraft/{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert line == b"HTTP/1.1 422 Unprocessable Entity"
+    assert "%25" in problem["detail"]
+
+
+def test_an_integer_beyond_64_bits_is_out_of_range(client: httpx.Client) -> None:
+    detail = client.get("/v1/stores/aircraft/range?limit=99999999999999999999").json()["detail"]
+    assert "out of range" in detail
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b'{"type": "range", "limit": true}', "limit=true is"),
+        (b'{"type": "range", "limit": "5"}', 'limit="5" is'),
+        (b'{"type": "range", "partition": [false]}', "partition=false is"),
+        (b'{"type": "key", "key": {"a": [null]}}', '{"a":[null]} is'),
+        (b'{"type": "keys"}', "keys=null"),
+        (b'{"type": true}', "type=true is"),
+        (b"{}", "type=null is"),
+        (b"null", "not null"),
+        (b"{", "begins with {"),
+    ],
+)
+def test_messages_show_the_json_that_was_sent(client: httpx.Client, body: bytes, shown: str) -> None:
+    assert shown in client.post("/v1/stores/aircraft/query", content=body).json()["detail"]
+
+
+def test_a_refused_method_is_told_the_ones_that_are_taken(client: httpx.Client) -> None:
+    assert "POST" in client.get("/v1/stores/aircraft/query").json()["detail"]
+    assert "GET" in client.put("/v1/stores").json()["detail"]
+
+
+def test_the_documentation_is_there_with_a_slash_too(client: httpx.Client) -> None:
+    assert client.get("/docs/").text == client.get("/docs").text
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/stores"), ("GET", "/v1/stores/aircraft/query")])

@@ -90,6 +90,27 @@ def test_a_bound_on_an_unknown_topic_is_never_met(client: httpx.Client, worker: 
     assert list(response.json()["failures"]) == ["0"]
 
 
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_a_bound_on_a_topic_that_is_no_input_fails_at_once(
+    client: httpx.Client, worker: OwningWorker, level: str
+) -> None:
+    for partition in (0, PARTITIONS):
+        named = json.dumps({"unknown": {str(partition): 0}})
+        params = {"position_bound": named, "isolation_level": level, "wait_ms": "30000"}
+        response = client.get("/v1/stores/aircraft/range", params=params, timeout=20)
+        assert (response.status_code, response.json()["reason"]) == (412, "NOT_UP_TO_BOUND")
+        assert "'unknown' is not an input of 'aircraft'" in response.json()["detail"]
+        assert TOPIC in response.json()["detail"]
+
+
+def test_a_bound_on_a_partition_that_the_topic_cannot_have_is_refused(
+    client: httpx.Client, worker: OwningWorker
+) -> None:
+    response = client.get("/v1/stores/aircraft/range", params={"position_bound": bound(PARTITIONS, 0)})
+    assert (response.status_code, response.json()["reason"]) == (422, "INVALID_ARGUMENT")
+    assert f"partition {PARTITIONS} of '{TOPIC}'" in response.json()["detail"]
+
+
 def test_a_bound_on_partitions_that_are_not_asked_says_nothing(client: httpx.Client, worker: OwningWorker) -> None:
     params = {"position_bound": bound(1, 10**12), "partition": "0"}
     assert client.get("/v1/stores/aircraft/range", params=params).status_code == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,18 +54,34 @@ def test_closing_ends_every_wait() -> None:
         asyncio.run(wait())
 
 
-def test_a_workers_commit_reaches_those_who_wait(tmp_path: Path) -> None:
-    worker = OwningWorker(tmp_path)
+async def is_woken(signal: CommitSignal, commit: asyncio.Event) -> bool:
+    return await asyncio.wait_for(signal.wait(commit, deadline_s(3600)), 20)
 
-    async def wait() -> bool:
+
+def test_a_workers_commits_reach_those_who_wait_from_before_it_reads_the_subscription(tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    held, connected = threading.Event(), threading.Event()
+
+    def commit_when_connected() -> None:
+        held.set()
+        assert connected.wait(20)
+        worker.commit_here()  # announced to nobody: the subscription is still unread
+
+    async def wait() -> None:
         signal = CommitSignal()
         workers = Workers(worker.application, signal.announce)
+        first = asyncio.create_task(asyncio.to_thread(worker.run, commit_when_connected))
+        assert await asyncio.to_thread(held.wait, 20)
         await workers.refresh()
         commit = signal.next_commit()
-        await asyncio.to_thread(worker.commit)
-        woken = await asyncio.wait_for(signal.wait(commit, deadline_s(3600)), 20)
+        connected.set()
+        await first
+        assert await is_woken(signal, commit)
+        for _ in range(3):
+            commit = signal.next_commit()
+            await asyncio.to_thread(worker.commit)
+            assert await is_woken(signal, commit)
         await workers.close()
-        return woken
 
-    assert asyncio.run(wait()) is True
+    asyncio.run(wait())
     worker.close()

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from stateline.log import Record
-from stateline.worker.changelog import position_of_changelog, position_of_input, stage, staged_changes
+from stateline.worker.changelog import (
+    end_of_last_commit,
+    position_of_changelog,
+    position_of_input,
+    stage,
+    staged_changes,
+)
 from stateline_store import (
     DamagedDataError,
     KeyValueStore,
@@ -36,7 +42,7 @@ def test_a_changed_key_is_written_once_with_its_plain_value_and_its_own_timestam
     timestamped.put_with_timestamp(b"a", b"2", 6)
     timestamped.put_with_timestamp(b"b", b"3", 7)
     timestamped.put_with_timestamp(b"c", None, 8)
-    written = [(change.key, change.value, change.timestamp_ms) for change in staged_changes(timestamped, NOW)]
+    written = [(change.key, change.value, change.timestamp_ms) for change in staged_changes(timestamped, "log", NOW)]
     assert written == [(b"a", b"2", 6), (b"b", b"3", 7), (b"c", None, NOW)]
 
 
@@ -46,12 +52,21 @@ def test_only_the_last_record_of_a_commit_carries_the_position_and_a_restore_fin
     timestamped.put_with_timestamp(b"a", b"1", 5)
     timestamped.put_with_timestamp(b"b", b"2", 6)
     timestamped.advance(AT_7)
-    first, last = staged_changes(timestamped, NOW)
+    first, last = staged_changes(timestamped, "log", NOW)
     assert first.headers == ()
     assert dict(last.headers) == {"v": b"\x00", "c": AT_7.encode()}
     records = [Record("log", 0, 0, 0, b"a", b"1", ()), Record("log", 0, 1, 0, b"b", b"2", last.headers)]
     assert position_of_changelog(records) == AT_7
     assert position_of_changelog(records[:1]) == Position()
+
+
+def test_a_commit_ends_with_the_record_that_carries_the_position() -> None:
+    end = (("v", b"\x00"), ("c", AT_7.encode()))
+    commits = [((), 0), (end, 2), ((), 2), (end, 4), ((), 4), ((("other", b"x"),), 4)]
+    records = [Record("log", 0, offset, 0, b"a", b"1", headers) for offset, (headers, _) in enumerate(commits)]
+    found = [end_of_last_commit(records[: count + 1]) for count in range(len(records))]
+    assert found == [whole for _, whole in commits]
+    assert end_of_last_commit([]) == 0
 
 
 def test_a_header_that_is_no_position_names_the_record() -> None:
@@ -74,7 +89,7 @@ def test_restored_records_are_what_was_written_and_the_newest_of_a_key_wins(
     plain.init(StoreContext("0_0", tmp_path))
     stage(plain, records)
     assert dict(plain.staged()) == {b"a": None, b"b": b""}
-    assert [c.timestamp_ms for c in staged_changes(plain, NOW)] == [NOW, NOW]
+    assert [c.timestamp_ms for c in staged_changes(plain, "log", NOW)] == [NOW, NOW]
     plain.close()
 
 

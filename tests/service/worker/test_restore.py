@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,9 +13,10 @@ from running_worker import Stores, configured, create, eventually, produce, runn
 from stateline import serdes, stores
 from stateline.app import App
 from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedAdmin
 from stateline.stores import StoreView
 from stateline.worker import InputRecord, Worker
-from stateline_store import RecordError, SecondaryReader, TopicPartition
+from stateline_store import DamagedDataError, RecordError, SecondaryReader, TopicPartition
 
 
 @pytest.fixture
@@ -52,19 +54,54 @@ def run_to(app: App, log: EmbeddedLog, tmp_path: Path, offset: int, store: str, 
     return rows
 
 
-def test_a_changelog_that_no_longer_fits_rebuilds_that_store_and_no_other(log: EmbeddedLog, tmp_path: Path) -> None:
+def identities(tmp_path: Path) -> dict[str, str]:
+    """What RocksDB calls each store on the disk: another name after it was deleted and made anew."""
+    rocksdb = tmp_path / "state" / "restores" / "0_0" / "rocksdb"
+    return {path.parent.name: path.read_text() for path in rocksdb.glob("*/IDENTITY")}
+
+
+def test_a_deleted_changelog_is_refused_and_no_store_loses_anything(log: EmbeddedLog, tmp_path: Path) -> None:
     create(log, {"in": 1})
     produce(log, "in", records(50))
     app = counting()
-    assert run_to(app, log, tmp_path, 49, "counts") == {b"k%d" % n: b"10" for n in range(5)}
-    newest = tmp_path / "state" / "restores" / "0_0" / "rocksdb" / "newest-v2" / "IDENTITY"
-    identity = newest.read_text()
+    rows = run_to(app, log, tmp_path, 49, "counts")
+    before = identities(tmp_path)
     with closing(log.admin()) as admin:  # somebody deletes the changelog; the next start makes it anew, empty
         admin.delete_topics(["restores-counts-changelog"])
-    assert run_to(app, log, tmp_path, 49, "newest") == {b"k%d" % n: b"%d" % (45 + n) for n in range(5)}
-    assert newest.read_text() == identity
-    produce(log, "in", records(5))
-    assert run_to(app, log, tmp_path, 54, "counts") == {b"k%d" % n: b"1" for n in range(5)}
+    config = configured(app, tmp_path / "state")
+    with pytest.raises(DamagedDataError, match=r"'counts' .* restores-counts-changelog-0 ends at 0"):
+        Worker(app, config, log, instance="one").run()
+    with closing(Stores(app, config, tmp_path / "afterwards")) as found:
+        assert found.rows("counts", 1) == rows == {b"k%d" % n: b"10" for n in range(5)}
+        assert found.rows("newest", 1) == {b"k%d" % n: b"%d" % (45 + n) for n in range(5)}
+    assert identities(tmp_path) == before
+
+
+def test_a_store_behind_what_its_changelog_still_keeps_is_rebuilt_and_no_other(
+    log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(log, {"in": 1})
+    produce(log, "in", records(50))
+    app = counting()
+    run_to(app, log, tmp_path, 49, "counts")
+    shutil.copytree(tmp_path / "state", tmp_path / "old")
+    for end in (54, 59):  # two commits of five changelog records each
+        produce(log, "in", records(5))
+        run_to(app, log, tmp_path, end, "counts")
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "old").rename(tmp_path / "state")
+    before, watermarks = identities(tmp_path), EmbeddedAdmin.watermarks
+
+    def all_but_the_last_commit_is_gone(admin: EmbeddedAdmin, partition: TopicPartition) -> tuple[int, int]:
+        first, end = watermarks(admin, partition)
+        return (end - 5, end) if partition.topic == "restores-counts-changelog" else (first, end)
+
+    monkeypatch.setattr(EmbeddedAdmin, "watermarks", all_but_the_last_commit_is_gone)
+    assert run_to(app, log, tmp_path, 59, "counts") == {b"k%d" % n: b"12" for n in range(5)}
+    after = identities(tmp_path)
+    assert after["newest-v2"] == before["newest-v2"]
+    assert after["counts"] != before["counts"]
+    assert "Store counts of task 0_0" in caplog.text
 
 
 def test_an_in_memory_store_is_restored_from_the_start_of_its_changelog(log: EmbeddedLog, tmp_path: Path) -> None:

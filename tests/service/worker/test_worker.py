@@ -257,13 +257,11 @@ class TestRecordsThatFail:
         found.close()
 
 
-def test_missing_source_topics_are_named(log: Log, tmp_path: Path) -> None:
+def test_missing_topics_are_named_with_what_they_are_for(log: Log, tmp_path: Path) -> None:
     app = counting_app(f"app-{uuid4().hex[:8]}")
     config = configured(app, tmp_path / "state")
-    with (
-        pytest.raises(TopologyError, match=rf"{app.application_id}-in, {app.application_id}-out"),
-        running(app, config, log),
-    ):
+    wanted = f"source topic: {app.application_id}-in; output topic: {app.application_id}-out"
+    with pytest.raises(TopologyError, match=wanted), running(app, config, log):
         pass
 
 

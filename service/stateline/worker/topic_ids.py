@@ -1,0 +1,39 @@
+"""Which topics a task's stores were made from: `<task>/topics.json`, topic → topic id. On disk: never change.
+
+A topic that is deleted and created anew has another id. Its offsets begin again, so that nothing which speaks of the
+old ones holds any longer: a table of it is rebuilt, and other stores forget how far into it they had come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from stateline.worker.publication import publish
+
+logger = logging.getLogger(__name__)
+
+_NAME = "topics.json"
+
+
+def recreated(directory: Path, ids: Mapping[str, str]) -> list[str]:
+    """The topics among `ids` that had another id when `remember` was called last. Unknown ones are not among them."""
+    try:
+        known = orjson.loads((directory / _NAME).read_bytes())
+    except FileNotFoundError:
+        return []
+    except orjson.JSONDecodeError as error:
+        logger.warning("%s cannot be read and is written anew: %s", directory / _NAME, error)
+        return []
+    return [topic for topic, topic_id in ids.items() if known.get(topic, topic_id) != topic_id]
+
+
+def remember(directory: Path, ids: Mapping[str, str]) -> None:
+    """The stores of this task are of these topics from now on."""
+    path = directory / _NAME
+    content = dict(sorted(ids.items()))
+    if not path.exists() or path.read_bytes() != orjson.dumps(content, option=orjson.OPT_INDENT_2):
+        publish(path, content)

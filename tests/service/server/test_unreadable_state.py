@@ -1,0 +1,68 @@
+"""A state directory that the operating system refuses: told by path, once in the log, and mended without a restart.
+
+The tests may run as root, whom no permission stops; a symbolic link to itself stops everybody.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from query_server import OwningWorker, server_process, wait_until
+
+UNCOMMITTED = {"isolation_level": "read_uncommitted"}
+LEVEL = "default.state.isolation.level=read_committed"
+
+
+def block(path: Path) -> Path:
+    """Make it unreadable; where it went."""
+    aside = path.with_name(f"{path.name}.aside")
+    path.rename(aside)
+    path.symlink_to(path.name)
+    return aside
+
+
+def unblock(path: Path, aside: Path) -> None:
+    path.unlink()
+    aside.rename(path)
+
+
+def refusal(response: httpx.Response) -> str:
+    assert (response.status_code, response.json()["reason"]) == (503, "NOT_READY")
+    assert response.headers["retry-after"]
+    return str(response.json()["detail"])
+
+
+@pytest.mark.parametrize("name", ["topology.json", "0_1/aircraft-v2.notice"])
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, name: str) -> None:
+    worker = OwningWorker(tmp_path)
+    path = worker.application / name
+    aside = block(path)
+    with server_process(tmp_path, LEVEL) as client:
+        assert str(path) in refusal(client.get("/v1/stores/aircraft/range"))
+        assert any(str(path) in reason for reason in client.get("/readyz").json()["reasons"])
+        unblock(path, aside)
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/v1/stores/aircraft/range").status_code == 200
+    worker.close()
+
+
+def test_instances_that_may_not_be_read_are_told_and_logged_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = OwningWorker(tmp_path)
+    instances = worker.application / "instances"
+    aside = block(instances)
+    with server_process(tmp_path, LEVEL) as client:
+        assert str(instances) in refusal(client.get("/v1/stores/aircraft/range", params=UNCOMMITTED))
+        assert str(instances) in refusal(client.get("/v1/instances"))
+        wait_until(lambda: any(str(instances) in reason for reason in client.get("/readyz").json()["reasons"]))
+        assert client.get("/v1/stores/aircraft/range").status_code == 200
+        unblock(instances, aside)
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+    logged = capfd.readouterr().err
+    assert logged.count(str(instances)) == 1
+    assert "Traceback" not in logged
+    worker.close()

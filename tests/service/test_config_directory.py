@@ -1,0 +1,92 @@
+"""Which state directories are refused before anything is begun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stateline.config import load_config
+from stateline.config_directory import check_state_directory
+from stateline.log.embedded_file import LogFile
+from stateline_store.errors import ConfigurationError
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def open_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder that an ordinary user can reach; the test is one while it runs, because root may read anything."""
+    folders = [folder for folder in tmp_path.parents if folder.stat().st_uid == os.geteuid()]
+    modes = {folder: folder.stat().st_mode for folder in folders}
+    tmp_path.chmod(0o777)
+    if os.geteuid() != 0:
+        yield tmp_path
+        return
+    for folder, mode in modes.items():
+        folder.chmod(mode | 0o055)
+    os.seteuid(NOBODY)
+    try:
+        yield tmp_path
+    finally:
+        os.seteuid(0)
+        for folder, mode in modes.items():
+            folder.chmod(mode)
+
+
+def check(state_dir: Path) -> None:
+    check_state_directory(load_config("flights", overrides=[f"state.dir={state_dir}"]))
+
+
+def refusal(state_dir: Path) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        check(state_dir)
+    message = str(caught.value)
+    assert message.startswith(f"state.dir = {str(state_dir)!r} (from --set) cannot be used: ")
+    return message
+
+
+def test_a_directory_and_one_still_to_be_made_are_fine(tmp_path: Path) -> None:
+    check(tmp_path)
+    check(tmp_path / "not" / "there")
+    (tmp_path / "flights").mkdir()
+    check(tmp_path)
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_file_anywhere_on_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert f"{tmp_path / 'file'} is a file" in refusal(tmp_path / "file")
+    assert f"{tmp_path / 'file'} is a file" in refusal(tmp_path / "file" / "below")
+    (tmp_path / "flights").write_text("")
+    assert f"{tmp_path / 'flights'} is a file" in refusal(tmp_path)
+
+
+def test_a_directory_closed_to_this_user_is_named(open_path: Path) -> None:
+    closed = open_path / "closed"
+    (closed / "flights").mkdir(parents=True)
+    closed.chmod(0)
+    try:
+        assert f"{closed / 'flights'} cannot be read (Permission denied)" in refusal(closed)
+        closed.chmod(0o700)
+        (closed / "flights").chmod(0)
+        assert f"this user may not read {closed / 'flights'}" in refusal(closed)
+        (closed / "flights").chmod(0o700)
+        closed.chmod(0o500)
+        assert f"this user may not write to {closed}" in refusal(closed / "deeper" / "still")
+    finally:
+        closed.chmod(0o700)
+
+
+def test_an_embedded_log_that_may_not_be_written_says_what_to_do(open_path: Path) -> None:
+    path = open_path / "log.db"
+    LogFile(path, 100).close()
+    path.chmod(0o400)
+    said = f"The embedded log {path} cannot be written .*: make the file and its folder writable"
+    with closing(LogFile(path, 100)) as file, pytest.raises(ConfigurationError, match=said), file.write() as sql:
+        sql.execute("DELETE FROM topics")
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        LogFile(open_path, 100)

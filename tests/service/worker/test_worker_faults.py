@@ -1,0 +1,752 @@
+"""What a worker keeps when something fails: commits, the group, a topic, a store, a record. On the embedded log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import shutil
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from running_worker import Stores, configured, create, eventually, produce, read_all, running
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.config import Config
+from stateline.log import EmbeddedLog, Record
+from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.stores import StoreView
+from stateline.worker import InputRecord, Output, Worker, restore
+from stateline.worker.commit import Committer
+from stateline.worker.restore import StoreRestore
+from stateline.worker.task import Task
+from stateline_store import (
+    DamagedDataError,
+    FencedError,
+    InDoubtError,
+    IsolationLevel,
+    LockedError,
+    LogUnavailableError,
+    PoisonedError,
+    RecordError,
+    StateDirectory,
+    StatelineError,
+    TopicPartition,
+)
+
+IN = TopicPartition("in", 0)
+CHANGELOG = "app-counts-changelog"
+NEVER_MS = 50_000  # a commit interval that no test lives to see
+EXACTLY_ONCE = {"processing__guarantee": "exactly_once_v2"}
+GUARANTEES = ["at_least_once", "exactly_once_v2"]
+
+Look = Callable[[InputRecord], object]
+
+
+def counting(look: Look = lambda _: None, *, table: bool = False, logged: bool = True, also: bool = False) -> App:
+    """Counts the records of each key; `look` sees each one first. `table`: beside it, the newest value of each key.
+
+    `also`: a second store counts too.
+    """
+    app = App("app")
+    source = app.topic("in", key=serdes.string, value=serdes.string)
+    if table:
+        app.table(source, store="newest")
+    names = ["counts", "again"] if also else ["counts"]
+    made = [app.store(stores.key_value(n, key=serdes.string, value=serdes.json, logged=logged)) for n in names]
+
+    @app.process(source, stores=made)
+    def count(record: InputRecord, *views: StoreView) -> None:
+        look(record)
+        for view in views:
+            view.put(record.key, (view.get(record.key) or 0) + 1)
+
+    return app
+
+
+def table_only() -> App:
+    app = App("app")
+    app.table(app.topic("in", key=serdes.string, value=serdes.json), store="newest")
+    return app
+
+
+Entry = tuple[bytes | None, bytes, int]
+
+
+def entries(keys: Sequence[str], times: int = 1) -> list[Entry]:
+    return [(key.encode(), b"%d" % n, n) for n in range(times) for key in keys]
+
+
+class Watched(Worker):
+    """A worker on the test's own thread, which ends when the condition holds: looked at after each turn."""
+
+    until: Callable[[], bool]
+    deadline: float
+
+    def reach(self, condition: Callable[[], bool]) -> None:
+        self.until, self.deadline = condition, time.monotonic() + 30.0
+        self.run()
+
+    def _turn(self) -> None:
+        super()._turn()
+        assert time.monotonic() < self.deadline, "The worker never came to the condition."
+        if self.until():
+            self.stop()
+
+    def read_up_to(self, source: TopicPartition) -> int:
+        """The next offset to read, committed or not; 0 while nobody reads."""
+        return max((task.next_offsets.get(source, 0) for task in self._tasks.values()), default=0)
+
+    def waiting(self) -> bool:
+        return bool(self._locked_since)
+
+
+class Place:
+    """A log with a topic `in`, machines (state directories), and readers of what workers there committed."""
+
+    def __init__(self, root: Path, partitions: int = 1, session_timeout_ms: int = 10_000) -> None:
+        self.root = root
+        self.log = EmbeddedLog(root / "log.db", session_timeout_ms=session_timeout_ms)
+        create(self.log, {"in": partitions})
+        self.admin = self.log.admin()
+        self._scratch = itertools.count()
+        self._closing = ExitStack()
+        self._closing.callback(self.admin.close)
+
+    def close(self) -> None:
+        self._closing.close()
+        self.log.close()
+
+    def config(self, app: App, machine: str = "m", **settings: Any) -> Config:
+        return configured(app, self.root / machine, **settings)
+
+    def stores(self, app: App, config: Config) -> Stores:
+        found = Stores(app, config, self.root / f"scratch-{next(self._scratch)}")
+        self._closing.callback(found.close)
+        return found
+
+    def worker(self, app: App, config: Config) -> Watched:
+        return Watched(app, config, self.log, instance="watched")
+
+    def work_off(self, app: App, config: Config, offset: int, store: str = "counts", topic: str = "in") -> Stores:
+        """Run a worker until the store has committed this offset of partition 0."""
+        found = self.stores(app, config)
+        self.worker(app, config).reach(lambda: found.offset(store, topic, 0) >= offset)
+        return found
+
+    def commit_once(self, app: App, config: Config, next_offset: int) -> None:
+        """Run a worker until it has read this far; with an interval that is never over it commits as it leaves."""
+        worker = self.worker(app, config)
+        worker.reach(lambda: worker.read_up_to(IN) == next_offset)
+
+    def send(self, records: Sequence[Entry], topic: str = "in") -> None:
+        produce(self.log, topic, records)
+
+    def send_each_partition(self, partitions: int, count: int) -> None:
+        """`count` records of key `p<n>` to each partition n."""
+        with closing(self.log.producer()) as producer:
+            for n in range(partitions * count):
+                p = n % partitions
+                producer.produce("in", b"p%d" % p, b"v", timestamp_ms=n, partition=p)
+            producer.flush()
+
+    def task(self, number: int = 0) -> Path:
+        return StateDirectory(self.root / "m", "app").task(f"0_{number}")
+
+    def changelog(self) -> list[tuple[bytes | None, bytes | None]]:
+        return [(r.key, r.value) for r in read_all(self.log, CHANGELOG, 1)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with closing(Place(tmp_path)) as made:
+        yield made
+
+
+def fail_commit_of_stores(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """The log is committed and the stores are not, as after a crash in between, at this commit (1 is the first)."""
+    commit_stores, failed = Task.commit_stores, list[str]()
+    numbers = itertools.count(1)
+
+    def fail_once(task: Task, written: Mapping[TopicPartition, int]) -> None:
+        if next(numbers) == number:
+            failed.append(task.id)
+            raise PoisonedError("between the log's commit and the store's")
+        commit_stores(task, written)
+
+    monkeypatch.setattr(Task, "commit_stores", fail_once)
+    return failed
+
+
+@pytest.fixture
+def delivered(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """Every record that a restore was handed."""
+    apply, handed = restore._apply, list[Record]()
+
+    def counted(each: StoreRestore, records: list[Record]) -> None:
+        handed.extend(records)
+        apply(each, records)
+
+    monkeypatch.setattr(restore, "_apply", counted)
+    return handed
+
+
+class TestCommitsThatFail:
+    @pytest.mark.parametrize(
+        ("applied", "error"),
+        [
+            (True, InDoubtError("no answer")),
+            (False, InDoubtError("no answer")),
+            (False, FencedError("a newer producer")),
+        ],
+        ids=["applied", "lost", "fenced"],
+    )
+    def test_a_transaction_of_unknown_outcome_is_settled_and_every_record_counts_once(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, applied: bool, error: StatelineError
+    ) -> None:
+        commit, numbers = EmbeddedProducer.commit_transaction, itertools.count(1)
+
+        def fail_second(producer: EmbeddedProducer) -> None:
+            failing = next(numbers) == 2
+            if not failing or applied:
+                commit(producer)
+            if failing:
+                raise error
+
+        monkeypatch.setattr(EmbeddedProducer, "commit_transaction", fail_second)
+        app = counting()
+        config = place.config(app, **EXACTLY_ONCE)
+        place.send(entries("abc", 10))
+        place.work_off(app, config, 29)
+        place.send(entries("abc", 10))
+        found = place.work_off(app, config, 59)
+        assert next(numbers) > 2
+        assert found.rows("counts", 1) == {b"a": b"20", b"b": b"20", b"c": b"20"}
+        assert dict(place.changelog()) == {b"a": b"20", b"b": b"20", b"c": b"20"}
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    def test_a_failure_late_in_a_polled_batch_commits_nothing_of_it_on_the_way_out(
+        self, place: Place, guarantee: str
+    ) -> None:
+        seen: list[int] = []
+
+        def fail_late(record: InputRecord) -> None:
+            seen.append(record.offset)
+            if record.offset == 40:  # in a later slice: the first one has 16 records
+                raise RuntimeError("no such luck")
+
+        app = counting(fail_late)
+        config = place.config(app, processing__guarantee=guarantee, commit__interval__ms=NEVER_MS)
+        place.send(entries("abc", 20))
+        with pytest.raises(RecordError, match="in-0 offset 40"):
+            place.worker(app, config).reach(lambda: False)
+        assert seen == list(range(41))
+        assert place.admin.committed("app", [IN]) == {}
+        assert place.stores(app, config).rows("counts", 1) == {}
+        assert place.changelog() == []
+
+    def test_a_store_without_a_changelog_counts_at_least_what_the_input_says(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = counting(logged=False)
+        config = place.config(app)
+        place.send(entries("a", 10))
+        failed = fail_commit_of_stores(monkeypatch, 1)
+        place.worker(app, config).reach(lambda: bool(failed))
+        place.send(entries("a"))
+        found = place.work_off(app, config, 10)
+        assert int(found.rows("counts", 1)[b"a"]) >= 11
+
+    def test_a_dead_letter_of_a_table_is_written_once_under_exactly_once(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create(place.log, {"dead": 1})
+        place.send([(b"a", b"1", 1), (b"b", b"no json", 2), (b"c", b"3", 3)])
+        failed = fail_commit_of_stores(monkeypatch, 1)
+        dead = {
+            "deserialization__exception__handler": "dead-letter",
+            "errors__dead__letter__queue__topic__name": "dead",
+        }
+        app = table_only()
+        found = place.work_off(app, place.config(app, **EXACTLY_ONCE, **dead), 2, "newest")
+        assert failed
+        assert found.rows("newest", 1) == {b"a": b"1", b"c": b"3"}
+        assert [record.key for record in read_all(place.log, "dead", 1)] == [b"b"]
+
+    def test_a_table_ahead_of_lost_group_offsets_never_goes_back(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, delivered: list[Record]
+    ) -> None:
+        app = counting(table=True)
+        config = place.config(app, commit__interval__ms=1)
+        place.send(entries("a", 300))
+        place.work_off(app, config, 299)
+        with closing(sqlite3.connect(place.root / "log.db")) as file:
+            file.execute("DELETE FROM group_offsets")
+            file.commit()
+        failed = fail_commit_of_stores(monkeypatch, 2)
+        found, looks = place.stores(app, config), list[tuple[dict[bytes, bytes], int]]()
+
+        def look() -> bool:
+            looks.append((found.rows("newest", 1), found.offset("newest", "in", 0)))
+            return bool(failed) and worker.read_up_to(IN) == 300
+
+        worker = place.worker(app, config)
+        worker.reach(look)
+        looks.append((found.rows("newest", 1), found.offset("newest", "in", 0)))
+        assert [each for each in looks if each != ({b"a": b"299"}, 299)] == []
+        assert [record for record in delivered if record.topic == "in"] == [], "the table had everything"
+        place.send([(b"a", b"newer", 300)])
+        assert place.work_off(app, config, 300, "newest").rows("newest", 1) == {b"a": b"newer"}
+
+
+class TestTheGroup:
+    def test_a_worker_that_lost_its_partitions_without_knowing_writes_nothing_to_the_changelog(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        stalled, go_on = threading.Event(), threading.Event()
+
+        def stall(record: InputRecord) -> None:
+            if record.offset == 11 and threading.current_thread().name == "loser":
+                stalled.set()
+                assert go_on.wait(60)
+
+        app = counting(stall)
+        with closing(Place(tmp_path, session_timeout_ms=1_000)) as place:
+            mine, other = place.config(app, "mine"), place.config(app, "other")
+            found, taken_over = place.stores(app, mine), place.stores(app, other)
+            place.send(entries("a", 10))
+            with running(app, mine, place.log, "loser"):
+                eventually(lambda: found.offset("counts", "in", 0) == 9, "the loser commits")
+                place.send(entries("a", 2))
+                assert stalled.wait(30)
+                with running(app, other, place.log, "successor"):
+                    place.send(entries("a", 88))
+                    eventually(lambda: taken_over.offset("counts", "in", 0) == 99, "the successor takes over")
+                    go_on.set()
+                    eventually(lambda: "Starting over" in caplog.text, "the loser notices")
+            values = [int(value or b"0") for _, value in place.changelog()]
+            assert values == sorted(values)
+            assert values[-1] >= 100
+
+    def test_a_commit_that_fails_while_partitions_are_revoked_does_not_let_the_rest_through(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flush, revoked = EmbeddedProducer.flush, Worker._revoked
+        revoking, failed = threading.local(), list[str]()
+
+        def flush_not_while_revoking(producer: EmbeddedProducer) -> dict[TopicPartition, int]:
+            if getattr(revoking, "now", False) and not failed:
+                failed.append("flush")
+                raise LogUnavailableError("the log is busy")
+            return flush(producer)
+
+        def revoked_when_a_commit_is_due(worker: Worker, partitions: list[TopicPartition]) -> None:
+            revoking.now = threading.current_thread().name == "first"
+            revoked(worker, partitions)
+            if revoking.now and failed == ["flush"]:
+                worker._last_commit = 0.0
+                failed.append("seen")
+            revoking.now = False
+
+        monkeypatch.setattr(EmbeddedProducer, "flush", flush_not_while_revoking)
+        monkeypatch.setattr(Worker, "_revoked", revoked_when_a_commit_is_due)
+        calls: list[int] = []
+        app = counting(lambda record: calls.append(record.offset))
+        with closing(Place(tmp_path, partitions=2)) as place:
+            place.send_each_partition(2, 20)
+            config = place.config(app, commit__interval__ms=NEVER_MS, **EXACTLY_ONCE)
+            with running(app, config, place.log, "first"):
+                eventually(lambda: len(calls) == 40, "everything is staged")
+                with running(app, config, place.log, "second"):
+                    eventually(lambda: len(failed) == 2, "the commit fails")
+            found = place.stores(app, config)
+            last = place.config(app, **EXACTLY_ONCE)
+            place.worker(app, last).reach(lambda: {found.offset("counts", "in", p) for p in (0, 1)} == {19})
+            assert found.rows("counts", 2) == {b"p0": b"20", b"p1": b"20"}
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    def test_what_is_revoked_is_committed_first(self, tmp_path: Path, guarantee: str) -> None:
+        calls: list[tuple[int, int]] = []
+        app = counting(lambda record: calls.append((record.partition, record.offset)))
+        with closing(Place(tmp_path, partitions=2)) as place:
+            place.send_each_partition(2, 20)
+            config = place.config(app, commit__interval__ms=NEVER_MS, processing__guarantee=guarantee)
+            sources = [TopicPartition("in", p) for p in (0, 1)]
+            with running(app, config, place.log, "first"):
+                eventually(lambda: len(calls) == 40, "everything is staged")
+                assert place.admin.committed("app", sources) == {}
+                with running(app, config, place.log, "second"):
+                    eventually(lambda: 20 in place.admin.committed("app", sources).values(), "what moves is committed")
+            found = place.stores(app, config)
+            assert found.rows("counts", 2) == {b"p0": b"20", b"p1": b"20"}
+            assert len(calls) == 40
+
+    def test_two_workers_that_take_longer_than_the_session_for_what_they_polled_do_not_evict_each_other(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("stateline.worker.worker._POLL_PATIENCE_S", 0.1)
+        calls: Counter[tuple[int, int]] = Counter()
+
+        def take_long(record: InputRecord) -> None:
+            time.sleep(0.005)
+            calls[record.partition, record.offset] += 1
+
+        app = counting(take_long)
+        with closing(Place(tmp_path, partitions=2, session_timeout_ms=2_000)) as place:
+            place.send_each_partition(2, 400)
+            config = place.config(app, **EXACTLY_ONCE)
+            found = place.stores(app, config)
+            with running(app, config, place.log, "one"), running(app, config, place.log, "two"):
+                eventually(lambda: {found.offset("counts", "in", p) for p in (0, 1)} == {399}, "both come to the end")
+            assert found.rows("counts", 2) == {b"p0": b"400", b"p1": b"400"}
+            assert len(calls) == 800
+
+    def test_what_was_polled_and_takes_too_long_is_read_again_in_order_and_counted_once(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("stateline.worker.worker._POLL_PATIENCE_S", 0.01)
+        polled: list[int] = []
+        poll = Worker._poll
+
+        def counted_poll(worker: Worker) -> list[Record]:
+            records = poll(worker)
+            polled.append(len(records))
+            return records
+
+        monkeypatch.setattr(Worker, "_poll", counted_poll)
+        offsets: list[int] = []
+
+        def take_long(record: InputRecord) -> None:
+            time.sleep(0.002)
+            offsets.append(record.offset)
+
+        place.send(entries("a", 100))
+        app = counting(take_long)
+        place.work_off(app, place.config(app), 99)
+        assert offsets == list(range(100))
+        assert sum(polled) > 100
+
+    def test_commits_are_made_in_the_middle_of_a_polled_batch_when_they_are_due(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        polls: list[int] = []
+        commits: list[int] = []  # in which poll each was made
+        poll, commit = Worker._poll, Committer.commit
+
+        def counted_poll(worker: Worker) -> list[Record]:
+            records = poll(worker)
+            polls.append(len(records))
+            return records
+
+        def counted_commit(committer: Committer, tasks: Sequence[Task], consumer: Any) -> None:
+            commits.append(len(polls))
+            commit(committer, tasks, consumer)
+
+        monkeypatch.setattr(Worker, "_poll", counted_poll)
+        monkeypatch.setattr(Committer, "commit", counted_commit)
+        app = counting(lambda _: time.sleep(0.001))  # a slow processor: each slice takes longer than the interval
+        place.send(entries("a", 100))
+        place.work_off(app, place.config(app, commit__interval__ms=1), 99)
+        (batch,) = [number for number, size in enumerate(polls, start=1) if size == 100]
+        assert commits.count(batch) > 3
+
+    def test_a_task_that_another_owner_holds_waits_and_goes_on_when_it_is_let_go(self, place: Place) -> None:
+        app = counting()
+        config = place.config(app)
+        place.send(entries("a", 10))
+        found = place.stores(app, config)
+        held = StateDirectory(config.state_dir, "app").lock_task("0_0")
+        turns = itertools.count()
+        worker = place.worker(app, config)
+
+        def let_go_in_the_end() -> bool:
+            if worker.waiting() and next(turns) == 10:
+                assert worker.read_up_to(IN) == 0
+                held.release()
+            return found.offset("counts", "in", 0) == 9
+
+        worker.reach(let_go_in_the_end)
+        assert next(turns) > 10
+        assert found.rows("counts", 1) == {b"a": b"10"}
+
+    def test_a_task_that_another_owner_never_lets_go_is_an_error(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("stateline.worker.worker._LOCK_PATIENCE_S", 0.0)
+        app = counting()
+        config = place.config(app)
+        held = StateDirectory(config.state_dir, "app").lock_task("0_0")
+        with pytest.raises(LockedError, match="0_0"):
+            place.worker(app, config).reach(lambda: False)
+        held.release()
+
+
+class TestTopicsThatWereDeleted:
+    def test_a_deleted_changelog_is_refused_and_the_store_keeps_its_data(self, place: Place) -> None:
+        app = counting()
+        config = place.config(app)
+        place.send(entries("abc", 3))
+        found = place.work_off(app, config, 8)
+        place.admin.delete_topics([CHANGELOG])
+        with pytest.raises(DamagedDataError, match=r"counts.*changelog offset .* ends at 0"):
+            place.worker(app, config).reach(lambda: False)
+        assert found.rows("counts", 1) == {b"a": b"3", b"b": b"3", b"c": b"3"}
+        assert found.offset("counts", "in", 0) == 8
+
+    def test_a_new_store_of_an_old_application_does_not_claim_what_the_group_has_read(self, place: Place) -> None:
+        place.send(entries("a", 10))
+        place.work_off(counting(), place.config(counting()), 9)
+        app = counting(also=True)
+        config = place.config(app)
+        found = place.stores(app, config)
+        place.commit_once(app, config, 10)
+        assert found.offset("again", "in", 0) == -1
+        place.send(entries("a"))
+        place.work_off(app, config, 10, "again")
+        assert found.rows("again", 1) == {b"a": b"1"}
+        assert found.rows("counts", 1) == {b"a": b"11"}
+
+    @pytest.mark.parametrize("count", [5, 15], ids=["shorter", "longer"])
+    def test_of_a_topic_created_anew_the_table_is_rebuilt_and_other_stores_forget_their_position(
+        self, place: Place, count: int
+    ) -> None:
+        app = two_topics()
+        config = place.config(app)
+        create(place.log, {"other": 1})
+        for topic in ("in", "other"):
+            place.send(entries("a", 10), topic)
+        found = place.stores(app, config)
+        place.worker(app, config).reach(lambda: both(found) == (9, 9))
+        place.admin.delete_topics(["in", "other"])
+        create(place.log, {"in": 1, "other": 1})
+        for topic in ("in", "other"):
+            place.send(entries("b", count), topic)
+        place.worker(app, config).reach(lambda: both(found) == (count - 1, count - 1))
+        assert found.rows("newest", 1) == {b"b": b"%d" % (count - 1)}
+        assert found.rows("counts", 1) == {b"a": b"10", b"b": b"%d" % count}
+
+    def test_a_position_that_the_changelog_remembers_of_a_topic_that_is_shorter_now_is_dropped(
+        self, place: Place
+    ) -> None:
+        app = two_topics()
+        config = place.config(app)
+        create(place.log, {"other": 1})
+        for topic in ("in", "other"):
+            place.send(entries("a", 10), topic)
+        found = place.stores(app, config)
+        place.worker(app, config).reach(lambda: both(found) == (9, 9))
+        place.admin.delete_topics(["in", "other"])
+        create(place.log, {"in": 1, "other": 1})
+        for topic in ("in", "other"):
+            place.send(entries("b", 5), topic)
+        elsewhere = place.config(app, "elsewhere")
+        found = place.stores(app, elsewhere)
+        place.worker(app, elsewhere).reach(lambda: both(found) == (4, 4))
+        assert found.rows("counts", 1) == {b"a": b"10", b"b": b"5"}
+
+
+def two_topics() -> App:
+    """A table of `in`, and a count of `other`."""
+    app = App("app")
+    app.table(app.topic("in", key=serdes.string, value=serdes.string), store="newest")
+    other = app.topic("other", key=serdes.string, value=serdes.string)
+    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json))
+
+    @app.process(other, stores=[counts])
+    def count(record: InputRecord, counts: StoreView) -> None:
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+
+    return app
+
+
+def both(found: Stores) -> tuple[int, int]:
+    return found.offset("newest", "in", 0), found.offset("counts", "other", 0)
+
+
+class TestRestoring:
+    def test_a_store_reads_its_changelog_from_its_own_offset_and_not_from_the_beginning(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, delivered: list[Record]
+    ) -> None:
+        app = counting()
+        config = place.config(app, commit__interval__ms=1)
+        place.send(entries([f"k{n}" for n in range(50)]))
+        place.work_off(app, config, 49)
+        before = len(place.changelog())
+        place.send(entries("abcde"))
+        failed = fail_commit_of_stores(monkeypatch, 1)
+        found = place.work_off(app, config, 54)
+        assert failed
+        assert [record.offset for record in delivered] == list(range(before, before + 5))
+        assert len(found.rows("counts", 1)) == 55
+
+    def test_what_was_restored_is_kept_when_the_partitions_go_elsewhere(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, delivered: list[Record]
+    ) -> None:
+        app = counting()
+        config = place.config(app, commit__interval__ms=NEVER_MS)
+        for run in range(5):  # a commit of 20 changelog records each
+            place.send(entries([f"{run}-{n}" for n in range(20)]))
+            place.commit_once(app, config, 20 * (run + 1))
+        shutil.rmtree(config.state_dir)
+        monkeypatch.setattr(restore, "_SLICE_RECORDS", 10)
+        place.worker(app, config).reach(lambda: len(delivered) >= 50)
+        assert [record.offset for record in delivered] == list(range(50))
+        found = place.stores(app, config)
+        assert found.offset("counts", "in", 0) == 39, "two commits are whole, the third is half"
+        assert len(found.rows("counts", 1)) == 40
+        delivered.clear()
+        found = place.work_off(app, config, 99)
+        assert [record.offset for record in delivered] == list(range(40, 100))
+        assert len(found.rows("counts", 1)) == 100
+
+    def test_a_restore_never_shows_half_a_commit(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        app = counting()
+        config = place.config(app, commit__interval__ms=NEVER_MS, **EXACTLY_ONCE)
+        keys = [f"k{n}" for n in range(10)]
+        for end in (10, 20, 30):
+            place.send(entries(keys))
+            place.commit_once(app, config, end)
+        shutil.rmtree(config.state_dir)
+        commit, looks = restore._commit, list[tuple[int, dict[bytes, bytes]]]()
+
+        def looked_at(each: StoreRestore) -> None:
+            commit(each)
+            reader = each.store.reader(IsolationLevel.READ_COMMITTED)
+            with reader.range(None, None) as rows:
+                looks.append((reader.position.get("in", 0) or 0, dict(rows)))
+
+        monkeypatch.setattr(restore, "_SLICE_RECORDS", 4)
+        monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
+        monkeypatch.setattr(restore, "_commit", looked_at)
+        place.work_off(app, config, 29)
+        assert {position for position, _ in looks} >= {9, 19, 29}
+        for position, rows in looks:
+            times = (position + 1) // 10
+            assert rows == ({key.encode(): b"%d" % times for key in keys} if times else {}), f"at {position}"
+
+    def test_a_damaged_store_is_rebuilt_alone_and_says_so_loudly(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = counting(table=True)
+        config = place.config(app)
+        place.send(entries("abc", 2))
+        place.work_off(app, config, 5)
+        whole, damaged = (place.task() / "rocksdb" / name for name in ("counts", "newest-v2"))
+        before = (whole / "IDENTITY").read_text()
+        (damaged / "CURRENT").write_text("garbage\n")
+        found = place.work_off(app, config, 5, "newest")
+        assert found.rows("newest", 1) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+        assert found.rows("counts", 1) == {b"a": b"2", b"b": b"2", b"c": b"2"}
+        assert (whole / "IDENTITY").read_text() == before
+        (loud,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+        assert "newest" in loud
+        assert "rebuilt" in loud
+
+    def test_a_damaged_store_that_nothing_can_rebuild_is_refused(self, place: Place) -> None:
+        app = counting(logged=False)
+        config = place.config(app)
+        place.send(entries("abc"))
+        place.work_off(app, config, 2)
+        current = place.task() / "rocksdb" / "counts" / "CURRENT"
+        kept = current.read_text()
+        current.write_text("garbage\n")
+        with pytest.raises(DamagedDataError):
+            place.worker(app, config).reach(lambda: False)
+        current.write_text(kept)
+        assert place.work_off(app, config, 2).rows("counts", 1) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+
+
+def writing(size: int, *, forward: bool) -> App:
+    """Writes a value of `size` bytes for key `big` and of one byte for every other, to a store or to a topic."""
+    app = App("app")
+    source = app.topic("in", key=serdes.string, value=serdes.string)
+    out = app.topic("out", key=serdes.string, value=serdes.string)
+    kept = app.store(stores.key_value("kept", key=serdes.string, value=serdes.string))
+
+    @app.process(source, stores=[kept], forwards=[out])
+    def write(record: InputRecord, kept: StoreView, out: Output) -> None:
+        kept.put("calls", str(int(kept.get("calls") or 0) + 1))
+        value = "x" * (size if record.key == "big" else 1)
+        if forward:
+            out.forward(record.key, value)
+        else:
+            kept.put(record.key, value)
+
+    return app
+
+
+class TestRecordsThatFail:
+    def test_large_records_stay_below_the_limit_of_staged_bytes(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limit, peaks = 4_000_000, list[int]()
+        between_slices = Worker._between_slices
+
+        def sampled(worker: Worker) -> None:
+            peaks.append(worker.staged_bytes())
+            between_slices(worker)
+
+        monkeypatch.setattr(Worker, "_between_slices", sampled)
+        value = json.dumps("x" * 900_000).encode()
+        place.send([(b"k%d" % n, value, n) for n in range(30)])
+        app = table_only()
+        config = place.config(app, commit__interval__ms=NEVER_MS, statestore__uncommitted__max__bytes=limit)
+        place.commit_once(app, config, 30)
+        assert 2 * len(value) < max(peaks) <= limit
+
+    @pytest.mark.parametrize("forward", [False, True], ids=["put", "forward"])
+    def test_an_oversized_value_is_left_out_under_skip_with_all_that_its_record_wrote(
+        self, place: Place, forward: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        create(place.log, {"out": 1})
+        app = writing(2_000_000, forward=forward)
+        place.send(entries(["a", "big", "b"]))
+        config = place.config(app, processing__exception__handler="skip")
+        found = place.work_off(app, config, 2, "kept")
+        written = {r.key: r.value for r in read_all(place.log, "out", 1)} if forward else found.rows("kept", 1)
+        assert {key: value for key, value in written.items() if key != b"calls"} == {b"a": b"x", b"b": b"x"}
+        assert found.rows("kept", 1)[b"calls"] == b"2"
+        assert "big" in caplog.text
+        assert "2000003 bytes" in caplog.text
+
+    @pytest.mark.parametrize("forward", [False, True], ids=["put", "forward"])
+    def test_an_oversized_value_names_its_record_and_its_key_under_fail(self, place: Place, forward: bool) -> None:
+        create(place.log, {"out": 1})
+        app = writing(2_000_000, forward=forward)
+        place.send(entries(["a", "big"]))
+        with pytest.raises(RecordError, match=r"in-0 offset 1 key b'big'.*2000003 bytes"):
+            place.worker(app, place.config(app)).reach(lambda: False)
+
+    def test_a_record_that_only_the_log_refuses_names_its_key_and_is_not_the_callers_mistake(
+        self, place: Place
+    ) -> None:
+        create(place.log, {"out": 1})
+        app = writing(2_000_000, forward=False)
+        place.send(entries(["big"]))
+        larger: dict[str, Any] = {
+            "producer__message__max__bytes": 3_000_000
+        }  # so that the worker takes it, and the log does not
+        with pytest.raises(RecordError, match="refuses a record of key b'big'"):
+            place.worker(app, place.config(app, **larger)).reach(lambda: False)
+
+    def test_a_record_without_a_key_is_refused_once_and_for_all(self, place: Place) -> None:
+        create(place.log, {"dead": 1})
+        seen: list[Any] = []
+        app = counting(lambda record: seen.append(record.key), table=True)
+        place.send([(None, b"1", 1), (b"a", b"2", 2)])
+        dead = {
+            "deserialization__exception__handler": "dead-letter",
+            "errors__dead__letter__queue__topic__name": "dead",
+        }
+        found = place.work_off(app, place.config(app, **dead), 1)
+        assert seen == ["a"]
+        assert [(r.key, r.value) for r in read_all(place.log, "dead", 1)] == [(None, b"1")]
+        assert found.rows("newest", 1) == {b"a": b"2"}
