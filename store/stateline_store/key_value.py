@@ -168,7 +168,9 @@ class KeyValueStore(StateStore):
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage a value; None deletes. Raises `InvalidArgumentError` unless key and value are bytes."""
-        self._stage(key, value)
+        if self._engine is None:
+            self._open()
+        self._buffer.put(key, value)
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         """Stage the value if there is none for this key; returns the value found, None when there was

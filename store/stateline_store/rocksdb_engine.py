@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import struct
 import weakref
+from collections import deque
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
@@ -151,12 +152,16 @@ class RocksDBEngine:
     def _batch(self, rows: Mapping[bytes, bytes | None], commit: Commit) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        for key in sorted(rows):  # sorted batches go in 1.3 to 2 times faster: memtable inserts find their place near
-            value = rows[key]
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
+        keys = sorted(rows)  # sorted batches go in 1.3 to 2 times faster: memtable inserts find their place near
+        if None in rows.values():
+            for key in keys:
+                value = rows[key]
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
+        else:
+            deque(map(put, keys, map(rows.__getitem__, keys)), maxlen=0)  # the loop above, without an interpreter
         family = self._offsets_handle
         for partition, offset in commit.offsets.items():
             put(str(partition).encode(), _I64.pack(offset), family)
