@@ -168,7 +168,7 @@ class KeyValueStore(StateStore):
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage a value; None deletes. Raises `InvalidArgumentError` unless key and value are bytes."""
-        if self._engine is None:
+        if self._engine is None or self._failure is not None:
             self._open()
         self._buffer.put(key, value)
 
