@@ -91,9 +91,11 @@ def plan(task: Task, admin: Admin, group: str) -> TaskPlan:
     next_offsets: dict[TopicPartition, int] = {}
     restores: list[StoreRestore] = []
     positions: dict[str, Position] = {}
+    ends: dict[TopicPartition, int] = {}
     for topic in task.subtopology.sources:
         source = TopicPartition(topic.name, task.partition)
-        next_offsets[source], table_restores = _plan_source(task, admin, topic, committed.get(source))
+        first, ends[source] = _bounds(admin, source)
+        next_offsets[source], table_restores = _plan_source(task, topic, first, ends[source], committed.get(source))
         restores += table_restores
     for changelog, store in task.logged_stores():
         first, end = _bounds(admin, changelog)
@@ -102,13 +104,13 @@ def plan(task: Task, admin: Admin, group: str) -> TaskPlan:
             # A commit writes changelogs before offsets: who is at the changelog's end has seen what the group has.
             # An empty changelog proves nothing: the store may be new.
             positions[store.name] = position
-    ends = {source: admin.log_end(source) for source in task.sources}
     return TaskPlan(tuple(r for r in restores if r.remaining), next_offsets, positions, ends)
 
 
-def _plan_source(task: Task, admin: Admin, topic: Topic, committed: int | None) -> tuple[int, list[StoreRestore]]:
+def _plan_source(
+    task: Task, topic: Topic, first: int, end: int, committed: int | None
+) -> tuple[int, list[StoreRestore]]:
     source = TopicPartition(topic.name, task.partition)
-    first, end = _bounds(admin, source)
     tables = [task.stores[definition.name] for definition in task.subtopology.tables(source.topic)]
     resumes = [(table, _resume_table(task, table, source, first, end)) for table in tables]
     if not task.reads_by_group(topic.name):
@@ -243,8 +245,10 @@ def _apply(restore: StoreRestore, records: list[Record]) -> None:
     if restore.table_of is not None:
         _stage_table(restore, restore.table_of, records)
     else:
+        whole = end_of_last_commit(records)
+        if whole:
+            whole += len(restore.held)
         restore.held += records
-        whole = end_of_last_commit(restore.held)
         _stage_changelog(restore, len(restore.held) if len(restore.held) > _HELD_RECORDS else whole)
     if restore.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES:
         _commit(restore)

@@ -199,7 +199,7 @@ class Task:
             for record in records:
                 outputs += self._process_one(topic, record, runners)
         else:
-            self._apply_to_tables(topic, records)
+            self._stage_in_tables(topic, readable(topic, records, self._failures, key_required=True))
         outputs += self._failures.take_dead_letters()
         self.next_offsets[source] = last.offset + 1
         self._advance(source.topic, position_of_input(records[-1:]))
@@ -215,7 +215,7 @@ class Task:
             # One decision for the record: what its table refuses, no processor sees.
             self._failures.cannot_read(record, InvalidArgumentError(NO_KEY))
             return []
-        self._apply_to_tables(topic, [record])
+        self._stage_in_tables(topic, [record])
         return [output for runner in runners for output in runner.process(record, values)]
 
     def logged_stores(self) -> list[tuple[TopicPartition, KeyValueStore]]:
@@ -264,12 +264,9 @@ class Task:
         self._release()
         self._move(TaskState.CLOSED)
 
-    def _apply_to_tables(self, topic: Topic, records: Sequence[Record]) -> None:
-        tables = self._tables[topic.name]
-        if not tables:
-            return
-        records = readable(topic, records, self._failures, key_required=True)
-        for store in tables:
+    def _stage_in_tables(self, topic: Topic, records: Sequence[Record]) -> None:
+        """Stage records that the topic's serdes have read."""
+        for store in self._tables[topic.name]:
             seen = store.position(IsolationLevel.READ_UNCOMMITTED).get(topic.name, self.partition)
             # A table that is ahead of the group's offsets takes no record twice: an old one would undo a newer.
             ahead = seen is not None and records and records[0].offset <= seen

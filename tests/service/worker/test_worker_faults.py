@@ -520,15 +520,8 @@ class TestTopicsThatWereDeleted:
     ) -> None:
         app = two_topics()
         config = place.config(app)
-        create(place.log, {"other": 1})
-        for topic in ("in", "other"):
-            place.send(entries("a", 10), topic)
         found = place.stores(app, config)
-        place.worker(app, config).reach(lambda: both(found) == (9, 9))
-        place.admin.delete_topics(["in", "other"])
-        create(place.log, {"in": 1, "other": 1})
-        for topic in ("in", "other"):
-            place.send(entries("b", count), topic)
+        work_off_and_make_anew(place, app, config, found, count)
         place.worker(app, config).reach(lambda: both(found) == (count - 1, count - 1))
         assert found.rows("newest", 1) == {b"b": b"%d" % (count - 1)}
         assert found.rows("counts", 1) == {b"a": b"10", b"b": b"%d" % count}
@@ -538,15 +531,7 @@ class TestTopicsThatWereDeleted:
     ) -> None:
         app = two_topics()
         config = place.config(app)
-        create(place.log, {"other": 1})
-        for topic in ("in", "other"):
-            place.send(entries("a", 10), topic)
-        found = place.stores(app, config)
-        place.worker(app, config).reach(lambda: both(found) == (9, 9))
-        place.admin.delete_topics(["in", "other"])
-        create(place.log, {"in": 1, "other": 1})
-        for topic in ("in", "other"):
-            place.send(entries("b", 5), topic)
+        work_off_and_make_anew(place, app, config, place.stores(app, config), 5)
         elsewhere = place.config(app, "elsewhere")
         found = place.stores(app, elsewhere)
         place.worker(app, elsewhere).reach(lambda: both(found) == (4, 4))
@@ -565,6 +550,18 @@ def two_topics() -> App:
         counts.put(record.key, (counts.get(record.key) or 0) + 1)
 
     return app
+
+
+def work_off_and_make_anew(place: Place, app: App, config: Config, found: Stores, count: int) -> None:
+    """Ten records of `a` in each topic are worked off; then both are deleted and made anew with `count` of `b`."""
+    create(place.log, {"other": 1})
+    for topic in ("in", "other"):
+        place.send(entries("a", 10), topic)
+    place.worker(app, config).reach(lambda: both(found) == (9, 9))
+    place.admin.delete_topics(["in", "other"])
+    create(place.log, {"in": 1, "other": 1})
+    for topic in ("in", "other"):
+        place.send(entries("b", count), topic)
 
 
 def both(found: Stores) -> tuple[int, int]:
