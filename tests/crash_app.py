@@ -7,7 +7,7 @@ import os
 from stateline import serdes, stores
 from stateline.app import App
 from stateline.stores import StoreView
-from stateline.worker import InputRecord, Output
+from stateline.worker import InputRecord, Output, restore
 
 
 def build(run: str) -> App:
@@ -27,5 +27,8 @@ def build(run: str) -> App:
 
     return app
 
+
+# Small slices of restore, so that a kill falls between two of them although the changelog of a test is small.
+restore._SLICE_RECORDS = int(os.environ.get("CRASH_RESTORE_SLICE", restore._SLICE_RECORDS))
 
 app = build(os.environ.get("CRASH_RUN", "none"))

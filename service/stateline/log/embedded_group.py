@@ -86,11 +86,15 @@ def _spread(members: tuple[str, ...], before: Mapping[int, str | None], load: Ma
 
 
 def join(sql: sqlite3.Connection, claim: Claim, topics: Collection[str], session_timeout_ms: int) -> None:
-    """Make this member known, in a write transaction. A static member that comes back keeps its partitions."""
+    """Make this member known, in a write transaction. A static member that comes back keeps its partitions.
+
+    What its predecessor owned is free from now on: it is meant for this member, or for one that waits for it.
+    """
     sql.execute("INSERT OR IGNORE INTO groups VALUES (?, 0)", (claim.group,))
     known = sql.execute(
         "SELECT topics FROM members WHERE group_name = ? AND member = ?", (claim.group, claim.member)
     ).fetchone()
+    sql.execute("UPDATE assignments SET owner = NULL WHERE group_name = ? AND owner = ?", (claim.group, claim.member))
     encoded = json.dumps(sorted(topics))
     sql.execute(
         "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?)",

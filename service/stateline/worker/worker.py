@@ -77,8 +77,10 @@ class Worker:
             config.processing_exception_handler,
             config.dead_letter_topic,
         )
-        # Two machines may both have a worker-0: their transactions must not fence each other.
-        self._committer = Committer(log, config, self._topology, f"{socket.gethostname()}-{instance}")
+        # Two machines may both have a worker-0, one machine several with other names of their own: their transactions
+        # must not fence each other. The same worker, started anew, fences the one before it.
+        identity = config.group_instance_id or f"{socket.gethostname()}-{instance}"
+        self._committer = Committer(log, config, self._topology, identity)
         self._restorer = Restorer(log)
         self._socket_path = socket_path(self._directory.application, instance)
         self._socket = QuerySocket(self._socket_path, self._hosted_partition)

@@ -159,6 +159,17 @@ def test_a_static_member_that_restarts_keeps_its_partitions(bench: Bench) -> Non
     assert len(two.events) == events
 
 
+def test_a_static_member_that_restarts_amid_a_rebalance_lets_go_of_what_is_meant_for_others(bench: Bench) -> None:
+    topic = bench.topic(4)
+    one = bench.member("g", topic, instance_id="one")
+    until(lambda: len(one.owned) == 4, one)
+    two = bench.member("g", topic, instance_id="two")
+    two.consumer.poll(1, 0.5)  # joins: half of it is meant for it from now on, if it comes in time
+    one.consumer.close()
+    again = bench.member("g", topic, instance_id="one")
+    until(lambda: len(again.owned) == 2 and len(two.owned) == 2, again, two)
+
+
 def test_a_static_member_that_another_replaced_is_fenced(bench: Bench) -> None:
     topic = bench.topic(4)
     one, two = _static_pair(bench, topic)

@@ -1,0 +1,141 @@
+"""What crash tests hold a worker to: input that keeps coming, an oracle, and a reader that compares all the time.
+
+Under exactly-once what the reader sees must be, at every moment, exactly what the input up to the Position that comes
+with it makes. Under at-least-once records may count twice after a crash, never be missed; a table is exact under both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import crash_app
+from running_worker import Stores
+from stateline.log import Log
+
+PARTITIONS = 2
+KEYS = 40
+
+
+class Oracle:
+    """What each input partition makes of the stores, one record after the other. Plain dicts, no product code."""
+
+    def __init__(self) -> None:
+        self.inputs: list[list[tuple[bytes, int]]] = [[] for _ in range(PARTITIONS)]
+        self.counts: list[dict[bytes, list[int]]] = [{} for _ in range(PARTITIONS)]
+        self.newest: list[dict[bytes, int]] = [{} for _ in range(PARTITIONS)]
+        self.at = [0] * PARTITIONS
+
+    def go_to(self, partition: int, offset: int) -> None:
+        """Apply the input up to and including this offset."""
+        for key, value in self.inputs[partition][self.at[partition] : offset + 1]:
+            n, total = self.counts[partition].get(key, [0, 0])
+            self.counts[partition][key] = [n + 1, total + value]
+            self.newest[partition][key] = value
+        self.at[partition] = max(self.at[partition], offset + 1)
+
+
+class Feeder(threading.Thread):
+    """Writes input for as long as the killing goes on."""
+
+    def __init__(self, log: Log, topic: str, oracle: Oracle) -> None:
+        super().__init__(name="feeder")
+        self._log, self._topic, self._oracle = log, topic, oracle
+        self._random = random.Random(1)
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._feed()
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
+            self.error = error
+
+    def _feed(self) -> None:
+        producer = self._log.producer()
+        while not self.done.wait(0.01):
+            for _ in range(40):
+                partition = self._random.randrange(PARTITIONS)
+                key = b"p%d-%d" % (partition, self._random.randrange(KEYS))
+                value = self._random.randrange(1_000)
+                # The oracle hears of it first: the worker cannot see a record that the oracle does not know.
+                self._oracle.inputs[partition].append((key, value))
+                producer.produce(self._topic, key, value.to_bytes(8, "big"), timestamp_ms=value, partition=partition)
+            producer.flush()
+        producer.close()
+
+
+class Watcher(threading.Thread):
+    """Reads committed state without pause and holds it against the oracle."""
+
+    def __init__(self, stores: Stores, topic: str, inputs: Oracle, exact: bool) -> None:
+        super().__init__(name="watcher")
+        self._stores, self._topic, self._exact = stores, topic, exact
+        self._oracles = {"counts": Oracle(), "newest": Oracle()}
+        for oracle in self._oracles.values():
+            oracle.inputs = inputs.inputs
+        self._last: dict[tuple[str, int], int] = {}
+        self.done = threading.Event()
+        self.looks = 0
+        self.moves = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.done.is_set():
+                for partition in range(PARTITIONS):
+                    self.look("counts", partition)
+                    self.look("newest", partition)
+                self.done.wait(0.002)
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
+            self.error = error
+
+    def look(self, store: str, partition: int) -> None:
+        reader = self._stores.reader(store, partition)
+        if reader is None:
+            return
+        found = reader.position.get(self._topic, partition)
+        offset = -1 if found is None else found
+        last = self._last.get((store, partition), -1)
+        assert offset >= last, f"{store}-{partition} went back from {last} to {offset}"
+        self._last[store, partition] = offset
+        self.looks += 1
+        self.moves += offset > last
+        with reader.range(None, None) as rows:
+            seen = dict(rows)
+        self._compare(store, partition, offset, seen)
+
+    def finished(self, partition: int, end: int) -> bool:
+        """Whether both stores of the partition were seen at the end of the input, or something is wrong."""
+        at_end = all(self._last.get((store, partition), -1) >= end for store in self._oracles)
+        return at_end or self.error is not None
+
+    def _compare(self, store: str, partition: int, offset: int, seen: dict[bytes, bytes]) -> None:
+        oracle = self._oracles[store]
+        oracle.go_to(partition, offset)
+        if store == "newest":
+            newest = {key: int.from_bytes(value[8:], "big") for key, value in seen.items()}
+            assert newest == oracle.newest[partition], f"newest-{partition} at {offset}"
+            return
+        counts = {key: json.loads(value) for key, value in seen.items()}
+        wanted = oracle.counts[partition]
+        if self._exact:
+            assert counts == wanted, f"counts-{partition} at {offset}"
+        for key, (n, total) in wanted.items():
+            assert counts[key][0] >= n, f"{key!r} lost records at {offset}"
+            assert counts[key][1] >= total, f"{key!r} lost records at {offset}"
+
+
+def start_worker(run: str, settings: list[str], output: Path, restore_slice: int = 5_000) -> subprocess.Popen[bytes]:
+    """`stateline worker` with the application of this run, as a process; what it prints is appended to `output`."""
+    command = [sys.executable, "-m", "stateline", "worker", "crash_app:app"]
+    for setting in settings:
+        command += ["--set", setting]
+    with output.open("ab") as file:
+        environment = {**os.environ, "CRASH_RUN": run, "CRASH_RESTORE_SLICE": str(restore_slice)}
+        return subprocess.Popen(command, cwd=Path(crash_app.__file__).parent, env=environment, stdout=file, stderr=file)
