@@ -29,18 +29,24 @@ from stateline_store.errors import (
     UnknownQueryTypeError,
 )
 from stateline_store.key_value import KeyValueStore
+from stateline_store.layout import Layout, StoreKind
 from stateline_store.position import Position, PositionBound, TopicPartition
 from stateline_store.readers import CommittedReader, Reader, UncommittedReader
 from stateline_store.scan import KeyRange, Scan, StoreIterator, TimestampedIterator, ValueAndTimestamp
 from stateline_store.secondary import SecondaryReader
-from stateline_store.state_store import IsolationLevel, StateStore, StoreContext
+from stateline_store.state_store import Change, IsolationLevel, StateStore, StoreContext
 from stateline_store.timestamped_key_value import TimestampedKeyValueStore
 from stateline_store.transaction_buffer import TransactionBuffer
+from stateline_store.transactional_store import TransactionalStore
 
 __all__ = [  # noqa: RUF022  # grouped by topic, for the reader
     # the contract
     "StateStore",
     "StoreContext",
+    "Change",
+    "TransactionalStore",
+    "Layout",
+    "StoreKind",
     "IsolationLevel",
     # stores
     "KeyValueStore",

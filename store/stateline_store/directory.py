@@ -27,7 +27,12 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def directory_name(store_name: str, *, timestamped: bool) -> str:
-    """The store's name on disk: the two formats never share a directory."""
+    """The store's name on disk: the two formats never share a directory.
+
+    Raises `InvalidArgumentError` for a name that would be taken for the other format's.
+    """
+    if store_name.endswith("-v2"):
+        raise InvalidArgumentError(f"Store name {store_name!r}: '-v2' at the end marks timestamped stores on disk.")
     return f"{store_name}-v2" if timestamped else store_name
 
 

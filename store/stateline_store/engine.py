@@ -15,13 +15,16 @@ class Commit:
     """What a commit says about itself; persisted with its rows in one atomic step.
 
     `number` counts commits of this database from 1 (0: none yet). `offsets` are the changelog offsets that
-    this commit moved; others stay.
+    this commit moved; others stay. `stream_time_ms` is the largest timestamp that a store with a retention has seen
+    (-1: none), `sequence` the newest number of a store that retains duplicates.
     """
 
     number: int = 0
     committed_at_ms: int = 0
     position: Position = field(default_factory=Position)
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    stream_time_ms: int = -1
+    sequence: int = 0
 
 
 class Engine(Protocol):
@@ -36,8 +39,11 @@ class Engine(Protocol):
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         """The committed rows of this range in key order, as they are now."""
 
-    def write(self, rows: Mapping[bytes, bytes | None], commit: Commit, *, sync: bool = False) -> None:
-        """Write rows (None deletes) and the commit together, or neither.
+    def write(
+        self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
+    ) -> None:
+        """Write rows (None deletes), remove what is in the range `expired`, these rows included, and keep the commit:
+        all together or nothing. The range must have an end.
 
         Raises `PoisonedError` when it failed; every later call does too, because whether the rows are on disk
         is open until a reopen.

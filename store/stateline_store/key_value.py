@@ -1,134 +1,21 @@
-"""KeyValueStore: a transactional store of bytes by key (KIP-892), persistent or in memory.
-
-Puts are staged in a TransactionBuffer; `commit` writes them in one atomic step together with the changelog
-offsets and the Position. The owner reads staged over committed; READ_COMMITTED readers see only what was
-committed.
-
-Two Positions: `committed`, and `pending` for input whose results are staged. A commit folds the one into the
-other; a rollback drops the pending one with the records that it speaks of.
-"""
+"""KeyValueStore: a transactional store of bytes by key (KIP-892), persistent or in memory."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable
 from typing import ClassVar
 
-from stateline_store.commit_notice import CommitNotice, StoreState
-from stateline_store.directory import directory_name, make_directory, notice_path, store_path
-from stateline_store.engine import Commit, Engine
-from stateline_store.errors import InvalidArgumentError, PoisonedError, StoreClosedError
-from stateline_store.memory_engine import MemoryEngine
-from stateline_store.position import Position, TopicPartition
-from stateline_store.readers import CommittedReader, Reader, UncommittedReader
-from stateline_store.rocksdb_engine import RocksDBEngine
-from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
+from stateline_store.layout import StoreKind
 from stateline_store.scan import StoreIterator
-from stateline_store.state_store import IsolationLevel, StateStore, StoreContext
-from stateline_store.transaction_buffer import TransactionBuffer
+from stateline_store.transactional_store import TransactionalStore
 
 
-class KeyValueStore(StateStore):
+class KeyValueStore(TransactionalStore):
     """Bytes by key. Values are stored as they are (plain format, v1); empty bytes are a value, None is
     absence.
-
-    Not thread-safe: the thread that called `init` owns it. Before `init` and after `close` every read and
-    write raises `StoreClosedError`; after a failed commit `PoisonedError`, until `close` and `init`.
     """
 
-    timestamped: ClassVar[bool] = False
-
-    def __init__(self, name: str, *, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
-        """A closed store. `tuning` is for tests that want to see flushes and compactions."""
-        self._name = name
-        self._persistent = persistent
-        self._tuning = tuning
-        self._context: StoreContext | None = None
-        self._engine: Engine | None = None
-        self._notice: CommitNotice | None = None
-        self._buffer = TransactionBuffer()
-        self._committed = Commit()
-        self._pending = Position()
-        self._failure: str | None = None  # why a commit failed: everything is refused until close and init
-
-    # -- lifecycle --------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def persistent(self) -> bool:
-        return self._persistent
-
-    @property
-    def manages_offsets(self) -> bool:
-        return self._persistent
-
-    @property
-    def is_open(self) -> bool:
-        return self._engine is not None
-
-    def init(self, context: StoreContext) -> None:
-        if self._engine is not None:
-            raise StoreClosedError(f"Store {self._name!r} is open already: close it before opening it again.")
-        self._context = context
-        if self._persistent:
-            self._open_persistent(context)
-        else:
-            self._engine = MemoryEngine()
-            self._committed = Commit()
-
-    def close(self) -> None:
-        engine, self._engine, self._failure = self._engine, None, None
-        if engine is None:
-            return
-        self._drop_staged()
-        engine.close()
-        if self._notice is not None:
-            self._notice.publish_staged(0, 0)
-            self._notice.publish_state(StoreState.CLOSED)
-            self._notice.close()
-            self._notice = None
-
-    def wipe(self) -> None:
-        """Delete this store's data, and nothing else: for the provably corrupt. The store must be closed.
-
-        It goes where the last `init` opened it, or tried to. Readers answer `NotPresentError` until the next
-        `init`.
-        """
-        if self._engine is not None or self._context is None:
-            raise StoreClosedError(
-                f"Store {self._name!r} can be wiped after an init (even a failed one) and when closed."
-            )
-        if not self._persistent:
-            return
-        directory = self._context.directory
-        store = store_path(directory, self._name, timestamped=self.timestamped)
-        CommitNotice(notice_path(directory, self._name, timestamped=self.timestamped)).withdraw()
-        with contextlib.suppress(FileNotFoundError):
-            # Moved in one step: half a database, after a crash in here, could be taken for a whole one.
-            os.rename(store, self._trash(directory))
-        self._empty_trash(directory)
-
-    def set_state(self, state: StoreState, restore_remaining: int = 0) -> None:
-        """Publish what the owner is doing; `restore_remaining` counts records. In memory there is no one
-        to tell.
-        """
-        self._open()
-        if self._notice is not None:
-            self._notice.publish_state(state, restore_remaining)
-
-    def publish_staged(self) -> None:
-        """Publish how much is staged: a few nanoseconds, for between slices of work."""
-        self._open()
-        if self._notice is not None:
-            self._notice.publish_staged(len(self._buffer), self._buffer.bytes_staged)
+    kind: ClassVar[StoreKind] = "key_value"
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -151,18 +38,6 @@ class KeyValueStore(StateStore):
     def all(self, *, reverse: bool = False) -> StoreIterator:
         """Every row, as `range` gives them."""
         return self.range(None, None, reverse=reverse)
-
-    def approximate_num_entries(self) -> int:
-        """About how many rows there are; staged ones may count twice."""
-        return self._own_reader().approximate_num_entries()
-
-    def reader(self, isolation_level: IsolationLevel) -> Reader:
-        """A reader for the owner's process and thread. It follows commits, and ends with this opening of
-        the store.
-        """
-        if isolation_level is IsolationLevel.READ_COMMITTED:
-            return CommittedReader(self._open(), lambda: self._committed.position)
-        return self._own_reader()
 
     # -- writing ----------------------------------------------------------------------------------------
 
@@ -193,166 +68,3 @@ class KeyValueStore(StateStore):
         found = self.get(key)
         self._stage(key, None)
         return found
-
-    # -- transaction ------------------------------------------------------------------------------------
-
-    def advance(self, position: Position) -> None:
-        """The input up to here is applied and staged. Call with each slice of input; it never goes back."""
-        self._open()
-        self._pending = self._pending.merge(position)
-
-    def staged(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """One entry per key changed since the last commit, in key order: raw stored bytes, None for a
-        delete.
-        """
-        self._open()
-        return self._buffer.scan()
-
-    @property
-    def staged_records(self) -> int:
-        """How many keys are staged."""
-        return len(self._buffer)
-
-    @property
-    def approximate_num_uncommitted_bytes(self) -> int:
-        return self._buffer.bytes_staged
-
-    def commit(
-        self,
-        changelog_offsets: Mapping[TopicPartition, int],
-        *,
-        position: Position | None = None,
-        announce: bool = True,
-    ) -> None:
-        """As `StateStore.commit`. `position`, when given, advances the pending one first.
-
-        Readers in other processes see it when it is announced: at once, or by `announce_commit`, so that an owner of
-        several stores lets them see one commit of all. (A reader that opens in between may be ahead; an owner that
-        dies in between is made good for by the next `init`.)
-
-        Without anything new (no record, no offset, no position) it does nothing, and no commit number is
-        spent.
-        """
-        engine = self._open()
-        pending = self._pending.merge(position) if position else self._pending
-        old = self._committed
-        moved = {tp: offset for tp, offset in changelog_offsets.items() if old.offsets.get(tp) != offset}
-        reached = old.position.merge(pending)
-        if not self._buffer.rows and not moved and reached == old.position:
-            self._pending = Position()
-            return
-        commit = Commit(old.number + 1, max(time.time_ns() // 1_000_000, old.committed_at_ms), reached, moved)
-        assert self._context is not None
-        try:
-            engine.write(self._buffer.rows, commit, sync=self._context.sync)
-        except PoisonedError as error:
-            self._failure = str(error)
-            raise
-        finally:
-            # Also after a failure: what was staged may or may not be on disk then.
-            self._drop_staged()
-        self._committed = replace(commit, offsets={**old.offsets, **moved})
-        if announce:
-            self.announce_commit()
-
-    def announce_commit(self) -> None:
-        """Let readers in other processes see the newest commit, after one that was made without announcing it."""
-        if self._notice is not None:
-            self._notice.publish(self._committed.number, self._committed.committed_at_ms)
-
-    def forget(self, topic: str) -> None:
-        """Take a topic out of the committed Position, at once: it was deleted, and an offset of a topic that was made
-        anew under its name means something else. Nothing may be staged."""
-        engine, old = self._open(), self._committed
-        if self._buffer.rows or self._pending:
-            raise InvalidArgumentError(f"Store {self._name!r} has staged records: commit or roll back first.")
-        if topic not in old.position.offsets:
-            return
-        position = Position({t: partitions for t, partitions in old.position.offsets.items() if t != topic})
-        commit = replace(old, number=old.number + 1, position=position)
-        engine.write({}, replace(commit, offsets={}))
-        self._committed = commit
-        self.announce_commit()
-
-    def rollback(self) -> None:
-        """Drop everything staged since the last commit, the pending Position with it. Open iterators go
-        on.
-        """
-        self._open()
-        self._drop_staged()
-        self.publish_staged()
-
-    def committed_offset(self, partition: TopicPartition) -> int | None:
-        self._open()
-        return self._committed.offsets.get(partition) if self._persistent else None
-
-    def position(self, isolation_level: IsolationLevel) -> Position:
-        """How far into its input the store has come, as seen at this isolation level."""
-        self._open()
-        return self._seen() if isolation_level is IsolationLevel.READ_UNCOMMITTED else self._committed.position
-
-    @property
-    def commit_number(self) -> int:
-        """The number of the newest commit, from 1; 0 before the first. A persistent store counts on when
-        reopened.
-        """
-        return self._committed.number
-
-    @property
-    def committed_at_ms(self) -> int:
-        """When that commit was made, in milliseconds since the epoch; 0 before the first."""
-        return self._committed.committed_at_ms
-
-    # -- inner workings ---------------------------------------------------------------------------------
-
-    def _open(self) -> Engine:
-        if self._failure is not None:
-            raise PoisonedError(self._failure)
-        if self._engine is None:
-            raise StoreClosedError(f"Store {self._name!r} is closed: call init first.")
-        return self._engine
-
-    def _own_reader(self) -> UncommittedReader:
-        return UncommittedReader(self._open(), self._buffer, self._seen)
-
-    def _seen(self) -> Position:
-        return self._committed.position.merge(self._pending)
-
-    def _get(self, key: bytes) -> bytes | None:
-        """The stored bytes, staged or committed."""
-        staged = self._buffer.rows
-        if key in staged:
-            return staged[key]
-        if not isinstance(key, bytes):
-            raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
-        return self._open().get(key)
-
-    def _stage(self, key: bytes, value: bytes | None) -> None:
-        """Stage stored bytes."""
-        if self._engine is None or self._failure is not None:
-            self._open()
-        self._buffer.put(key, value)
-
-    def _drop_staged(self) -> None:
-        self._buffer.clear()
-        self._pending = Position()
-
-    def _open_persistent(self, context: StoreContext) -> None:
-        make_directory(context.directory)
-        self._empty_trash(context.directory)
-        engine = RocksDBEngine(store_path(context.directory, self._name, timestamped=self.timestamped), self._tuning)
-        try:
-            committed = engine.last_commit()
-            notice = CommitNotice(notice_path(context.directory, self._name, timestamped=self.timestamped))
-        except BaseException:
-            engine.close()
-            raise
-        notice.open(committed.number, committed.committed_at_ms)
-        self._engine, self._committed, self._notice = engine, committed, notice
-
-    def _trash(self, directory: Path) -> Path:
-        return directory / f".wiped-{directory_name(self._name, timestamped=self.timestamped)}"
-
-    def _empty_trash(self, directory: Path) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._trash(directory))

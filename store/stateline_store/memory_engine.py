@@ -28,11 +28,17 @@ class MemoryEngine:
         self._scans.add(scan)
         return scan
 
-    def write(self, rows: Mapping[bytes, bytes | None], commit: Commit, *, sync: bool = False) -> None:
+    def write(
+        self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
+    ) -> None:
         del sync  # memory has nothing to sync
         data = self._open()
         data.update({key: value for key, value in rows.items() if value is not None})
         data.remove(key for key, value in rows.items() if value is None)
+        if expired is not None:
+            with data.scan(expired) as gone:
+                keys = [key for key, _ in gone]
+            data.remove(keys)
         self._commit = replace(commit, offsets={**self._commit.offsets, **commit.offsets})
 
     def last_commit(self) -> Commit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from stateline_store.engine import Engine
+from stateline_store.engine import Commit, Engine
 from stateline_store.position import Position
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.state_store import IsolationLevel
@@ -30,8 +30,15 @@ class Reader(Protocol):
     def position(self) -> Position:
         """How far into its input the state that this reader sees has come."""
 
+    @property
+    def stream_time_ms(self) -> int:
+        """The largest timestamp of a store with a retention, in the state that this reader sees; -1: none yet."""
+
     def get(self, key: bytes) -> bytes | None:
         """The value, None when there is none."""
+
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+        """The rows of this range in key order; a snapshot made now."""
 
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
         """The rows from `lower` to `upper`, both included, None open; a snapshot made now.
@@ -51,22 +58,29 @@ class CommittedReader:
 
     isolation_level = IsolationLevel.READ_COMMITTED
 
-    def __init__(self, engine: Engine, position: Callable[[], Position]) -> None:
+    def __init__(self, engine: Engine, commit: Callable[[], Commit]) -> None:
         self._engine = engine
-        self._position = position
+        self._commit = commit
 
     @property
     def position(self) -> Position:
-        return self._position()
+        return self._commit().position
+
+    @property
+    def stream_time_ms(self) -> int:
+        return self._commit().stream_time_ms
 
     def get(self, key: bytes) -> bytes | None:
         return self._engine.get(key)
 
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+        return self._engine.scan(keys, reverse=reverse)
+
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        return self._engine.scan(KeyRange.between(lower, upper), reverse=reverse)
+        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
 
     def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
-        return self._engine.scan(KeyRange.prefixed(prefix), reverse=reverse)
+        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
 
     def approximate_num_entries(self) -> int:
         return self._engine.approximate_num_entries()
@@ -77,27 +91,38 @@ class UncommittedReader:
 
     isolation_level = IsolationLevel.READ_UNCOMMITTED
 
-    def __init__(self, engine: Engine, buffer: TransactionBuffer, position: Callable[[], Position]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        buffer: TransactionBuffer,
+        position: Callable[[], Position],
+        stream_time_ms: Callable[[], int],
+    ) -> None:
         self._engine = engine
         self._buffer = buffer
         self._position = position
+        self._stream_time_ms = stream_time_ms
 
     @property
     def position(self) -> Position:
         return self._position()
+
+    @property
+    def stream_time_ms(self) -> int:
+        return self._stream_time_ms()
 
     def get(self, key: bytes) -> bytes | None:
         staged = self._buffer.rows
         return staged[key] if key in staged else self._engine.get(key)
 
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        return self._scan(KeyRange.between(lower, upper), reverse)
+        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
 
     def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
-        return self._scan(KeyRange.prefixed(prefix), reverse)
+        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
+
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+        return self._buffer.merge_over(self._engine.scan(keys, reverse=reverse), keys, reverse=reverse)
 
     def approximate_num_entries(self) -> int:
         return self._engine.approximate_num_entries() + len(self._buffer)
-
-    def _scan(self, keys: KeyRange, reverse: bool) -> StoreIterator:
-        return self._buffer.merge_over(self._engine.scan(keys, reverse=reverse), keys, reverse=reverse)

@@ -1,69 +1,52 @@
 """RocksDBEngine: one RocksDB per store partition, opened by its owner.
 
-On disk: never change.
-
-    column family `default`   the store's rows, raw bytes
-    column family `offsets`   utf8 ``topic-partition`` → i64 BE   changelog offset last applied (Kafka
-    Streams' row)
-                              ``position``       → Position, version 0 (`position.py`; Kafka Streams' row)
-                              ``format_version`` → u32 BE         1
-                              ``commit_number``  → u64 BE         commits of this database, from 1
-                              ``committed_at``   → u64 BE         when the newest was made, ms since the epoch
-
-Names of Stateline's own rows hold no ``-``, so no ``topic-partition`` can be equal to one.
-
-A commit is one WriteBatch with the WAL on: rows, offsets, Position and commit number become visible, and
-survive a crash, together.
+`rocksdb_rows` says what the database holds. A commit is one WriteBatch with the WAL on: rows, offsets, Position and
+commit number become visible, and survive a crash, together.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 import weakref
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from rocksdict import Rdict, RdictIter, WriteBatch, WriteOptions
+from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from stateline_store.directory import make_directory
 from stateline_store.engine import Commit
 from stateline_store.errors import (
-    CallerError,
-    DamagedDataError,
     PoisonedError,
     StatelineError,
     StoreClosedError,
 )
-from stateline_store.position import Position, TopicPartition
-from stateline_store.rocksdb_errors import damaged, translated
+from stateline_store.layout import KEY_VALUE, Layout
+from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning, primary_options
-from stateline_store.scan import KeyRange, Scan, StoreIterator
+from stateline_store.rocksdb_rows import (
+    OFFSETS_FAMILY,
+    commit_rows,
+    estimated_rows,
+    format_rows,
+    read_commit,
+    read_format,
+    scan_rows,
+)
+from stateline_store.scan import KeyRange, StoreIterator
 
 _log = logging.getLogger(__name__)
-
-FORMAT_VERSION = 1  # on disk: never change what 1 means
-OFFSETS_FAMILY = "offsets"  # on disk: never change
-_POSITION = b"position"  # on disk: never change
-_FORMAT_VERSION = b"format_version"  # on disk: never change
-_COMMIT_NUMBER = b"commit_number"  # on disk: never change
-_COMMITTED_AT = b"committed_at"  # on disk: never change
-_OWN_ROWS = frozenset({_POSITION, _FORMAT_VERSION, _COMMIT_NUMBER, _COMMITTED_AT})
-_U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
-_I64 = struct.Struct(">q")
 
 
 class RocksDBEngine:
     """An `Engine` over a RocksDB that this process owns."""
 
-    def __init__(self, directory: Path, tuning: Tuning = DEFAULT_TUNING) -> None:
+    def __init__(self, directory: Path, tuning: Tuning = DEFAULT_TUNING, layout: Layout = KEY_VALUE) -> None:
         """Open the database, creating it when there is none.
 
-        Raises `LockedError` when it is open elsewhere, `DamagedDataError` when it cannot be trusted,
-        `CallerError` when a newer version wrote it, `RetryLaterError` when the file system refuses. Never
-        deletes anything.
+        Raises `LockedError` when it is open elsewhere, `DamagedDataError` when it cannot be trusted, `CallerError`
+        when a newer version wrote it or it holds another kind of store (`Layout.check`), `RetryLaterError` when the
+        file system refuses. Never deletes anything.
         """
         self.directory = directory
         self._scans: weakref.WeakSet[StoreIterator] = weakref.WeakSet()
@@ -78,7 +61,7 @@ class RocksDBEngine:
         try:
             self._offsets = self._db.get_column_family(OFFSETS_FAMILY)
             self._offsets_handle = self._db.get_column_family_handle(OFFSETS_FAMILY)
-            self._check_format()
+            self._check_format(layout)
         except BaseException:
             self.close()
             raise
@@ -98,11 +81,13 @@ class RocksDBEngine:
         self._scans.add(scan)
         return scan
 
-    def write(self, rows: Mapping[bytes, bytes | None], commit: Commit, *, sync: bool = False) -> None:
+    def write(
+        self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
+    ) -> None:
         refusal = self._refusal()
         if refusal:
             raise refusal
-        batch = self._batch(rows, commit)
+        batch = self._batch(rows, commit, expired)
         options = WriteOptions()
         options.sync = sync
         try:
@@ -149,7 +134,7 @@ class RocksDBEngine:
             )
         return StoreClosedError(f"{self.directory} is closed: call init first.") if self._closed else None
 
-    def _batch(self, rows: Mapping[bytes, bytes | None], commit: Commit) -> WriteBatch:
+    def _batch(self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
         keys = sorted(rows)  # sorted batches go in 1.3 to 2 times faster: memtable inserts find their place near
@@ -162,118 +147,26 @@ class RocksDBEngine:
                     put(key, value)
         else:
             deque(map(put, keys, map(rows.__getitem__, keys)), maxlen=0)  # the loop above, without an interpreter
+        if expired is not None and not expired.is_empty:
+            assert expired.end is not None
+            batch.delete_range(expired.start, expired.end)  # after the rows: it removes those of them that have expired
         family = self._offsets_handle
-        for partition, offset in commit.offsets.items():
-            put(str(partition).encode(), _I64.pack(offset), family)
-        put(_POSITION, commit.position.encode(), family)
-        put(_COMMIT_NUMBER, _U64.pack(commit.number), family)
-        put(_COMMITTED_AT, _U64.pack(commit.committed_at_ms), family)
+        for key, value in commit_rows(commit):
+            put(key, value, family)
         return batch
 
-    def _check_format(self) -> None:
-        """Refuse a newer format; mark a new database."""
-        try:
-            stored: bytes | None = self._offsets.get(_FORMAT_VERSION)
-            if stored is None:
-                self._offsets[_FORMAT_VERSION] = _U32.pack(FORMAT_VERSION)
-                return
-            (version,) = _U32.unpack(stored)
-        except struct.error as error:
-            raise damaged(self.directory, f"its format version is {stored!r}") from error
-        except Exception as error:
-            raise translated(error, self.directory) from error
-        if version > FORMAT_VERSION:
-            raise CallerError(
-                f"The store in {self.directory} has format version {version}; this version of Stateline reads "
-                f"up to {FORMAT_VERSION}: run the newer one, or delete the directory to rebuild it from its "
-                "changelog."
-            )
-
-
-def scan_rows(db: Rdict, keys: KeyRange, directory: Path, *, reverse: bool) -> StoreIterator:
-    """The rows of one column family, pinned now.
-
-    The ends are checked here, not by RocksDB: in rocksdict 0.3.29 `set_iterate_lower_bound` sets the upper
-    bound, and either bound is read after the ReadOptions that own its bytes are gone.
-    """
-    try:
-        rows = None if keys.is_empty else db.iter()
-        if rows is None:
-            return Scan(_no_rows())
-        if not reverse:
-            rows.seek(keys.start)
-        elif keys.end is None:
-            rows.seek_to_last()
-        else:
-            rows.seek_for_prev(keys.end)
-    except Exception as error:
-        raise translated(error, directory) from error
-    return Scan((_backward if reverse else _forward)(rows, keys, directory))
-
-
-def _forward(rows: RdictIter, keys: KeyRange, directory: Path) -> Generator[tuple[bytes, bytes], None, None]:
-    try:
-        valid, key, value, step, end = rows.valid, rows.key, rows.value, rows.next, keys.end
-        while valid():
-            at = key()
-            if end is not None and at >= end:
-                break
-            yield at, value()
-            step()
-        rows.status()  # raises what ended the scan early: an I/O error must not look like the end of data
-    except Exception as error:
-        raise translated(error, directory) from error
-
-
-def _backward(rows: RdictIter, keys: KeyRange, directory: Path) -> Generator[tuple[bytes, bytes], None, None]:
-    try:
-        valid, key, value, step, start = rows.valid, rows.key, rows.value, rows.prev, keys.start
-        if valid() and key() == keys.end:
-            step()
-        while valid():
-            at = key()
-            if at < start:
-                break
-            yield at, value()
-            step()
-        rows.status()  # as above
-    except Exception as error:
-        raise translated(error, directory) from error
-
-
-def _no_rows() -> Generator[tuple[bytes, bytes], None, None]:
-    yield from ()
-
-
-def read_commit(offsets: Rdict, directory: Path) -> Commit:
-    """The newest commit, from the `offsets` column family. Raises `DamagedDataError` for rows that make no
-    sense.
-    """
-    with scan_rows(offsets, KeyRange(), directory, reverse=False) as scan:
-        rows = dict(scan)
-    try:
-        return Commit(
-            number=_U64.unpack(rows[_COMMIT_NUMBER])[0] if _COMMIT_NUMBER in rows else 0,
-            committed_at_ms=_U64.unpack(rows[_COMMITTED_AT])[0] if _COMMITTED_AT in rows else 0,
-            position=Position.decode(rows[_POSITION]) if _POSITION in rows else Position(),
-            offsets={_partition(key): _I64.unpack(rows[key])[0] for key in rows.keys() - _OWN_ROWS},
-        )
-    except (struct.error, ValueError, DamagedDataError) as error:
-        raise damaged(directory, f"a row of its offsets cannot be read: {error}") from error
-
-
-def estimated_rows(db: Rdict, directory: Path) -> int:
-    """RocksDB's estimate of the rows of the `default` column family: overwrites may count twice until
-    compacted.
-    """
-    try:
-        return int(db.property_int_value("rocksdb.estimate-num-keys") or 0)
-    except Exception as error:
-        raise translated(error, directory) from error
-
-
-def _partition(key: bytes) -> TopicPartition:
-    topic, separator, number = key.decode().rpartition("-")
-    if not separator:
-        raise ValueError(f"{key!r} is not topic-partition")
-    return TopicPartition(topic, int(number))
+    def _check_format(self, layout: Layout) -> None:
+        """Refuse a newer format or another layout; mark a new database."""
+        stored = read_format(self._offsets, self.directory)
+        if stored is None:
+            batch = WriteBatch(raw_mode=True)
+            for key, value in format_rows(layout):
+                batch.put(key, value, self._offsets_handle)
+            try:
+                self._db.write(batch)
+            except Exception as error:
+                raise translated(error, self.directory) from error
+        elif stored.layout is not None:
+            layout.check(stored.layout, self.directory)
+        elif layout.kind != "key_value":
+            layout.check(KEY_VALUE, self.directory)

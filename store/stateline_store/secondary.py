@@ -34,9 +34,9 @@ from stateline_store.commit_notice import NoticeView
 from stateline_store.engine import Commit
 from stateline_store.errors import NotPresentError, RetryLaterError, StatelineError, StoreClosedError
 from stateline_store.position import Position
-from stateline_store.rocksdb_engine import OFFSETS_FAMILY, estimated_rows, read_commit, scan_rows
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import secondary_options
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.state_store import IsolationLevel
 
@@ -153,6 +153,11 @@ class SecondaryReader:
         return self._open().commit.position
 
     @property
+    def stream_time_ms(self) -> int:
+        """The committed stream time as of the last refresh."""
+        return self._open().commit.stream_time_ms
+
+    @property
     def commit_number(self) -> int:
         """The commit that is read, as of the last refresh."""
         return self._open().commit.number
@@ -184,13 +189,17 @@ class SecondaryReader:
             return self._get_anew(key, translated(error, self._directory))
         return value
 
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+        """As `Reader.scan`. The scan keeps what it saw, across refreshes and even across `close`."""
+        return scan_rows(self._open().db, keys, self._directory, reverse=reverse)
+
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        """As `Reader.range`. The scan keeps what it saw, across refreshes and even across `close`."""
-        return scan_rows(self._open().db, KeyRange.between(lower, upper), self._directory, reverse=reverse)
+        """As `Reader.range`; the scan keeps what it saw."""
+        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
 
     def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
         """As `Reader.prefix_scan`; the scan keeps what it saw."""
-        return scan_rows(self._open().db, KeyRange.prefixed(prefix), self._directory, reverse=reverse)
+        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
 
     def approximate_num_entries(self) -> int:
         """About how many rows there are."""

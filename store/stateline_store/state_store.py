@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from stateline_store.errors import TopologyError
 from stateline_store.position import TopicPartition
 
 
@@ -44,6 +46,15 @@ class StoreContext:
     directory: Path
     changelog: TopicPartition | None = None
     sync: bool = False
+
+
+class Change(NamedTuple):
+    """One record for a changelog: the store's key, the plain value (None deletes) and its timestamp in milliseconds
+    since the epoch, -1 for an unknown one, None where the store keeps none: the time of the commit then."""
+
+    key: bytes
+    value: bytes | None
+    timestamp: int | None
 
 
 class StateStore(ABC):
@@ -88,6 +99,21 @@ class StateStore(ABC):
         """
         del changelog_offsets
         self.flush()
+
+    def staged_changes(self) -> Iterable[Change]:
+        """What was put since the last commit, for the store's changelog; the runtime writes it there, then commits.
+
+        The default is nothing: the store of a user who declares it logged must override this and `restore`.
+        """
+        return ()
+
+    def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
+        """Apply (key, value, record timestamp) as the changelog holds them, the newest last; a `commit` follows.
+
+        Raises `TopologyError` in a store that cannot: declare it as not logged.
+        """
+        del changes
+        raise TopologyError(f"Store {self.name!r} has no `restore`: define it, or declare the store with logged=False.")
 
     def flush(self) -> None:
         """Deprecated since KIP-892: `commit` replaces it. Does nothing."""

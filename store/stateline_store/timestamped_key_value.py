@@ -12,6 +12,7 @@ from typing import ClassVar
 from stateline_store.errors import DamagedDataError, InvalidArgumentError
 from stateline_store.key_value import KeyValueStore
 from stateline_store.scan import Scan, StoreIterator, TimestampedIterator, ValueAndTimestamp
+from stateline_store.state_store import Change
 
 _TIMESTAMP = struct.Struct(">q")
 UNKNOWN_TIMESTAMP = -1  # Kafka Streams' value for rows written without one
@@ -72,6 +73,16 @@ class TimestampedKeyValueStore(KeyValueStore):
                 f"An entry is (bytes, bytes or None, milliseconds); nothing was staged: {error}."
             ) from error
         self._buffer.take(rows)
+
+    def staged_changes(self) -> Iterable[Change]:
+        for key, stored in self.staged():
+            if stored is None:
+                yield Change(key, None, None)
+            else:
+                yield Change(key, stored[8:], _TIMESTAMP.unpack_from(stored)[0])
+
+    def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
+        self.put_all_with_timestamp(changes)
 
     def delete_with_timestamp(self, key: bytes) -> ValueAndTimestamp | None:
         """Stage a delete; returns what was there, None when nothing was."""

@@ -57,6 +57,8 @@ def test_the_offsets_column_family_holds_the_documented_rows(tmp_path: Path) -> 
         b"format_version": struct.pack(">I", 1),
         b"commit_number": struct.pack(">Q", 7),
         b"committed_at": struct.pack(">Q", 1234),
+        b"layout": b'{"kind": "key_value", "retain_duplicates": false, "segment_interval_ms": null, '
+        b'"timestamped": false}',
     }
     assert dict(engine._db.items()) == {b"k": b"v"}
     engine.close()

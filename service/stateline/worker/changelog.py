@@ -9,7 +9,6 @@ compacted topic is never compacted away, so neither is the newest Position.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 
 from stateline.log.interface import Record
@@ -17,27 +16,25 @@ from stateline.worker.records import OutputRecord
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
-    KeyValueStore,
     Position,
-    TimestampedKeyValueStore,
     TopicPartition,
+    TransactionalStore,
 )
 
 _VERSION_HEADER = "v"  # in topics: never change
 _POSITION_HEADER = "c"  # in topics: never change
 _VERSION = b"\x00"
-_TIMESTAMP = struct.Struct(">q")
 
 
-def staged_changes(store: KeyValueStore, topic: str, now_ms: int) -> list[OutputRecord]:
+def staged_changes(store: TransactionalStore, topic: str, now_ms: int) -> list[OutputRecord]:
     """What the store has staged since its last commit, one record per changed key, in key order.
 
     Records of a store without timestamps, and tombstones, carry `now_ms`.
     """
-    if store.timestamped:
-        changes = [_timestamped_change(topic, key, stored, now_ms) for key, stored in store.staged()]
-    else:
-        changes = [OutputRecord(topic, key, value, now_ms) for key, value in store.staged()]
+    changes = [
+        OutputRecord(topic, key, value, now_ms if timestamp is None else max(timestamp, 0))
+        for key, value, timestamp in store.staged_changes()
+    ]
     if changes:
         position = store.position(IsolationLevel.READ_UNCOMMITTED).encode()
         headers = ((_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position))
@@ -45,22 +42,12 @@ def staged_changes(store: KeyValueStore, topic: str, now_ms: int) -> list[Output
     return changes
 
 
-def _timestamped_change(topic: str, key: bytes, stored: bytes | None, now_ms: int) -> OutputRecord:
-    if stored is None:
-        return OutputRecord(topic, key, None, now_ms)
-    (timestamp,) = _TIMESTAMP.unpack_from(stored)
-    return OutputRecord(topic, key, stored[8:], max(timestamp, 0))
-
-
-def stage(store: KeyValueStore, records: Iterable[Record]) -> None:
+def stage(store: TransactionalStore, records: Iterable[Record]) -> None:
     """Stage changelog (or table) records as they stand: the newest of a key wins, no value deletes.
 
     Records without a key are left out: compaction forbids them in a changelog, a table's were refused before.
     """
-    if isinstance(store, TimestampedKeyValueStore):
-        store.put_all_with_timestamp([(r.key, r.value, r.timestamp_ms) for r in records if r.key is not None])
-    else:
-        store.put_all([(r.key, r.value) for r in records if r.key is not None])
+    store.restore((r.key, r.value, r.timestamp_ms) for r in records if r.key is not None)
 
 
 def position_of_changelog(records: Sequence[Record]) -> Position:

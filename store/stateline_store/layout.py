@@ -1,0 +1,74 @@
+"""Layout: what decides how a store's rows are written, kept in the database beside them.
+
+The name of a store's directory tells its value format (`directory.py`); everything else that bytes cannot tell is
+here. On disk, in the row ``layout`` of the column family `offsets` (never change): UTF-8 JSON, for example
+``{"kind": "window", "retain_duplicates": false, "segment_interval_ms": 60000, "timestamped": true}``. A database
+without that row holds a key-value store.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from stateline_store.errors import DamagedDataError, TopologyError
+
+StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned"]  # on disk: never change
+STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows are written. `segment_interval_ms` is None for a kind without segments.
+
+    Thread-safe: it never changes.
+    """
+
+    kind: StoreKind
+    timestamped: bool = False
+    segment_interval_ms: int | None = None
+    retain_duplicates: bool = False
+
+    def encode(self) -> bytes:
+        """The row's bytes."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Layout:
+        """Read them. Raises `DamagedDataError` for bytes that are no layout."""
+        try:
+            layout = cls(**json.loads(data))
+        except (ValueError, TypeError) as error:
+            raise DamagedDataError(f"{data!r:.200} is no layout of a store: {error}.") from error
+        if layout.kind not in STORE_KINDS:
+            raise DamagedDataError(f"{data!r:.200} names no kind of store; {', '.join(STORE_KINDS)} are known.")
+        return layout
+
+    def check(self, stored: Layout, directory: Path) -> None:
+        """Refuse rows that were written in another layout than this one, which the application declares.
+
+        Raises `TopologyError` for another kind of store: nobody but the user knows which one is meant. Raises
+        `DamagedDataError` for other segments: a rebuild from the changelog writes them as they are declared now.
+        """
+        if stored.kind != self.kind or stored.timestamped != self.timestamped:
+            raise TopologyError(
+                f"{directory} holds a {stored.description} store, but the application declares a {self.description} "
+                "store of that name: give it another name, or delete the directory to build it anew from its changelog."
+            )
+        if stored != self:
+            raise DamagedDataError(
+                f"The rows in {directory} were written with segments of {stored.segment_interval_ms} ms and "
+                f"retain_duplicates {stored.retain_duplicates}; the store is declared with {self.segment_interval_ms} "
+                f"ms (from its retention) and {self.retain_duplicates}: declare it as it was, or delete the directory "
+                "to rebuild it from its changelog."
+            )
+
+    @property
+    def description(self) -> str:
+        """The kind in words: ``timestamped key_value``."""
+        return f"timestamped {self.kind}" if self.timestamped else self.kind
+
+
+KEY_VALUE = Layout("key_value")

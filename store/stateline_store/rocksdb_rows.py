@@ -1,0 +1,188 @@
+"""What a store's database holds, and how to read it: for its owner, for readers, for whoever inspects it.
+
+On disk: never change.
+
+    column family `default`   the store's rows, raw bytes
+    column family `offsets`   utf8 ``topic-partition`` → i64 BE   changelog offset last applied (Kafka
+    Streams' row)
+                              ``position``       → Position, version 0 (`position.py`; Kafka Streams' row)
+                              ``format_version`` → u32 BE         1
+                              ``commit_number``  → u64 BE         commits of this database, from 1
+                              ``committed_at``   → u64 BE         when the newest was made, ms since the epoch
+                              ``layout``         → JSON           how rows are written (`layout.py`)
+                              ``stream_time``    → i64 BE         ms; only in stores with a retention
+                              ``sequence``       → i64 BE         only in stores that retain duplicates
+
+Names of Stateline's own rows hold no ``-``, so no ``topic-partition`` can be equal to one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rocksdict import Rdict, RdictIter
+
+from stateline_store.engine import Commit
+from stateline_store.errors import CallerError, DamagedDataError
+from stateline_store.layout import Layout
+from stateline_store.position import Position, TopicPartition
+from stateline_store.rocksdb_errors import damaged, translated
+from stateline_store.scan import KeyRange, Scan, StoreIterator
+
+FORMAT_VERSION = 1  # on disk: never change what 1 means
+OFFSETS_FAMILY = "offsets"  # on disk: never change
+_POSITION = b"position"  # on disk: never change
+_FORMAT_VERSION_ROW = b"format_version"  # on disk: never change
+_COMMIT_NUMBER = b"commit_number"  # on disk: never change
+_COMMITTED_AT = b"committed_at"  # on disk: never change
+_LAYOUT = b"layout"  # on disk: never change
+_STREAM_TIME = b"stream_time"  # on disk: never change
+_SEQUENCE = b"sequence"  # on disk: never change
+_OWN_ROWS = frozenset({_POSITION, _FORMAT_VERSION_ROW, _COMMIT_NUMBER, _COMMITTED_AT, _LAYOUT, _STREAM_TIME, _SEQUENCE})
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_I64 = struct.Struct(">q")
+
+
+class Format(NamedTuple):
+    """What a database says of its format; `layout` is None in one from before there were other kinds: key-value."""
+
+    version: int
+    layout: Layout | None
+
+
+def read_format(offsets: Rdict, directory: Path) -> Format | None:
+    """The format of a database, from the `offsets` column family; None for a new one.
+
+    Raises `CallerError` for a newer version than this code knows, `DamagedDataError` for rows that make no sense.
+    """
+    try:
+        stored: bytes | None = offsets.get(_FORMAT_VERSION_ROW)
+        layout: bytes | None = offsets.get(_LAYOUT)
+        if stored is None:
+            return None
+        (version,) = _U32.unpack(stored)
+    except struct.error as error:
+        raise damaged(directory, f"its format version is {stored!r}") from error
+    except Exception as error:
+        raise translated(error, directory) from error
+    if version > FORMAT_VERSION:
+        raise CallerError(
+            f"The store in {directory} has format version {version}; this version of Stateline reads "
+            f"up to {FORMAT_VERSION}: run the newer one, or delete the directory to rebuild it from its "
+            "changelog."
+        )
+    return Format(version, None if layout is None else Layout.decode(layout))
+
+
+def scan_rows(db: Rdict, keys: KeyRange, directory: Path, *, reverse: bool) -> StoreIterator:
+    """The rows of one column family, pinned now.
+
+    The ends are checked here, not by RocksDB: in rocksdict 0.3.29 `set_iterate_lower_bound` sets the upper
+    bound, and either bound is read after the ReadOptions that own its bytes are gone.
+    """
+    try:
+        rows = None if keys.is_empty else db.iter()
+        if rows is None:
+            return Scan(_no_rows())
+        if not reverse:
+            rows.seek(keys.start)
+        elif keys.end is None:
+            rows.seek_to_last()
+        else:
+            rows.seek_for_prev(keys.end)
+    except Exception as error:
+        raise translated(error, directory) from error
+    return Scan((_backward if reverse else _forward)(rows, keys, directory))
+
+
+def _forward(rows: RdictIter, keys: KeyRange, directory: Path) -> Generator[tuple[bytes, bytes], None, None]:
+    try:
+        valid, key, value, step, end = rows.valid, rows.key, rows.value, rows.next, keys.end
+        while valid():
+            at = key()
+            if end is not None and at >= end:
+                break
+            yield at, value()
+            step()
+        rows.status()  # raises what ended the scan early: an I/O error must not look like the end of data
+    except Exception as error:
+        raise translated(error, directory) from error
+
+
+def _backward(rows: RdictIter, keys: KeyRange, directory: Path) -> Generator[tuple[bytes, bytes], None, None]:
+    try:
+        valid, key, value, step, start = rows.valid, rows.key, rows.value, rows.prev, keys.start
+        if valid() and key() == keys.end:
+            step()
+        while valid():
+            at = key()
+            if at < start:
+                break
+            yield at, value()
+            step()
+        rows.status()  # as above
+    except Exception as error:
+        raise translated(error, directory) from error
+
+
+def _no_rows() -> Generator[tuple[bytes, bytes], None, None]:
+    yield from ()
+
+
+def format_rows(layout: Layout) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of `offsets` that mark a new database."""
+    yield _FORMAT_VERSION_ROW, _U32.pack(FORMAT_VERSION)
+    yield _LAYOUT, layout.encode()
+
+
+def commit_rows(commit: Commit) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of `offsets` that a commit writes."""
+    for partition, offset in commit.offsets.items():
+        yield str(partition).encode(), _I64.pack(offset)
+    yield _POSITION, commit.position.encode()
+    yield _COMMIT_NUMBER, _U64.pack(commit.number)
+    yield _COMMITTED_AT, _U64.pack(commit.committed_at_ms)
+    if commit.stream_time_ms >= 0:
+        yield _STREAM_TIME, _I64.pack(commit.stream_time_ms)
+    if commit.sequence:
+        yield _SEQUENCE, _I64.pack(commit.sequence)
+
+
+def read_commit(offsets: Rdict, directory: Path) -> Commit:
+    """The newest commit, from the `offsets` column family. Raises `DamagedDataError` for rows that make no
+    sense.
+    """
+    with scan_rows(offsets, KeyRange(), directory, reverse=False) as scan:
+        rows = dict(scan)
+    try:
+        return Commit(
+            number=_U64.unpack(rows[_COMMIT_NUMBER])[0] if _COMMIT_NUMBER in rows else 0,
+            committed_at_ms=_U64.unpack(rows[_COMMITTED_AT])[0] if _COMMITTED_AT in rows else 0,
+            position=Position.decode(rows[_POSITION]) if _POSITION in rows else Position(),
+            offsets={_partition(key): _I64.unpack(rows[key])[0] for key in rows.keys() - _OWN_ROWS},
+            stream_time_ms=_I64.unpack(rows[_STREAM_TIME])[0] if _STREAM_TIME in rows else -1,
+            sequence=_I64.unpack(rows[_SEQUENCE])[0] if _SEQUENCE in rows else 0,
+        )
+    except (struct.error, ValueError, DamagedDataError) as error:
+        raise damaged(directory, f"a row of its offsets cannot be read: {error}") from error
+
+
+def estimated_rows(db: Rdict, directory: Path) -> int:
+    """RocksDB's estimate of the rows of the `default` column family: overwrites may count twice until
+    compacted.
+    """
+    try:
+        return int(db.property_int_value("rocksdb.estimate-num-keys") or 0)
+    except Exception as error:
+        raise translated(error, directory) from error
+
+
+def _partition(key: bytes) -> TopicPartition:
+    topic, separator, number = key.decode().rpartition("-")
+    if not separator:
+        raise ValueError(f"{key!r} is not topic-partition")
+    return TopicPartition(topic, int(number))
