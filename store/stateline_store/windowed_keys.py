@@ -1,0 +1,53 @@
+"""Keys of window and session stores: Kafka Streams' bytes, in stores (behind the segment) and in changelogs.
+
+    window key  := key ‖ start:i64 ‖ sequence:i32      sequence 0 unless the store retains duplicates
+    session key := key ‖ end:i64 ‖ start:i64           the end comes first
+
+Source: `WindowKeySchema` and `SessionKeySchema` of Kafka Streams. On disk and in topics: never change.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from stateline_store.errors import DamagedDataError
+
+_WINDOW = struct.Struct(">qi")
+_SESSION = struct.Struct(">qq")
+MAX_TIMESTAMP_MS = 2**63 - 1
+MAX_SEQUENCE = 2**31 - 1
+
+
+class Windowed(NamedTuple):
+    """A key and a window of it: `start_ms` included. Of a tumbling or hopping window `end_ms` is excluded, of a
+    session it is the timestamp of the last record and included (as in Kafka Streams)."""
+
+    key: bytes
+    start_ms: int
+    end_ms: int
+
+
+def window_key(key: bytes, start_ms: int, sequence: int = 0) -> bytes:
+    """The bytes of a window's key. Raises `struct.error` for a number that does not fit."""
+    return key + _WINDOW.pack(start_ms, sequence)
+
+
+def split_window_key(data: bytes) -> tuple[bytes, int, int]:
+    """(key, start in ms, sequence). Raises `DamagedDataError` for bytes that are too few."""
+    if len(data) < _WINDOW.size:
+        raise DamagedDataError(f"{data!r:.100} is no key of a window store: it has fewer than {_WINDOW.size} bytes.")
+    return data[: -_WINDOW.size], *_WINDOW.unpack_from(data, len(data) - _WINDOW.size)
+
+
+def session_key(key: bytes, start_ms: int, end_ms: int) -> bytes:
+    """The bytes of a session's key. Raises `struct.error` for a number that does not fit."""
+    return key + _SESSION.pack(end_ms, start_ms)
+
+
+def split_session_key(data: bytes) -> Windowed:
+    """The key, the session's start and its end. Raises `DamagedDataError` for bytes that are too few."""
+    if len(data) < _SESSION.size:
+        raise DamagedDataError(f"{data!r:.100} is no key of a session store: it has fewer than {_SESSION.size} bytes.")
+    end_ms, start_ms = _SESSION.unpack_from(data, len(data) - _SESSION.size)
+    return Windowed(data[: -_SESSION.size], start_ms, end_ms)
