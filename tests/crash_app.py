@@ -6,7 +6,7 @@ import os
 
 from stateline import serdes, stores
 from stateline.app import App
-from stateline.stores import StoreView
+from stateline.store_views import StoreView
 from stateline.worker import InputRecord, Output, restore
 
 

@@ -20,9 +20,10 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from maven import JarsUnavailableError, jars
+
 KAFKA_VERSION = "4.3.1"
 _HERE = Path(__file__).parent / "kafka"
-_LIBS = Path(__file__).parents[1] / ".cache" / f"kafka-{KAFKA_VERSION}" / "libs"
 _START_DEADLINE_S = 60.0  # ready in 3 s when the machine is idle
 _STOP_DEADLINE_S = 20.0
 
@@ -31,39 +32,14 @@ class BrokerUnavailableError(Exception):
     """No broker can be started here; the message says what is missing."""
 
 
-def jars() -> Path:
-    """The folder of Kafka's jars, fetched by Maven when it is not there yet.
-
-    Raises `BrokerUnavailableError` without java or mvn, or when Maven fails.
-    """
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            raise BrokerUnavailableError(f"A Kafka broker needs {tool!r}, which is not on the PATH.")
-    if not _LIBS.is_dir():
-        _fetch_jars()
-    return _LIBS
-
-
-def _fetch_jars() -> None:
-    _LIBS.parent.mkdir(parents=True, exist_ok=True)
-    # Several test runs may fetch at once: each into a folder of its own, and the first to finish wins.
-    with tempfile.TemporaryDirectory(dir=_LIBS.parent) as scratch:
-        target = Path(scratch) / "libs"
-        command = ["mvn", "-q", "-B", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies"]
-        done = subprocess.run(
-            [*command, f"-DoutputDirectory={target}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
-        if done.returncode:
-            raise BrokerUnavailableError(f"Maven could not fetch Kafka: {done.stdout}{done.stderr}")
-        try:
-            target.rename(_LIBS)
-        except OSError:
-            if not _LIBS.is_dir():
-                raise
+def _libs() -> Path:
+    """The folder of Kafka's jars. Raises `BrokerUnavailableError` without java or mvn, or when Maven fails."""
+    if shutil.which("java") is None:
+        raise BrokerUnavailableError("A Kafka broker needs 'java', which is not on the PATH.")
+    try:
+        return jars(_HERE / "pom.xml", f"kafka-{KAFKA_VERSION}/libs")
+    except JarsUnavailableError as error:
+        raise BrokerUnavailableError(str(error)) from error
 
 
 def _free_ports(count: int) -> list[int]:
@@ -84,7 +60,7 @@ class KafkaBroker:
     """
 
     def __init__(self, heap: str = "768m") -> None:
-        self._libs = jars()
+        self._libs = _libs()
         self._heap = heap
         self._directory = Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
         broker_port, controller_port = _free_ports(2)

@@ -52,9 +52,10 @@ def make_app() -> App:
     app.table(topic, store="cache", persistent=False)
     counts = app.store(key_value("counts", key=serdes.int64, value=serdes.int64))
     blobs = app.store(key_value("blobs", key=serdes.bytes, value=serdes.bytes))
+    places = app.store(key_value("places", key=serdes.json, value=serdes.json))
 
-    @app.process(topic, stores=[counts, blobs])
-    def update(record: Any, counts: Any, blobs: Any) -> None: ...
+    @app.process(topic, stores=[counts, blobs, places])
+    def update(record: Any, counts: Any, blobs: Any, places: Any) -> None: ...
 
     return app
 
@@ -165,6 +166,7 @@ class OwningWorker:
         for definition in topology.stores.values():
             for partition in range(PARTITIONS):
                 store = definition.build()
+                assert isinstance(store, KeyValueStore)
                 store.init(StoreContext(f"0_{partition}", directory.task(f"0_{partition}")))
                 self.stores[definition.name, partition] = store
         self._set_state(StoreState.ACTIVE)

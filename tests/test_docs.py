@@ -33,12 +33,13 @@ from stateline.server.arguments import COMMON, PARAMETERS
 from stateline.server.main import OPERATIONS
 from stateline.server.openapi import RESULTS
 from stateline.server.problems import PROBLEMS
-from stateline.spark.sink import Marker
+from stateline.spark.marker import Marker
 from stateline.spark.status import PipelineStatus
 from stateline.worker.changelog import staged_changes
 from stateline.worker.failures import FailureHandler
 from stateline_store import (
     CommitNotice,
+    IsolationLevel,
     KeyValueStore,
     NoticeView,
     Position,
@@ -387,7 +388,7 @@ def test_changelog_records_are_as_described(tmp_path: Path, kind: type[KeyValueS
     store.put(b"alice", b"1")
     store.put(b"bob", None)
     store.advance(Position({"orders": {0: 2}}))
-    first, last = staged_changes(store, "totals", TIME_MS)
+    first, last = staged_changes(store, store.position(IsolationLevel.READ_UNCOMMITTED), "totals", TIME_MS)
     assert (first.key, first.value, first.headers) == (b"alice", b"1", ())
     assert first.timestamp_ms == (0 if store.timestamped else TIME_MS)
     assert (last.key, last.value, last.timestamp_ms) == (b"bob", None, TIME_MS)

@@ -13,19 +13,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stateline import serdes, stores
     from stateline.app import App
-    from stateline.stores import StoreView
-    from stateline.topology import StoreDefinition, Topic
+    from stateline.store_definition import StoreDefinition
+    from stateline.store_views import SessionView, StoreView, VersionedView, WindowView
+    from stateline.topology import Topic
     from stateline.worker.records import InputRecord, Output
 
-__all__ = ["App", "InputRecord", "Output", "StoreDefinition", "StoreView", "Topic", "serdes", "stores"]
+__all__ = [
+    "App",
+    "InputRecord",
+    "Output",
+    "SessionView",
+    "StoreDefinition",
+    "StoreView",
+    "Topic",
+    "VersionedView",
+    "WindowView",
+    "serdes",
+    "stores",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
     "App": "stateline.app",
     "InputRecord": "stateline.worker.records",
     "Output": "stateline.worker.records",
-    "StoreDefinition": "stateline.topology",
-    "StoreView": "stateline.stores",
+    "StoreDefinition": "stateline.store_definition",
+    "StoreView": "stateline.store_views",
+    "VersionedView": "stateline.store_views",
+    "SessionView": "stateline.store_views",
+    "WindowView": "stateline.store_views",
     "Topic": "stateline.topology",
 }
 

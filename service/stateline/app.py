@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
-from stateline import serdes
+from stateline import serdes, stores
 from stateline.serde import Serde
+from stateline.store_definition import StoreDefinition
 from stateline.topology import (
     Pipeline,
     Processor,
-    StoreDefinition,
     Topic,
     Topology,
     checked_name,
@@ -70,20 +72,23 @@ class App:
         key: Serde | None = None,
         value: Serde | None = None,
         store: str | None = None,
+        versioned: timedelta | None = None,
         persistent: bool = True,
     ) -> StoreDefinition:
-        """Keep the newest value and timestamp of every key of a topic in a timestamped key-value store.
+        """Keep the newest value and timestamp of every key of a topic in a timestamped key-value store, or, with
+        `versioned`, every value of the last so long, by the records' timestamps, in a versioned store.
 
         The store is named after the topic unless `store` says otherwise. A record without a value deletes its
         key; one without a key is an error that the deserialization policy handles. The topic is the store's
         changelog.
         """
         source = self._topic(topic, key, value)
-        name = checked_name("store", store or source.name)
-        definition = StoreDefinition(
-            name, "timestamped_key_value", source.key, source.value, persistent, logged=True, source=source
-        )
-        return self.store(definition)
+        name, key, value = store or source.name, source.key, source.value
+        if versioned is None:
+            kept = stores.timestamped_key_value(name, key=key, value=value, persistent=persistent)
+        else:
+            kept = stores.versioned(name, key=key, value=value, history=versioned, persistent=persistent)
+        return self.store(replace(kept, source=source))
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:
         """Declare a store (see `stateline.stores`); processors that name it share it."""

@@ -48,7 +48,7 @@ class _PlainHelp(TyperCommand):
         return _TYPE.sub(lambda shown: " " * len(shown[0]), super().get_help(ctx))
 
 
-_TYPE = re.compile(r" <(str|list\[str\])>")
+_TYPE = re.compile(r" <(str|list\[str\]|path)>")
 _command = partial(cli.command, cls=_PlainHelp, epilog=_FLAGS)
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App: flights:app is `app` in flights.py.")]
@@ -85,11 +85,12 @@ def run(target: Target, settings: Settings = None, config_file: ConfigFile = Non
 
     Example: stateline run flights:app --set num.workers=2
     """
-    from stateline.cli_processes import application_children
+    from stateline.cli_processes import application_children, only_run
     from stateline.supervisor import Supervisor
 
     app, config = _loaded(target, config_file, settings)
-    Supervisor(application_children(app, config, target, _passed_on(config_file, settings))).run()
+    with only_run(config):
+        Supervisor(application_children(app, config, target, _passed_on(config_file, settings))).run()
 
 
 @_command()
@@ -108,7 +109,7 @@ def worker(
 
     Example: stateline worker flights:app --instance worker-1
     """
-    app, config = _loaded(target, config_file, settings)
+    app, config = _loaded(target, config_file, settings, to_write=True)
     from stateline.worker import run_worker
 
     run_worker(app, config, instance=instance)
@@ -122,7 +123,7 @@ def serve(target: Target, settings: Settings = None, config_file: ConfigFile = N
 
     Example: stateline serve flights:app --set server.port=8080
     """
-    app, config = _loaded(target, config_file, settings)
+    app, config = _loaded(target, config_file, settings, to_write=True)
     from stateline.server import serve as run_server
 
     run_server(app, config)
@@ -146,7 +147,7 @@ def pipeline(
     from stateline.cli_processes import chosen_pipelines, pipeline_children, run_one_pipeline
     from stateline.supervisor import Supervisor
 
-    app, config = _loaded(target, config_file, settings)
+    app, config = _loaded(target, config_file, settings, to_write=True)
     chosen = chosen_pipelines(app, names or ())
     if len(chosen) == 1:
         run_one_pipeline(app, config, chosen[0])
@@ -160,7 +161,9 @@ def topics(
     settings: Settings = None,
     config_file: ConfigFile = None,
     create: Annotated[bool, typer.Option("--create", help="Create the source topics that are missing.")] = False,
-    partitions: Annotated[int, typer.Option(min=1, help="Of each topic that --create creates.")] = 4,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Of each topic that --create creates.", show_default="4")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the application's topics, and create missing ones.
@@ -172,8 +175,8 @@ def topics(
     """
     from stateline import cli_topics
 
-    app, config = _loaded(target, config_file, settings)
-    typer.echo(cli_topics.topics(app, config, partitions if create else None, as_json=as_json))
+    app, config = _loaded(target, config_file, settings, to_write=create)
+    typer.echo(cli_topics.topics(app, config, create=create, partitions=partitions, as_json=as_json))
 
 
 @_command()
@@ -192,7 +195,7 @@ def produce(
     """
     from stateline import cli_produce
 
-    app, config = _loaded(target, config_file, settings)
+    app, config = _loaded(target, config_file, settings, to_write=True)
     written = cli_produce.produce(app, config, topic, sys.stdin)
     if written == "{}":
         typer.echo("The input was empty: nothing was written.", err=True)
@@ -230,6 +233,38 @@ def config(target: Target, settings: Settings = None, config_file: ConfigFile = 
 
 
 @_command()
+def inspect(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A state directory, an application's in it, or a task's.")
+    ],
+    store: Annotated[str | None, typer.Option(metavar="NAME", help="This store alone.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="TASK", help="This task alone, as in 0_3.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="K", help="The entries of this key.")] = None,
+    lower: Annotated[str | None, typer.Option("--from", metavar="K", help="The entries from this key on.")] = None,
+    upper: Annotated[str | None, typer.Option("--to", metavar="K", help="The entries up to this key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Entries to show at most.")] = 100,
+    key_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="string, json, bytes, int32, int64 or float64.")
+    ] = None,
+    value_type: Annotated[str | None, typer.Option(metavar="TYPE", help="The same for values.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Look into a state directory.
+
+    Lists tasks, stores, what was committed and what is damaged; or entries of a store. Needs no application, writes
+    nothing, and may run beside workers.
+
+    Example: stateline inspect .stateline --store totals --key Ada --value-type int64
+    """
+    from stateline import cli_inspect
+
+    request = cli_inspect.Request(store, task, key, lower, upper, limit, key_type, value_type)
+    text, code = cli_inspect.inspect(directory, request, as_json=as_json)
+    typer.echo(text)
+    return code
+
+
+@_command()
 def demo(
     once: Annotated[bool, typer.Option("--once", help="Replay, ask, print the answers, and stop.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0 takes a free one.")] = 8000,
@@ -248,15 +283,21 @@ def demo(
     return run_demo(once=once, port=port, state_dir=state_dir)
 
 
-def _loaded(target: str, config_file: Path | None, settings: Sequence[str] | None) -> tuple[App, Config]:
-    """The App and its settings, ready to be used: nothing is begun with a state directory that cannot be one."""
-    from stateline.config_directory import check_state_directory
+def _loaded(
+    target: str, config_file: Path | None, settings: Sequence[str] | None, *, to_write: bool = False
+) -> tuple[App, Config]:
+    """The App and its settings, ready to be used: nothing is begun with a state directory that cannot be one, and who
+    is going to write there finds it made.
+    """
+    from stateline.config_directory import check_state_directory, make_state_directory
 
     app, config = _read(target, config_file, settings)
     for row in config.describe():
         if row.origin != "default":
             logger.debug("%s = %s (from %s)", row.name, row.value, row.origin)
     check_state_directory(config)
+    if to_write:
+        make_state_directory(config)
     return app, config
 
 
@@ -303,7 +344,7 @@ def explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, TyperException):
         context = getattr(error, "ctx", None)
         hint = f" Try '{context.command_path} --help'." if context is not None else ""
-        return f"{error.format_message().rstrip('.')}.{hint}", 2
+        return f"{error.format_message().rstrip('.')}{_given(error)}.{hint}", 2
     # A record that cannot be processed is no mistake of the command line's, and no reason to stop the server.
     if isinstance(error, CallerError) and not isinstance(error, RecordError):
         return str(error), 2
@@ -314,6 +355,16 @@ def explained(error: BaseException) -> tuple[str, int]:
         return f"{path}: {error.strerror}. Run as its owner, give this user the right, or set another state.dir.", 2
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text or 'no message'}. Run again with --traceback to see where.", 1
+
+
+def _given(error: TyperException) -> str:
+    """The value that an option refused, which Typer leaves out."""
+    from pydantic_core import ValidationError
+
+    refused = error.__cause__
+    if not isinstance(refused, ValidationError):
+        return ""
+    return f" (given: {refused.errors()[0]['input']!r})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from stateline.app import App
 from stateline.config import Config
+from stateline.config_directory import make_state_directory
 from stateline.supervisor import Child
-from stateline_store.errors import DoesNotExistError
+from stateline_store.directory import TaskLock
+from stateline_store.errors import ConfigurationError, DoesNotExistError, LockedError
 
 # Pipelines and the server stop first, together. The server forwards queries of uncommitted state to the
 # workers: it has to answer what it has accepted while they still live. Pipelines write the workers' input and
 # are the slowest to stop. The workers then commit and close with nothing arriving and nobody asking.
 _FIRST, _LAST = 0, 1
+_RUN_LOCK = ".run-lock"  # in the application's directory, held by `stateline run`
+
+
+@contextmanager
+def only_run(config: Config) -> Iterator[None]:
+    """Be the one `stateline run` of this application in this state directory while the block runs.
+
+    The workers of a second one would have the same names, and be started again and again in vain. Raises
+    `ConfigurationError` while the first one lives, however it was started.
+    """
+    application = make_state_directory(config).application
+    try:
+        lock = TaskLock(application / _RUN_LOCK)
+    except LockedError as error:
+        holder = (application / _RUN_LOCK).read_text().strip() or "unknown"
+        raise ConfigurationError(
+            f"{config.application_id} is run in {application} already (process {holder}): stop that `stateline run` "
+            "first. More workers are a setting of it (num.workers); another run beside it needs another state.dir."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def application_children(app: App, config: Config, target: str, passed_on: Sequence[str]) -> list[Child]:

@@ -9,21 +9,25 @@ from contextlib import closing
 import orjson
 
 from stateline.app import App
-from stateline.config import Config
+from stateline.config import EMBEDDED, Config
 from stateline.configured_log import configured_log
+from stateline.log.embedded_producer import MAX_RECORD_BYTES
 from stateline.serde import Serde, shown
 from stateline.topology import Topic
 from stateline_store import DoesNotExistError, InvalidArgumentError, Position
+
+_LIBRDKAFKA_MAX_BYTES = 1_000_000  # its default of message.max.bytes, which counts the framing, too
+_FRAMING_BYTES = 256  # more than librdkafka's: lengths, timestamp, offset
 
 
 def produce(app: App, config: Config, topic_name: str, lines: Iterable[str]) -> str:
     """Write ``key<TAB>value`` lines in one go; their Position as JSON, ready to be a query's `position_bound`.
 
-    Raises `InvalidArgumentError` naming the line that is not of that form or that its topic's serdes cannot read;
-    nothing is written then. The Position is empty when there are no lines.
+    Raises `InvalidArgumentError` naming the line that is not of that form, that its topic's serdes cannot read, or that
+    is too large; nothing is written then. The Position is empty when there are no lines.
     """
     topic = declared_topic(app, topic_name)
-    records = list(parsed(topic, lines))
+    records = list(parsed(topic, lines, most_bytes(config)))
     if not records:
         return "{}"
     now_ms = time.time_ns() // 1_000_000
@@ -44,7 +48,14 @@ def declared_topic(app: App, name: str) -> Topic:
     return topics[name]
 
 
-def parsed(topic: Topic, lines: Iterable[str]) -> Iterator[tuple[bytes, bytes | None]]:
+def most_bytes(config: Config) -> int:
+    """What a key and a value may have together; a topic of a broker may have a lower limit of its own."""
+    if config.bootstrap_servers.partition(":")[0] == EMBEDDED:
+        return MAX_RECORD_BYTES
+    return int(config.producer.get("message.max.bytes", _LIBRDKAFKA_MAX_BYTES)) - _FRAMING_BYTES
+
+
+def parsed(topic: Topic, lines: Iterable[str], at_most: int) -> Iterator[tuple[bytes, bytes | None]]:
     """(key, value) of each line; a value of nothing deletes the key. Empty lines are left out."""
     for number, line in enumerate(lines, start=1):
         key, tab, value = line.rstrip("\r\n").partition("\t")
@@ -54,7 +65,13 @@ def parsed(topic: Topic, lines: Iterable[str]) -> Iterator[tuple[bytes, bytes | 
             raise InvalidArgumentError(
                 f"Line {number}: no tab between key and value in {shown(key)}; to delete a key write key, tab, nothing."
             )
-        yield _read(topic.key, key, number), _read(topic.value, value, number) if value else None
+        record = _read(topic.key, key, number), _read(topic.value, value, number) if value else None
+        if (size := len(record[0]) + len(record[1] or b"")) > at_most:
+            raise InvalidArgumentError(
+                f"Line {number}: key and value have {size} bytes together, and the log takes {at_most}: make it "
+                "smaller. (Kafka takes more if producer.message.max.bytes and the topic's max.message.bytes say so.)"
+            )
+        yield record
 
 
 def _read(serde: Serde, text: str, number: int) -> bytes:

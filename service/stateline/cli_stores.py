@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
 from stateline.app import App
 from stateline.cli_table import Row, as_text
 from stateline.config import Config
-from stateline.topology import StoreDefinition, Topology
-from stateline_store import NotPresentError, Position, SecondaryReader, StateDirectory
+from stateline.store_definition import StoreDefinition
+from stateline.topology import Topology
+from stateline_store import NotPresentError, Position, StateDirectory
+from stateline_store.offline_store import OfflineStore
 
 
 class Held(NamedTuple):
@@ -25,7 +24,7 @@ class Held(NamedTuple):
 
 
 def stores(app: App, config: Config, *, as_json: bool) -> str:
-    """The listing as text. Reads beside running workers and creates nothing in the state directory."""
+    """The listing as text. Reads beside running workers, and neither makes nor writes a file in the state directory."""
     topology = app.topology()
     held = {name: _held(config, topology, definition) for name, definition in topology.stores.items()}
     return as_text(store_rows(topology, held, as_json=as_json), as_json=as_json)
@@ -93,13 +92,11 @@ def _held(config: Config, topology: Topology, definition: StoreDefinition) -> li
 def _read(directory: StateDirectory, task: str, definition: StoreDefinition) -> Held | None:
     """None when no owner ever opened the store in this task."""
     database = directory.store(task, definition.name, timestamped=definition.timestamped)
-    notice = directory.notice(task, definition.name, timestamped=definition.timestamped)
-    with tempfile.TemporaryDirectory(prefix="stateline-") as scratch:
-        try:
-            reader = SecondaryReader(database, notice, Path(scratch))
-        except NotPresentError:
-            return None
-        with closing(reader):
-            reader.refresh()
-            partition = int(task.partition("_")[2])
-            return Held(partition, reader.approximate_num_entries(), reader.position)
+    if not database.is_dir():
+        return None
+    try:
+        store = OfflineStore(database)
+    except NotPresentError:
+        return None
+    with store:
+        return Held(int(task.partition("_")[2]), store.approximate_num_entries(), store.commit.position)

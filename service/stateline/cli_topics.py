@@ -11,19 +11,26 @@ from stateline.config import Config
 from stateline.configured_log import configured_log, log_exists
 from stateline.log.interface import Admin, NewTopic, TopicInfo
 from stateline.topology import Topology
-from stateline_store import TopicPartition
+from stateline_store import InvalidArgumentError, TopicPartition
+
+DEFAULT_PARTITIONS = 4
 
 
-def topics(app: App, config: Config, create_partitions: int | None, *, as_json: bool) -> str:
-    """The listing as text, after creating missing source topics if `create_partitions` says how large."""
+def topics(app: App, config: Config, *, create: bool, partitions: int | None, as_json: bool) -> str:
+    """The listing as text, after creating missing source topics if that is wanted.
+
+    Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`.
+    """
     roles = topic_roles(app.topology(), config.dead_letter_topic)
-    if create_partitions is None and not log_exists(config):
+    if not create and not log_exists(config):
         return as_text(topic_rows(roles, {}, {}), as_json=as_json)  # a listing makes no file
-    with closing(configured_log(config)) as log, closing(log.admin()) as admin:
+    with closing(configured_log(config, read_only=not create)) as log, closing(log.admin()) as admin:
         existing = admin.topics()
-        if create_partitions is not None:
+        if create:
+            if partitions is not None:
+                refuse_other_counts(roles, existing, partitions)
             missing = missing_of_the_users(roles, existing)
-            admin.create_topics(NewTopic(name, create_partitions) for name in missing)
+            admin.create_topics(NewTopic(name, partitions or DEFAULT_PARTITIONS) for name in missing)
             existing = admin.topics()
         counts = {name: _records(admin, existing[name]) for name in roles if name in existing}
     return as_text(topic_rows(roles, existing, counts), as_json=as_json)
@@ -51,6 +58,17 @@ def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, 
 def missing_of_the_users(roles: Mapping[str, str], existing: Mapping[str, TopicInfo]) -> list[str]:
     """The topics that the user has to create and has not."""
     return [name for name, role in roles.items() if role in USERS_ROLES and name not in existing]
+
+
+def refuse_other_counts(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], partitions: int) -> None:
+    """Raise for topics of the user's that exist with other than this many partitions."""
+    counts = {name: existing[name].partitions for name in roles if roles[name] in USERS_ROLES and name in existing}
+    others = [f"{name} has {count}" for name, count in counts.items() if count != partitions]
+    if others:
+        raise InvalidArgumentError(
+            f"--partitions {partitions} is for topics that are created, and some exist with another number: "
+            f"{', '.join(others)}. Nothing was created: leave out --partitions, give theirs, or delete them first."
+        )
 
 
 def topic_rows(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], counts: Mapping[str, int]) -> list[Row]:

@@ -91,6 +91,8 @@ Servers = Annotated[
     Field(pattern=r"^(embedded(:.+)?|[^\s,:]+:\d+(\s*,\s*[^\s,:]+:\d+)*)$"),
     Allowed("embedded, embedded:PATH, or host:port[,host:port…] with ports from 1 to 65535"),
 ]
+UpgradeFrom = Annotated[Literal["v1"] | None, BeforeValidator(_lower), Allowed("v1, or nothing")]
+Upgrade = Annotated[Literal["in_place", "roll_over"] | None, BeforeValidator(_lower), Allowed("in_place or roll_over")]
 BytesOrUnlimited = Annotated[
     _Whole, Field(le=_MAX_LONG), Allowed(f"-1 (no limit) or a number of bytes from 1 to {_MAX_LONG}")
 ]
@@ -137,6 +139,14 @@ class Config(BaseModel):
     """Of queries that name none: READ_UNCOMMITTED unless set, READ_COMMITTED under exactly_once_v2."""
     statestore_uncommitted_max_bytes: BytesOrUnlimited = 64 * 1024 * 1024
     """A worker commits early rather than hold more than this in its buffers, all stores together."""
+    state_cleanup_delay_ms: Milliseconds = 600_000
+    """A task's directory that no worker has used for so long is deleted, unless a store in it could not be rebuilt."""
+    automatic_state_relocation: Switch = True
+    """Move stores whose subtopology has another number now; false refuses to start and shows what is elsewhere."""
+    upgrade_from: UpgradeFrom = None
+    """v1 while stores get timestamps: plain files are served until this is unset again (needs upgrade.mode)."""
+    upgrade_mode: Upgrade = None
+    """in_place builds the new files beside the plain ones; roll_over leaves that to new instances."""
     statestore_sync: Switch = False
     """fsync each commit. Without it a power cut can lose the last commits, which are then replayed."""
     group_instance_id: OptionalText = None
@@ -337,6 +347,11 @@ def _check_together(config: Config, given: Mapping[str, Given]) -> None:
         name = "transaction.timeout.ms"
         setting = Given(config.transaction_timeout_ms, given.get(name, default).origin)
         raise _refused(name, setting, f"at least commit.interval.ms, {config.commit_interval_ms}")
+    if config.upgrade_from is not None and config.upgrade_mode is None:
+        raise ConfigurationError(
+            f"upgrade.from = {config.upgrade_from!r} (from {given['upgrade.from'].origin}) needs upgrade.mode: "
+            f"{_allowed('upgrade_mode')}."
+        )
     if config.server_limit_default > config.server_limit_max:
         name = "server.limit.default"
         setting = Given(config.server_limit_default, given.get(name, default).origin)

@@ -1,16 +1,21 @@
-"""Whether the state directory can be one, asked before anything else is done. Reads only."""
+"""Whether the state directory can be one, asked before anything else is done."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
 from stateline.config import Config
-from stateline_store.errors import ConfigurationError
+from stateline_store.directory import StateDirectory
+from stateline_store.errors import ConfigurationError, RetryLaterError
+
+# What time can mend: all else that keeps a directory from being made is a wrong path.
+_PASSES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def check_state_directory(config: Config) -> None:
-    """Raises `ConfigurationError` when state.dir, or a folder above it, is a file or closed to this user.
+    """Raises `ConfigurationError` when state.dir, or a folder above it, is a file or closed to this user. Reads only.
 
     A directory that is not there yet is fine when the first one above it that exists may be written to.
     """
@@ -29,6 +34,20 @@ def check_state_directory(config: Config) -> None:
             raise _refused(config, f"this user may not {'read' if is_made else 'write to'} {path}")
         if not is_made or path == directory:
             return
+
+
+def make_state_directory(config: Config) -> StateDirectory:
+    """The application's directory, made if need be. Raises `ConfigurationError` when it cannot be where it should, and
+    `RetryLaterError` when it can and, for example, the disk is full.
+    """
+    try:
+        return StateDirectory(config.state_dir, config.application_id)
+    except RetryLaterError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or cause.errno in _PASSES:
+            raise
+        path = config.state_dir / config.application_id
+        raise _refused(config, f"{path} cannot be made ({cause.strerror})") from error
 
 
 def _refused(config: Config, reason: str) -> ConfigurationError:

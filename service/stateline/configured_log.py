@@ -14,8 +14,8 @@ def log_exists(config: Config) -> bool:
     return kind != EMBEDDED or (Path(path) if colon else config.state_dir / "log.db").exists()
 
 
-def configured_log(config: Config) -> Log:
-    """The log that these settings describe; the caller closes it. Raises as `open_log` does."""
+def configured_log(config: Config, *, read_only: bool = False) -> Log:
+    """The log that these settings describe; the caller closes it. `read_only` and what raises are `open_log`'s."""
     return open_log(
         config.bootstrap_servers,
         config.state_dir,
@@ -26,4 +26,7 @@ def configured_log(config: Config) -> Log:
         max_poll_interval_ms=config.max_poll_interval_ms,
         transaction_timeout_ms=config.transaction_timeout_ms,
         replication_factor=config.replication_factor,
+        # A store that syncs its commits must not outlive, in a power cut, the log that they came from.
+        sync=config.statestore_sync,
+        read_only=read_only,
     )

@@ -38,7 +38,7 @@ def load_app(target: str) -> App:
             raise ConfigurationError(f"{module_name} ({module.__file__}) has no {part!r}: {hint}.")
         found = getattr(found, part)
     if not isinstance(found, App):
-        raise ConfigurationError(f"{target} is a {type(found).__name__}, not a stateline App.")
+        raise ConfigurationError(f"{target} is of type {type(found).__name__}, not a stateline App.")
     return found
 
 

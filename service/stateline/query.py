@@ -23,7 +23,6 @@ from confluent_kafka import murmur2
 
 from stateline_store import (
     IsolationLevel,
-    KeyValueStore,
     NotActiveError,
     NotPresentError,
     NotReadyError,
@@ -33,6 +32,7 @@ from stateline_store import (
     Reader,
     StatelineError,
     StoreState,
+    TransactionalStore,
 )
 
 # A scan stops after about this many bytes, whatever its limit: one answer must not fill the memory of the
@@ -143,7 +143,7 @@ Outcome = Answer | Failure
 class HostedPartition:
     """A store partition that a worker hosts, and what state its task is in."""
 
-    store: KeyValueStore
+    store: TransactionalStore
     state: StoreState
 
     def status(self) -> CopyStatus:

@@ -3,7 +3,7 @@
 | serde   | bytes (Kafka's own serializers write the same) | text in a path or parameter | JSON            |
 |---------|------------------------------------------------|-----------------------------|-----------------|
 | string  | UTF-8                                          | as it is                    | string          |
-| json    | JSON text, kept byte for byte                  | JSON text                   | the stored text |
+| json    | JSON text, kept byte for byte; integers exact  | JSON text                   | the stored text |
 | bytes   | as they are                                    | base64url                   | base64; a key: base64url |
 | int32   | 4 bytes, big-endian, two's complement          | decimal                     | number          |
 | int64   | 8 bytes, big-endian, two's complement          | decimal                     | number          |
@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
+import re
 import struct
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import orjson
@@ -56,7 +59,10 @@ class Serde(Protocol):
 
 def shown(value: object, limit: int = 60) -> str:
     """`repr` of a value, cut short for a message."""
-    text = repr(value[: limit + 1]) if isinstance(value, str | bytes) else repr(value)
+    try:
+        text = repr(value[: limit + 1]) if isinstance(value, str | bytes) else repr(value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return f"a {type(value).__name__} that is too long to be shown"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -90,24 +96,36 @@ class StringSerde:
 
 
 class JsonSerde:
-    """Any JSON value; stored text is never rewritten."""
+    """Any JSON value; stored text is never rewritten, and integers are exact however large they are.
+
+    orjson reads an integer that 64 bits do not hold as a float, and writes none: documents that have one are read by
+    the standard library, and written with the digits put in as they are.
+    """
 
     name = "json"
 
     def serialize(self, value: Any) -> bytes:
         try:
-            return orjson.dumps(value)
-        except orjson.JSONEncodeError as error:
+            try:
+                return orjson.dumps(value)
+            except orjson.JSONEncodeError:
+                return orjson.dumps(_with_digits(value))
+        except (orjson.JSONEncodeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"{shown(value)} cannot be written as JSON: {error}.") from error
 
     def deserialize(self, data: bytes) -> Any:
         try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            raise InvalidArgumentError(f"{shown(data)} is not JSON: {error}.") from error
+            if len(data) < _SMALL and _ROW not in data.translate(_DIGITS_AS_ZEROS):  # most are: no further call
+                return orjson.loads(data)
+            return load_exactly(data) if holds_large_integer(data) else orjson.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"{shown(data)} is not JSON that can be read: {error}.") from error
 
     def check(self, data: bytes) -> None:
-        self.deserialize(data)
+        try:
+            orjson.loads(data)
+        except orjson.JSONDecodeError:  # or an integer of more than 300 digits
+            self.deserialize(data)
 
     def parse_text(self, text: str) -> bytes:
         data = StringSerde().serialize(text)
@@ -120,6 +138,67 @@ class JsonSerde:
         return orjson.Fragment(data)
 
     key_to_json = to_json
+
+
+# An integer of 19 digits may be beyond what 64 bits hold. Of every fourth byte at least four in a row are its digits:
+# most large documents hold no such row, and are known to be harmless after a look at a quarter of them. (Measured:
+# 0.3 µs of 130 bytes, a seventh of what orjson takes for large ones. A regular expression takes five times as long.)
+_SMALL = 1000
+_ROW = b"0" * 19
+_DIGITS_AS_ZEROS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else 32 for byte in range(256))
+_LARGE = re.compile(rb"-[0-9]{19}|[0-9]{20}")
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1  # what orjson reads and writes as integers
+
+
+def holds_large_integer(data: bytes) -> bool:
+    """Whether JSON text may hold an integer that orjson would not read as it is; seldom true of other text."""
+    if len(data) >= _SMALL and b"0000" not in data[::4].translate(_DIGITS_AS_ZEROS):
+        return False
+    return _ROW in data.translate(_DIGITS_AS_ZEROS) and _LARGE.search(data) is not None
+
+
+def load_exactly(data: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of JSON text with every integer exact; `pairs` makes an object of its members, a dict unless given.
+
+    Raises `ValueError` for what is not JSON, and for integers of more than the 4300 digits that Python reads;
+    `RecursionError` for what is nested deeper than Python goes.
+    """
+    return json.loads(
+        data.decode(),
+        object_pairs_hook=pairs,
+        parse_int=_integer,
+        parse_float=_finite,
+        parse_constant=_no_constant,
+    )
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"the integer {text[:40]}... has {len(text)} digits, and at most 4300 are read") from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:40]} is beyond what a double holds")
+    return number
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _with_digits(value: Any) -> Any:
+    """The same for orjson, with integers that it does not write as text to be put in."""
+    if isinstance(value, dict):
+        return {name: _with_digits(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_digits(item) for item in value]
+    if isinstance(value, int) and not _LEAST <= value <= _MOST:
+        return orjson.Fragment(str(int(value)))
+    return value
 
 
 class BytesSerde:
@@ -199,7 +278,10 @@ class FloatSerde:
     def serialize(self, value: Any) -> bytes:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidArgumentError(f"{shown(value)} is not a number.")
-        return struct.pack(">d", value)
+        try:
+            return struct.pack(">d", value)
+        except (OverflowError, struct.error) as error:  # an integer of more than 300 digits
+            raise InvalidArgumentError(f"{shown(value)} is beyond what a float64 holds.") from error
 
     def deserialize(self, data: bytes) -> float:
         self.check(data)
@@ -212,9 +294,12 @@ class FloatSerde:
 
     def parse_text(self, text: str) -> bytes:
         try:
-            return self.serialize(float(text))
+            number = float(text)
         except ValueError as error:
             raise InvalidArgumentError(f"{shown(text)} is not a number.") from error
+        if math.isinf(number) and any(character.isdigit() for character in text):
+            raise InvalidArgumentError(f"{shown(text)} is beyond what a float64 holds.")
+        return self.serialize(number)
 
     from_json = serialize
 

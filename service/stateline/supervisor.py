@@ -82,6 +82,7 @@ class _Supervised:
     reader: threading.Thread | None = None
     started_at: float = 0.0
     restart_at: float = 0.0
+    told_to_stop_at: float = 0.0
     last_line: str = ""
 
 
@@ -170,15 +171,17 @@ class Supervisor:
     def stop(self) -> None:
         """End every child: SIGTERM by `stop_order`, SIGKILL at the deadline. Returns when all are gone.
 
-        Those of one order share the time: each order but the last has half of what remains. A second signal
-        during `run` kills at once.
+        An order waits for those before it for half of the time that remains; whoever is slower has until the deadline
+        all the same. A second signal during `run` kills at once.
         """
         deadline = time.monotonic() + self._stop_timeout_s
         orders = sorted({one.child.stop_order for one in self._all})
         for order in orders:
             group = [one for one in self._all if one.child.stop_order == order]
-            remaining_s = deadline - time.monotonic()
-            self._end(group, remaining_s if order == orders[-1] else remaining_s / 2)
+            self._terminate(group)
+            now = time.monotonic()
+            self._await_end(group, deadline if order == orders[-1] else now + (deadline - now) / 2)
+        self._await_end(self._all, deadline)
         for one in self._all:
             if one.process is not None:
                 self._kill(one)
@@ -233,12 +236,14 @@ class Supervisor:
             one.reader.join(timeout=2.0)  # a process that left the group may still hold the pipe open
         return code
 
-    def _end(self, group: Sequence[_Supervised], timeout_s: float) -> None:
-        running = [one for one in group if one.process is not None]
-        for one in running:
+    def _terminate(self, group: Sequence[_Supervised]) -> None:
+        for one in group:
             if one.process is not None:
                 one.process.terminate()
-        until = time.monotonic() + timeout_s
+                one.told_to_stop_at = time.monotonic()
+
+    def _await_end(self, group: Sequence[_Supervised], until: float) -> None:
+        running = [one for one in group if one.process is not None]
         while running and time.monotonic() < until and self._interrupts < 2:
             for one in [one for one in running if one.process is None or one.process.poll() is not None]:
                 running.remove(one)
@@ -246,7 +251,8 @@ class Supervisor:
             time.sleep(_POLL_S / 5)
 
     def _kill(self, one: _Supervised) -> None:
-        why = "interrupted twice" if self._interrupts >= 2 else f"still running after {self._stop_timeout_s:g} s"
+        since_s = round(time.monotonic() - one.told_to_stop_at, 1)
+        why = "interrupted twice" if self._interrupts >= 2 else f"still running {since_s:g} s after it was told to stop"
         self._emit(SAYS, f"{one.child.name} is killed: {why}.")
         assert one.process is not None
         with suppress(ProcessLookupError):

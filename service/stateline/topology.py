@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stateline.serde import Serde
-from stateline_store import InvalidArgumentError, KeyValueStore, TimestampedKeyValueStore, TopologyError
-
-StoreKind = Literal["key_value", "timestamped_key_value"]
-_STORE_CLASSES = {"key_value": KeyValueStore, "timestamped_key_value": TimestampedKeyValueStore}
+from stateline.store_definition import StoreDefinition
+from stateline_store import InvalidArgumentError, TopologyError
 
 # Kafka's rule for topic names; store names become parts of topic names and of paths.
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-# Changelogs of key-value stores (Kafka Streams' settings).
-_CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+# Of a pipeline's result: the newest row of each key, as a table of it is.
+_RESULT_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 _REPARTITION_SETTINGS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -35,6 +33,13 @@ def checked_name(what: str, name: str) -> str:
     """The name itself. Raises `InvalidArgumentError` unless Kafka takes it as (part of) a topic name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
         raise InvalidArgumentError(f"{name!r} cannot be used as {what} name: use 1 to 200 of a-z A-Z 0-9 . _ - only.")
+    return name
+
+
+def checked_store_name(name: str) -> str:
+    """As `checked_name`; refuses also what would be another store's directory."""
+    if checked_name("store", name).endswith("-v2"):
+        raise InvalidArgumentError(f"{name!r} cannot be used as store name: '-v2' at its end marks formats on disk.")
     return name
 
 
@@ -53,34 +58,6 @@ class Topic:
     schema: str | None = None
     partitions: int | None = None
     internal: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StoreDefinition:
-    """A store, before there is one of it per task. `source` is the topic of a table, None for other stores."""
-
-    name: str
-    kind: StoreKind
-    key: Serde
-    value: Serde
-    persistent: bool = True
-    logged: bool = True
-    source: Topic | None = None
-
-    def build(self) -> KeyValueStore:
-        """A store of this kind, not yet opened."""
-        return _STORE_CLASSES[self.kind](self.name, persistent=self.persistent)
-
-    @property
-    def timestamped(self) -> bool:
-        """Whether each value carries a timestamp."""
-        return self.kind == "timestamped_key_value"
-
-    def changelog(self, application_id: str) -> str | None:
-        """The topic that this store can be rebuilt from: a table's own topic, or a changelog; None without."""
-        if self.source is not None:
-            return self.source.name
-        return f"{application_id}-{self.name}-changelog" if self.logged else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +153,7 @@ class Topology:
         for pipeline in self.pipelines.values():
             like = tuple(t.name for t in pipeline.reads)
             writes = pipeline.writes
-            topics[writes.name] = InternalTopic(writes.name, _CHANGELOG_SETTINGS, writes.partitions, like)
+            topics[writes.name] = InternalTopic(writes.name, _RESULT_SETTINGS, writes.partitions, like)
         for subtopology in self.subtopologies:
             like = tuple(t.name for t in subtopology.sources)
             for processor in subtopology.processors:
@@ -187,7 +164,7 @@ class Topology:
             like = tuple(t.name for t in subtopology.sources)
             for store in subtopology.stores:
                 if store.source is None and (name := store.changelog(self.application_id)):
-                    topics[name] = InternalTopic(name, _CHANGELOG_SETTINGS, None, like)
+                    topics[name] = InternalTopic(name, store.changelog_settings(), None, like)
         return tuple(topics.values())
 
 

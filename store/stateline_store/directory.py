@@ -1,27 +1,41 @@
 """The state directory: where a task's stores live, and who owns a task.
 
     <state.dir>/<application.id>/                  0o750
+        kafka-streams-process-metadata             JSON (`process_metadata.py`)
+        .relocation.lock, .relocation.json         while stores move (`relocation.py`)
+        global/                                    stores of all partitions, laid out as a task is
         <task>/                                    <subtopology>_<partition>, 0o750
-            .lock                                  flock of the task's owner; holds its pid as text
+            .lock                                  0o640, flock of the task's owner; holds its pid as text; its
+                                                   mtime says when the task was last taken or given up
             rocksdb/<store>/                       a plain store (v1)
             rocksdb/<store>-v2/                    a timestamped store (KIP-258)
             <store>.notice, <store>-v2.notice      commit notices
+            .deleted-…                             what an interrupted deletion left; the next owner removes it
 
 On disk: never change these names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import shutil
+import time
 from pathlib import Path
+from types import TracebackType
+from uuid import UUID
 
 from stateline_store.commit_notice import CommitNotice
-from stateline_store.errors import InvalidArgumentError, LockedError, RetryLaterError
+from stateline_store.durable_files import FILE_MODE, refused
+from stateline_store.errors import InvalidArgumentError, LockedError
+from stateline_store.process_metadata import process_id
 
 DIRECTORY_MODE = 0o750  # Kafka Streams' rwxr-x---
+LOCK_FILE = ".lock"  # on disk: never change
+_GLOBAL = "global"  # on disk: never change
+_DELETED = ".deleted-"  # on disk: never change
 _TASK_ID = re.compile(r"\d+_\d+")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -58,24 +72,25 @@ def make_directory(path: Path) -> None:
         if not path.is_dir():
             raise InvalidArgumentError(f"{path} is not a directory: move it away, or set another state.dir.")
     except OSError as error:
-        raise RetryLaterError(
-            f"{path} cannot be created: {error.strerror}. Make it writable, or set another state.dir."
-        ) from error
+        raise refused(path, "created", error) from error
 
 
 class TaskLock:
     """The ownership of one task's directory, held until `release` or the end of the process, however it ends.
 
     A second lock in the same process conflicts as well. Not inherited by programs that this process starts.
+    `last_used_ms` is when it was last taken or released before, in milliseconds since the epoch.
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises `LockedError` naming the path and the pid of its holder."""
+        """Take the lock. Raises `LockedError` naming the path and the pid of its holder, and `RetryLaterError` when
+        the file system refuses.
+        """
         self.path = path
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
-            raise RetryLaterError(f"{path} cannot be opened: {error.strerror}. Make it writable.") from error
+            raise refused(path, "opened", error) from error
         try:
             # flock belongs to the open file, so that a second open of this very process conflicts too (fcntl
             # locks belong to the process: any close of the file would drop them).
@@ -86,20 +101,38 @@ class TaskLock:
             raise LockedError(
                 f"{path} is held by process {holder}: one process owns a task at a time. Stop it, or wait."
             ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        self.last_used_ms = os.fstat(self._fd).st_mtime_ns // 1_000_000  # before this lock was taken
+        # The pid is only for messages: on a full disk the task must still be taken, by whoever frees space there.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Give the task up; a second call does nothing. The file stays: removing it would let two owners
         in.
         """
         if self._fd >= 0:
+            now = time.time_ns()
+            # The cleaner counts from here. It cannot clean where this cannot be written.
+            with contextlib.suppress(OSError):
+                os.utime(self._fd, ns=(now, now))
             os.close(self._fd)
             self._fd = -1
 
+    def __enter__(self) -> TaskLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
 
 class StateDirectory:
-    """The paths of one application below `state_dir`. Only `lock_task` and `delete_task` need any care."""
+    """The paths of one application below `state_dir`. Only the locks and `delete_task` need any care.
+
+    Thread-safe: it never changes.
+    """
 
     def __init__(self, state_dir: Path, application_id: str) -> None:
         """Creates the application's directory. Raises `RetryLaterError` when it cannot be created."""
@@ -109,6 +142,18 @@ class StateDirectory:
             )
         self.application = state_dir / application_id
         make_directory(self.application)
+
+    @property
+    def global_directory(self) -> Path:
+        """Where global stores live, those that hold every partition; it need not exist."""
+        return self.application / _GLOBAL
+
+    def process_id(self) -> UUID:
+        """The id of this directory, the same for every process that shares it, and kept across restarts.
+
+        Raises `RetryLaterError` naming the file when the file system refuses.
+        """
+        return process_id(self.application)
 
     def task(self, task_id: str) -> Path:
         """The directory of a task; it need not exist. Raises `InvalidArgumentError` for another form of
@@ -127,25 +172,63 @@ class StateDirectory:
         return notice_path(self.task(task_id), store_name, timestamped=timestamped)
 
     def lock_task(self, task_id: str) -> TaskLock:
-        """Own a task, creating its directory. Raises `LockedError` while another owner lives."""
-        task = self.task(task_id)
-        make_directory(task)
-        return TaskLock(task / ".lock")
+        """Own a task, creating its directory. Raises `LockedError` while another owner lives, `RetryLaterError`
+        when the file system refuses.
+        """
+        return _lock(self.task(task_id))
+
+    def lock_global(self) -> TaskLock:
+        """Own the global stores, creating their directory. Raises as `lock_task` does."""
+        return _lock(self.global_directory)
 
     def tasks(self) -> list[str]:
-        """The ids of the tasks that have a directory here, in order of their numbers."""
-        names = (entry.name for entry in self.application.iterdir() if entry.is_dir())
+        """The ids of the tasks that have a directory here, in order of their numbers.
+
+        Raises `RetryLaterError` naming the directory when it may not be read.
+        """
+        try:
+            names = [entry.name for entry in self.application.iterdir() if entry.is_dir()]
+        except OSError as error:
+            raise refused(self.application, "read", error) from error
         return sorted(filter(_TASK_ID.fullmatch, names), key=lambda name: [int(n) for n in name.split("_")])
 
     def delete_task(self, lock: TaskLock) -> None:
         """Delete everything of the task whose lock this is but the lock file. Its stores must be closed.
 
-        Readers in other processes are told first, and answer `NotPresentError` from then on.
+        Readers in other processes are told first, and answer `NotPresentError` from then on. A database goes in one
+        step: half of one, after a crash in here, could be taken for a whole one. Raises `RetryLaterError` naming the
+        task when the file system refuses.
         """
         task = lock.path.parent
-        for notice in task.glob("*.notice"):
-            CommitNotice(notice).withdraw()
-        for entry in task.iterdir():
-            if entry == lock.path:
-                continue
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        try:
+            for notice in task.glob("*.notice"):
+                CommitNotice(notice).withdraw()
+            for entry in sorted(task.iterdir(), key=_deleting_order):
+                if entry != lock.path and not entry.name.startswith(_DELETED):
+                    os.rename(entry, task / f"{_DELETED}{entry.name}")
+            _empty_trash(task)
+        except OSError as error:
+            raise refused(task, "deleted", error) from error
+
+
+def _lock(folder: Path) -> TaskLock:
+    make_directory(folder)
+    lock = TaskLock(folder / LOCK_FILE)
+    try:
+        _empty_trash(folder)
+    except OSError as error:
+        lock.release()
+        raise refused(folder, "tidied up", error) from error
+    return lock
+
+
+def _deleting_order(entry: Path) -> int:
+    """Offsets first, which must not outlive their data; then data; then what says how to read it."""
+    if entry.name == ".checkpoint" or entry.suffix == ".position":
+        return 0
+    return 1 if entry.is_dir() else 2
+
+
+def _empty_trash(folder: Path) -> None:
+    for trash in folder.glob(f"{_DELETED}*"):
+        shutil.rmtree(trash) if trash.is_dir() else trash.unlink()

@@ -24,7 +24,7 @@ class MemoryEngine:
         return self._open().rows.get(key)
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
-        scan = Scan(_present(self._open().scan(keys, reverse=reverse)))
+        scan = Scan.of_chunks(_present(self._open().scan(keys, reverse=reverse)))
         self._scans.add(scan)
         return scan
 
@@ -58,8 +58,7 @@ class MemoryEngine:
         return self._map
 
 
-def _present(rows: Scan[MaybeRow]) -> Generator[tuple[bytes, bytes], None, None]:
+def _present(rows: Scan[MaybeRow]) -> Generator[list[tuple[bytes, bytes]], None, None]:
     with rows:
-        for key, value in rows:
-            if value is not None:  # always so: removed rows leave the map
-                yield key, value
+        for chunk in rows.chunks():
+            yield [(key, value) for key, value in chunk if value is not None]  # always so: removed rows leave the map

@@ -7,9 +7,10 @@ commit number become visible, and survive a crash, together.
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
@@ -35,6 +36,8 @@ from stateline_store.rocksdb_rows import (
 )
 from stateline_store.scan import KeyRange, StoreIterator
 
+_STALLED = "Write stall"  # RocksDB's status `Incomplete` of `WriteOptions.no_slowdown`: nothing was written
+_LOOK_AGAIN_S = 0.005  # a flush takes some ten milliseconds
 _log = logging.getLogger(__name__)
 
 
@@ -87,11 +90,8 @@ class RocksDBEngine:
         refusal = self._refusal()
         if refusal:
             raise refusal
-        batch = self._batch(rows, commit, expired)
-        options = WriteOptions()
-        options.sync = sync
         try:
-            self._db.write(batch, options)
+            self._write(lambda: self._batch(rows, commit, expired), sync=sync)
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
             # Whether the log holds the batch is open: refuse everything until a reopen has read it.
             self._failure = str(error)
@@ -133,6 +133,26 @@ class RocksDBEngine:
                 "kept is known after `close` and `init`; until then this store refuses everything."
             )
         return StoreClosedError(f"{self.directory} is closed: call init first.") if self._closed else None
+
+    def _write(self, batch: Callable[[], WriteBatch], *, sync: bool) -> None:
+        """Write a batch, waiting here while RocksDB takes no writes because its flushes are behind.
+
+        In RocksDB the wait would hold the GIL, and have no end on a full disk: it hides the failed flush while it hopes
+        for space. Asked again, it tells of that. A write that is merely slowed down is left to RocksDB, which counts
+        every attempt against the writer.
+        """
+        options = WriteOptions()
+        options.sync = sync
+        options.no_slowdown = True
+        while True:
+            try:
+                self._db.write(batch(), options)  # a batch can be written once, also if nothing came of it
+                return
+            except Exception as error:
+                if _STALLED not in str(error):
+                    raise
+            options.no_slowdown = self._db.property_int_value("rocksdb.is-write-stopped") == 1
+            time.sleep(_LOOK_AGAIN_S)
 
     def _batch(self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)

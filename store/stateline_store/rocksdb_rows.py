@@ -19,9 +19,12 @@ Names of Stateline's own rows hold no ``-``, so no ``topic-partition`` can be eq
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rocksdict import Rdict, RdictIter
 
@@ -30,7 +33,7 @@ from stateline_store.errors import CallerError, DamagedDataError
 from stateline_store.layout import Layout
 from stateline_store.position import Position, TopicPartition
 from stateline_store.rocksdb_errors import damaged, translated
-from stateline_store.scan import KeyRange, Scan, StoreIterator
+from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, KeyRange, Scan, StoreIterator
 
 FORMAT_VERSION = 1  # on disk: never change what 1 means
 OFFSETS_FAMILY = "offsets"  # on disk: never change
@@ -85,51 +88,67 @@ def scan_rows(db: Rdict, keys: KeyRange, directory: Path, *, reverse: bool) -> S
     bound, and either bound is read after the ReadOptions that own its bytes are gone.
     """
     try:
-        rows = None if keys.is_empty else db.iter()
-        if rows is None:
-            return Scan(_no_rows())
-        if not reverse:
-            rows.seek(keys.start)
-        elif keys.end is None:
-            rows.seek_to_last()
-        else:
-            rows.seek_for_prev(keys.end)
+        if keys.is_empty:
+            return Scan.of_chunks(_no_rows())
+        first = keys.end if reverse else keys.start or None
+        rows = db.items(backwards=reverse, from_key=first)
+        # Made at the same moment, so that it sees the same rows: `items` ends at an error as at the end of data.
+        witness = db.iter()
     except Exception as error:
         raise translated(error, directory) from error
-    return Scan((_backward if reverse else _forward)(rows, keys, directory))
+    return Scan.of_chunks(_chunks(rows, witness, keys, directory, reverse))
 
 
-def _forward(rows: RdictIter, keys: KeyRange, directory: Path) -> Generator[tuple[bytes, bytes], None, None]:
+def _chunks(
+    rows: Iterator[tuple[Any, Any]], witness: RdictIter, keys: KeyRange, directory: Path, reverse: bool
+) -> Generator[list[tuple[bytes, bytes]], None, None]:
+    size, last = FIRST_CHUNK, None
     try:
-        valid, key, value, step, end = rows.valid, rows.key, rows.value, rows.next, keys.end
-        while valid():
-            at = key()
-            if end is not None and at >= end:
-                break
-            yield at, value()
-            step()
-        rows.status()  # raises what ended the scan early: an I/O error must not look like the end of data
+        while chunk := list(islice(rows, size)):
+            if reverse and last is None and chunk[0][0] == keys.end:
+                del chunk[0]  # the end is not included
+            inside = _inside(chunk, keys, reverse)
+            yield chunk[:inside] if inside < len(chunk) else chunk
+            if inside < len(chunk):
+                return
+            if chunk:
+                last = chunk[-1][0]
+            size = min(size * 4, LARGEST_CHUNK)
+        if _last_key(witness, keys, reverse) != last:
+            raise damaged(directory, f"a scan ended after the key {last!r}, which is not the last one")
     except Exception as error:
         raise translated(error, directory) from error
 
 
-def _backward(rows: RdictIter, keys: KeyRange, directory: Path) -> Generator[tuple[bytes, bytes], None, None]:
-    try:
-        valid, key, value, step, start = rows.valid, rows.key, rows.value, rows.prev, keys.start
-        if valid() and key() == keys.end:
-            step()
-        while valid():
-            at = key()
-            if at < start:
-                break
-            yield at, value()
-            step()
-        rows.status()  # as above
-    except Exception as error:
-        raise translated(error, directory) from error
+def _inside(chunk: list[tuple[bytes, bytes]], keys: KeyRange, reverse: bool) -> int:
+    """How many rows of this chunk, from its beginning, are in the range."""
+    if not chunk:
+        return 0
+    if reverse:
+        return len(chunk) if chunk[-1][0] >= keys.start else sum(key >= keys.start for key, _ in chunk)
+    if keys.end is None or chunk[-1][0] < keys.end:
+        return len(chunk)
+    return bisect_left(chunk, keys.end, key=itemgetter(0))
 
 
-def _no_rows() -> Generator[tuple[bytes, bytes], None, None]:
+def _last_key(witness: RdictIter, keys: KeyRange, reverse: bool) -> bytes | None:
+    """The key of this range that a scan comes to last, None for none. Raises what kept RocksDB from reading it."""
+    if reverse:
+        witness.seek(keys.start)
+    elif keys.end is None:
+        witness.seek_to_last()
+    else:
+        witness.seek_for_prev(keys.end)
+        if witness.valid() and witness.key() == keys.end:
+            witness.prev()
+    key: bytes | None = witness.key() if witness.valid() else None
+    witness.status()
+    if key is None or key < keys.start or (keys.end is not None and key >= keys.end):
+        return None
+    return key
+
+
+def _no_rows() -> Generator[list[tuple[bytes, bytes]], None, None]:
     yield from ()
 
 

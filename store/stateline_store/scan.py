@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from stateline_store.errors import StoreClosedError
 
@@ -29,32 +30,50 @@ class Scan(Generic[Row]):
     """Rows in key order, as they were when the scan was made: later puts, commits and rollbacks do not show.
 
     An iterator and a context manager. `close` frees what it pins (files, memory); running to the end does so
-    as well. Goes on after the store was written to or committed. Not thread-safe. Raises `StoreClosedError`
-    from the next row on when the store was closed under it: a closed store never looks like the end of data.
+    as well. Goes on after the store was written to or committed. Not thread-safe. When the store was closed under it,
+    it raises `StoreClosedError` after the rows that it had read ahead: a closed store never looks like the end of data.
+
+    Rows are read in chunks, small ones first: a row then costs a fraction of what a Python step per row would.
     """
 
-    __slots__ = ("__weakref__", "_next", "_rows")
+    __slots__ = ("__weakref__", "_chunks", "_cut", "_rows")
 
     def __init__(self, rows: Generator[Row, None, None]) -> None:
         self._rows = rows
-        self._next: Callable[[], Row] = rows.__next__
+        self._chunks: Generator[list[Row], None, None] | None = None
+        self._cut: list[None] = []  # holds something once the scan was cut off
+
+    @classmethod
+    def of_chunks(cls, chunks: Generator[list[Row], None, None]) -> Scan[Row]:
+        """A scan of the rows in these chunks, which may be empty. Closing it closes the generator."""
+        cut: list[None] = []
+        scan = cls(_flattened(chunks, cut))
+        scan._chunks, scan._cut = chunks, cut
+        return scan
 
     def __iter__(self) -> Iterator[Row]:
-        return self
+        return self._rows  # not self: a loop over the generator is not slowed by `__next__`
 
     def __next__(self) -> Row:
-        return self._next()
+        return next(self._rows)
+
+    def chunks(self) -> Generator[list[Row], None, None]:
+        """The rows in lists, the caller's own, for whoever merges or filters them: instead of iterating, not beside."""
+        if self._chunks is None:
+            return ([row] for row in self._rows)
+        return _checked(self._chunks, self._cut)
 
     def close(self) -> None:
         """Free what the scan pins. It then has no more rows; a second call does nothing."""
         self._rows.close()
+        if self._chunks is not None:
+            self._chunks.close()
 
     def cut_off(self) -> None:
-        """The store is closing: free what is pinned and answer every further step with `StoreClosedError`."""
-        if inspect.getgeneratorstate(self._rows) == inspect.GEN_CLOSED:
-            return  # it had ended: it stays ended
-        self._rows.close()
-        self._next = _closed
+        """The store is closing: free what is pinned, and let the scan raise `StoreClosedError` unless it has ended."""
+        if self._chunks is not None and inspect.getgeneratorstate(self._chunks) != inspect.GEN_CLOSED:
+            self._cut.append(None)
+            self._chunks.close()
 
     def __enter__(self) -> Scan[Row]:
         return self
@@ -65,12 +84,24 @@ class Scan(Generic[Row]):
         self.close()
 
 
+def _flattened(chunks: Generator[list[Row], None, None], cut: list[None]) -> Generator[Row, None, None]:
+    with contextlib.closing(chunks):
+        for chunk in _checked(chunks, cut):
+            yield from chunk
+
+
+def _checked(chunks: Generator[list[Row], None, None], cut: list[None]) -> Generator[list[Row], None, None]:
+    yield from chunks
+    if cut:
+        raise StoreClosedError("The store was closed while this iterator was open: open the store, then scan anew.")
+
+
+# Chunks grow: a look at a few rows reads few ahead, a long scan pays little per row.
+FIRST_CHUNK, LARGEST_CHUNK = 8, 1024
+
+
 StoreIterator: TypeAlias = Scan[tuple[bytes, bytes]]
 TimestampedIterator: TypeAlias = Scan[tuple[bytes, ValueAndTimestamp]]
-
-
-def _closed() -> NoReturn:
-    raise StoreClosedError("The store was closed while this iterator was open: open the store, then scan anew.")
 
 
 @dataclass(frozen=True, slots=True)

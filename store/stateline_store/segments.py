@@ -79,7 +79,7 @@ def scan_segments(
     """
     # Opened now, all of them: between two of them no commit may come. A store has few segments (retention ÷ interval).
     scans = [reader.scan(_bounded(segment, start, end), reverse=reverse) for segment in segments]
-    return Scan(_chained(scans[::-1] if reverse else scans))
+    return Scan.of_chunks(_chained(scans[::-1] if reverse else scans))
 
 
 def _bounded(segment: int, start: bytes, end: bytes | None) -> KeyRange:
@@ -87,12 +87,12 @@ def _bounded(segment: int, start: bytes, end: bytes | None) -> KeyRange:
     return KeyRange(prefix + start, PREFIX.pack(segment + 1) if end is None else prefix + end)
 
 
-def _chained(scans: list[StoreIterator]) -> Generator[tuple[bytes, bytes], None, None]:
+def _chained(scans: list[StoreIterator]) -> Generator[list[tuple[bytes, bytes]], None, None]:
     width = PREFIX.size
     try:
         for scan in scans:
-            for key, value in scan:
-                yield key[width:], value
+            for chunk in scan.chunks():
+                yield [(key[width:], value) for key, value in chunk]
     finally:
         for scan in scans:
             scan.close()

@@ -10,12 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Generator, Iterable
 
-from stateline_store.scan import EVERY_KEY, KeyRange, Scan
+from stateline_store.scan import EVERY_KEY, FIRST_CHUNK, LARGEST_CHUNK, KeyRange, Scan
 
 MaybeRow = tuple[bytes, bytes | None]
 
 
-class _Version:
+class SortedVersion:
     """Rows, their keys in order, and keys not yet in order. `dead` keys are still listed but no longer in
     `rows`.
     """
@@ -46,7 +46,7 @@ class SortedMap:
     __slots__ = ("_version",)
 
     def __init__(self) -> None:
-        self._version = _Version({}, [])
+        self._version = SortedVersion({}, [])
 
     @property
     def rows(self) -> dict[bytes, bytes | None]:
@@ -86,37 +86,39 @@ class SortedMap:
 
     def clear(self) -> None:
         """Forget everything. Open scans go on."""
-        self._version = _Version({}, [])
+        self._version = SortedVersion({}, [])
 
     def scan(self, keys: KeyRange = EVERY_KEY, *, reverse: bool = False) -> Scan[MaybeRow]:
         """The rows of this range in key order, pinned as they are now."""
+        version, low, high = self._pinned(keys)
+        return Scan.of_chunks(_chunks(version, low, high, reverse))
+
+    def _pinned(self, keys: KeyRange) -> tuple[SortedVersion, int, int]:
+        """The rows of this range as they are now: a version, and where in its keys they are. Give the pin back."""
         version = self._version
         version.sort()
         low = bisect_left(version.keys, keys.start)
         high = len(version.keys) if keys.end is None else bisect_left(version.keys, keys.end)
-        if low >= high:
-            return Scan(_nothing())
         version.pins += 1
-        return Scan(_rows(version, low, high, reverse))
+        return version, low, max(low, high)
 
-    def _writable(self) -> _Version:
+    def _writable(self) -> SortedVersion:
         version = self._version
         if version.pins:
             version.sort()
-            version = self._version = _Version(dict(version.rows), list(version.keys))
+            version = self._version = SortedVersion(dict(version.rows), list(version.keys))
         return version
 
 
-def _rows(version: _Version, low: int, high: int, reverse: bool) -> Generator[MaybeRow, None, None]:
+def _chunks(version: SortedVersion, low: int, high: int, reverse: bool) -> Generator[list[MaybeRow], None, None]:
     # A scan dropped before its first row never gets here and leaves its pin: that costs one copy, no more.
-    keys, rows = version.keys, version.rows
+    keys, rows, size = version.keys, version.rows, FIRST_CHUNK
     try:
-        for at in range(high - 1, low - 1, -1) if reverse else range(low, high):
-            key = keys[at]
-            yield key, rows[key]
+        while low < high:
+            first, last = (max(low, high - size), high) if reverse else (low, min(high, low + size))
+            chunk = [(key, rows[key]) for key in keys[first:last]]
+            yield chunk[::-1] if reverse else chunk
+            low, high = (low, first) if reverse else (last, high)
+            size = min(size * 4, LARGEST_CHUNK)
     finally:
         version.pins -= 1
-
-
-def _nothing() -> Generator[MaybeRow, None, None]:
-    yield from ()

@@ -9,9 +9,13 @@ declares what it can do, and the runtime treats it by what it declares:
 
 | declares                            | the runtime                                                        |
 |-------------------------------------|--------------------------------------------------------------------|
-| `persistent` and `manages_offsets`  | resumes it from `committed_offset`; writes no checkpoint           |
+| `persistent` and `manages_offsets`  | resumes it from `committed_offset`                                 |
 | `persistent`, not `manages_offsets` | keeps its offsets in the task's `.checkpoint`, written at a commit |
 | not `persistent`                    | restores it from the start of its changelog                        |
+| not `transactional`                 | rebuilds it after a crash under exactly-once: it may hold too much |
+
+A persistent store of a user's own keeps its files in ``context.directory / name`` and nowhere else: the runtime
+deletes that folder when the store must be rebuilt.
 """
 
 from __future__ import annotations
@@ -39,13 +43,15 @@ class StoreContext:
     """What a store is given when it opens: where it lives and which changelog partition it follows.
 
     `directory` is the task's directory; a persistent store keeps its files below it. `changelog` is None
-    for a store that is not logged. `sync` asks for an fsync per commit.
+    for a store that is not logged. `sync` asks for an fsync per commit. `plain_format` opens a timestamped store on the
+    plain (v1) files that are there, while an upgrade to timestamps is under way (KIP-258, `plain_values.py`).
     """
 
     task_id: str
     directory: Path
     changelog: TopicPartition | None = None
     sync: bool = False
+    plain_format: bool = False
 
 
 class Change(NamedTuple):
@@ -130,6 +136,11 @@ class StateStore(ABC):
     @property
     def manages_offsets(self) -> bool:
         """Whether `commit` persists the offsets that it is given. False ignores them."""
+        return False
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a put stays in a buffer, out of sight and off the disk, until `commit`."""
         return False
 
     @property

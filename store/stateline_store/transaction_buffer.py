@@ -9,12 +9,14 @@ the new entry in place of the old one, so the count shrinks with it.
 
 from __future__ import annotations
 
-import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable
+from operator import itemgetter
+from typing import TypeAlias
 
 from stateline_store.errors import InvalidArgumentError
-from stateline_store.scan import EVERY_KEY, KeyRange, Scan, StoreIterator
-from stateline_store.sorted_map import MaybeRow, SortedMap
+from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK, KeyRange, Scan, StoreIterator
+from stateline_store.sorted_map import SortedMap, SortedVersion
 
 # Estimated for 64-bit CPython: two bytes headers (33 each), a dict slot at its usual load (about 50), a
 # pointer in the key list (8), rounded up for the allocator's size classes.
@@ -28,11 +30,13 @@ class TransactionBuffer(SortedMap):
     that is not staged); it is replaced by writes, so take it anew each time.
     """
 
-    __slots__ = ("bytes_staged",)
+    __slots__ = ("_undo", "bytes_staged")
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes_staged = 0
+        # What was staged under each key that was put since the savepoint, None for nothing; None without a savepoint.
+        self._undo: list[tuple[bytes, tuple[bytes | None] | None]] | None = None
 
     def __len__(self) -> int:
         return len(self._version.rows)
@@ -48,6 +52,8 @@ class TransactionBuffer(SortedMap):
         if version.pins:
             version = self._writable()
         rows = version.rows
+        if self._undo is not None:
+            self._undo.append((key, (rows[key],) if key in rows else None))
         if key in rows:
             old = rows[key]
             self.bytes_staged += (len(value) if value else 0) - (len(old) if old else 0)
@@ -70,6 +76,8 @@ class TransactionBuffer(SortedMap):
         """
         added = _checked_size(rows)
         staged = self._version.rows
+        if self._undo is not None:
+            self._undo += [(key, (staged[key],) if key in staged else None) for key in rows]
         if staged:
             for key in staged.keys() & rows.keys():
                 added -= _size(key, staged[key])
@@ -80,30 +88,81 @@ class TransactionBuffer(SortedMap):
         """Drop everything: a rollback, or a commit that has gone through. Open scans go on."""
         super().clear()
         self.bytes_staged = 0
+        self._undo = None
+
+    def savepoint(self) -> None:
+        """Remember from here on what `rollback_to_savepoint` takes back; an earlier savepoint is forgotten."""
+        self._undo = []
+
+    def rollback_to_savepoint(self) -> None:
+        """Take back what was staged since `savepoint`, and forget it. Nothing happens without one."""
+        undo, self._undo = self._undo or [], None
+        for key, before in reversed(undo):
+            self.bytes_staged -= _size(key, self._version.rows[key])
+            if before is None:
+                self.remove((key,))
+            else:
+                self.update({key: before[0]})
+                self.bytes_staged += _size(key, before[0])
 
     def merge_over(self, base: StoreIterator, keys: KeyRange = EVERY_KEY, *, reverse: bool = False) -> StoreIterator:
         """The base's rows with the staged ones over them, in key order. Closing it closes the base.
 
         `base` must cover the same range in the same direction.
         """
-        return Scan(_merge(self.scan(keys, reverse=reverse), base, reverse)) if self._version.rows else base
+        if not self._version.rows:
+            return base
+        version, low, high = self._pinned(keys)
+        return Scan.of_chunks(_merged(version, low, high, base, reverse))
 
 
-def _merge(staged: Scan[MaybeRow], base: StoreIterator, reverse: bool) -> Generator[tuple[bytes, bytes], None, None]:
-    comes_before = operator.gt if reverse else operator.lt
-    with staged, base:
-        row = next(base, None)
-        for key, value in staged:
-            while row is not None and comes_before(row[0], key):
-                yield row
-                row = next(base, None)
-            if row is not None and row[0] == key:
-                row = next(base, None)
-            if value is not None:
-                yield key, value
-        if row is not None:
-            yield row
-            yield from base
+Rows: TypeAlias = list[tuple[bytes, bytes]]
+_key = itemgetter(0)
+
+
+def _merged(
+    version: SortedVersion, low: int, high: int, base: StoreIterator, reverse: bool
+) -> Generator[Rows, None, None]:
+    """Each chunk of the base with the staged rows that come before its end, then the staged rows after them all."""
+    keys, rows = version.keys, version.rows
+    try:
+        with base:
+            for chunk in base.chunks():
+                if not chunk:
+                    continue
+                last = chunk[-1][0]
+                if reverse:
+                    after, high = high, bisect_left(keys, last, low, high)
+                    if after > high:
+                        chunk.reverse()
+                        _overlay(chunk, keys[high:after], rows)
+                        chunk.reverse()
+                else:
+                    before, low = low, bisect_right(keys, last, low, high)
+                    if low > before:
+                        _overlay(chunk, keys[before:low], rows)
+                yield chunk
+        rest = keys[low:high][::-1] if reverse else keys[low:high]
+        for at in range(0, len(rest), LARGEST_CHUNK):
+            yield [(key, value) for key in rest[at : at + LARGEST_CHUNK] if (value := rows[key]) is not None]
+    finally:
+        version.pins -= 1
+
+
+def _overlay(chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None]) -> None:
+    """Put the staged rows of `keys` into the ascending rows of `chunk`, in place."""
+    at = 0
+    for key in keys:
+        at = bisect_left(chunk, key, at, key=_key)
+        value = rows[key]
+        there = at < len(chunk) and chunk[at][0] == key
+        if value is None:
+            if there:
+                del chunk[at]
+        elif there:
+            chunk[at] = (key, value)
+        else:
+            chunk.insert(at, (key, value))
 
 
 def _size(key: bytes, value: bytes | None) -> int:

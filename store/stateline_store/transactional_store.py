@@ -26,12 +26,16 @@ from stateline_store.engine import Commit, Engine
 from stateline_store.errors import InvalidArgumentError, PoisonedError, StoreClosedError
 from stateline_store.layout import Layout, StoreKind
 from stateline_store.memory_engine import MemoryEngine
+from stateline_store.offset_checkpoint import read_position
+from stateline_store.plain_values import PlainValuesEngine
 from stateline_store.position import Position, TopicPartition
 from stateline_store.readers import CommittedReader, Reader, UncommittedReader
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
-from stateline_store.scan import KeyRange
+from stateline_store.scan import EVERY_KEY, KeyRange
 from stateline_store.state_store import Change, IsolationLevel, StateStore, StoreContext
+from stateline_store.steps import reached
+from stateline_store.store_schema import StoreSchema
 from stateline_store.transaction_buffer import TransactionBuffer
 
 
@@ -58,6 +62,7 @@ class TransactionalStore(StateStore):
         self._pending = Position()
         self._stream_time_ms = -1
         self._sequence = 0
+        self._at_savepoint: tuple[int, int] | None = None
         self._failure: str | None = None  # why a commit failed: everything is refused until close and init
 
     # -- lifecycle --------------------------------------------------------------------------------------
@@ -75,6 +80,10 @@ class TransactionalStore(StateStore):
         return self._persistent
 
     @property
+    def transactional(self) -> bool:
+        return True
+
+    @property
     def is_open(self) -> bool:
         return self._engine is not None
 
@@ -82,6 +91,11 @@ class TransactionalStore(StateStore):
     def layout(self) -> Layout:
         """How this store writes its rows."""
         return Layout(self.kind, self.timestamped)
+
+    @property
+    def schema(self) -> StoreSchema:
+        """What a query must know of this store beside its rows (`queries.run`)."""
+        return StoreSchema(self.kind, self.timestamped)
 
     def init(self, context: StoreContext) -> None:
         if self._engine is not None:
@@ -118,8 +132,8 @@ class TransactionalStore(StateStore):
         if not self._persistent:
             return
         directory = self._context.directory
-        store = store_path(directory, self._name, timestamped=self.timestamped)
-        CommitNotice(notice_path(directory, self._name, timestamped=self.timestamped)).withdraw()
+        store = store_path(directory, self._name, timestamped=self._timestamped_files)
+        CommitNotice(notice_path(directory, self._name, timestamped=self._timestamped_files)).withdraw()
         with contextlib.suppress(FileNotFoundError):
             # Moved in one step: half a database, after a crash in here, could be taken for a whole one.
             os.rename(store, self._trash(directory))
@@ -132,6 +146,11 @@ class TransactionalStore(StateStore):
         self._open()
         if self._notice is not None:
             self._notice.publish_state(state, restore_remaining)
+
+    def is_empty(self) -> bool:
+        """Whether nothing is there, committed or staged; rows that a retention hides count as there."""
+        with self._own_reader().scan(EVERY_KEY) as rows:
+            return next(rows, None) is None
 
     def publish_staged(self) -> None:
         """Publish how much is staged: a few nanoseconds, for between slices of work."""
@@ -245,6 +264,21 @@ class TransactionalStore(StateStore):
         self._committed = commit
         self.announce_commit()
 
+    def savepoint(self) -> None:
+        """What is staged from here on can be taken back alone (`rollback_to_savepoint`), until the next savepoint or
+        commit: the writes of one record whose processor fails."""
+        self._open()
+        self._buffer.savepoint()
+        self._at_savepoint = (self._stream_time_ms, self._sequence)
+
+    def rollback_to_savepoint(self) -> None:
+        """Take back what was staged since `savepoint`; nothing without one. The pending Position stays."""
+        self._open()
+        self._buffer.rollback_to_savepoint()
+        if self._at_savepoint is not None:
+            self._stream_time_ms, self._sequence = self._at_savepoint
+            self._at_savepoint = None
+
     def rollback(self) -> None:
         """Drop everything staged since the last commit, the pending Position with it. Open iterators go
         on.
@@ -288,6 +322,11 @@ class TransactionalStore(StateStore):
             raise StoreClosedError(f"Store {self._name!r} is closed: call init first.")
         return self._engine
 
+    @property
+    def _timestamped_files(self) -> bool:
+        """Whether the files of this opening are in the timestamped (v2) format."""
+        return self.timestamped and not (self._context is not None and self._context.plain_format)
+
     def _own_reader(self) -> UncommittedReader:
         return UncommittedReader(self._open(), self._buffer, self._seen, lambda: self._stream_time_ms)
 
@@ -313,6 +352,7 @@ class TransactionalStore(StateStore):
         self._buffer.clear()
         self._pending = Position()
         self._stream_time_ms, self._sequence = self._committed.stream_time_ms, self._committed.sequence
+        self._at_savepoint = None
 
     def _expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
         """The rows that a commit removes because stream time went from `before_ms` to here; None for none."""
@@ -322,19 +362,36 @@ class TransactionalStore(StateStore):
     def _open_persistent(self, context: StoreContext) -> None:
         make_directory(context.directory)
         self._empty_trash(context.directory)
-        path = store_path(context.directory, self._name, timestamped=self.timestamped)
-        engine = RocksDBEngine(path, self._tuning, self.layout)
+        path = store_path(context.directory, self._name, timestamped=self._timestamped_files)
+        layout = replace(self.layout, timestamped=self._timestamped_files)
+        engine: Engine = RocksDBEngine(path, self._tuning, layout)
         try:
             committed = engine.last_commit()
-            notice = CommitNotice(notice_path(context.directory, self._name, timestamped=self.timestamped))
+            notice = CommitNotice(notice_path(context.directory, self._name, timestamped=self._timestamped_files))
         except BaseException:
             engine.close()
             raise
         notice.open(committed.number, committed.committed_at_ms)
+        if self.timestamped and not self._timestamped_files:
+            engine = PlainValuesEngine(engine)
         self._engine, self._committed, self._notice = engine, committed, notice
+        self._drop_staged()
+        self._take_position_file(context.directory / f"{self._name}.position")
+
+    def _take_position_file(self, path: Path) -> None:
+        """Move the Position that Kafka Streams kept in a file into the store, if that has rows and none of its own.
+
+        The file goes then (KIP-892). Of a store without rows it would claim what is not there.
+        """
+        if not path.exists():
+            return
+        if not self._committed.position and not self.is_empty():
+            self.commit({}, position=read_position(path))
+            reached("position:taken")
+        path.unlink(missing_ok=True)
 
     def _trash(self, directory: Path) -> Path:
-        return directory / f".wiped-{directory_name(self._name, timestamped=self.timestamped)}"
+        return directory / f".wiped-{directory_name(self._name, timestamped=self._timestamped_files)}"
 
     def _empty_trash(self, directory: Path) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from stateline_store.errors import DamagedDataError
 
-_WINDOW = struct.Struct(">qi")
-_SESSION = struct.Struct(">qq")
+WINDOW_SUFFIX = struct.Struct(">qi")  # start, sequence
+SESSION_SUFFIX = struct.Struct(">qq")  # end, start
 MAX_TIMESTAMP_MS = 2**63 - 1
 MAX_SEQUENCE = 2**31 - 1
 
@@ -30,24 +30,24 @@ class Windowed(NamedTuple):
 
 def window_key(key: bytes, start_ms: int, sequence: int = 0) -> bytes:
     """The bytes of a window's key. Raises `struct.error` for a number that does not fit."""
-    return key + _WINDOW.pack(start_ms, sequence)
+    return key + WINDOW_SUFFIX.pack(start_ms, sequence)
 
 
 def split_window_key(data: bytes) -> tuple[bytes, int, int]:
     """(key, start in ms, sequence). Raises `DamagedDataError` for bytes that are too few."""
-    if len(data) < _WINDOW.size:
-        raise DamagedDataError(f"{data!r:.100} is no key of a window store: it has fewer than {_WINDOW.size} bytes.")
-    return data[: -_WINDOW.size], *_WINDOW.unpack_from(data, len(data) - _WINDOW.size)
+    if len(data) < WINDOW_SUFFIX.size:
+        raise DamagedDataError(f"{data!r:.100} is no key of a window store: it is too short.")
+    return data[: -WINDOW_SUFFIX.size], *WINDOW_SUFFIX.unpack_from(data, len(data) - WINDOW_SUFFIX.size)
 
 
 def session_key(key: bytes, start_ms: int, end_ms: int) -> bytes:
     """The bytes of a session's key. Raises `struct.error` for a number that does not fit."""
-    return key + _SESSION.pack(end_ms, start_ms)
+    return key + SESSION_SUFFIX.pack(end_ms, start_ms)
 
 
 def split_session_key(data: bytes) -> Windowed:
     """The key, the session's start and its end. Raises `DamagedDataError` for bytes that are too few."""
-    if len(data) < _SESSION.size:
-        raise DamagedDataError(f"{data!r:.100} is no key of a session store: it has fewer than {_SESSION.size} bytes.")
-    end_ms, start_ms = _SESSION.unpack_from(data, len(data) - _SESSION.size)
-    return Windowed(data[: -_SESSION.size], start_ms, end_ms)
+    if len(data) < SESSION_SUFFIX.size:
+        raise DamagedDataError(f"{data!r:.100} is no key of a session store: it is too short.")
+    end_ms, start_ms = SESSION_SUFFIX.unpack_from(data, len(data) - SESSION_SUFFIX.size)
+    return Windowed(data[: -SESSION_SUFFIX.size], start_ms, end_ms)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from typer.exceptions import TyperException
 
 from stateline.cli import Flags, explained, split_flags
-from stateline.cli_processes import application_children, chosen_pipelines
+from stateline.cli_processes import application_children, chosen_pipelines, only_run
 from stateline.cli_table import Row, as_text
 from stateline.cli_topics import missing_of_the_users, topic_roles, topic_rows
 from stateline.config import load_config
 from stateline.loading import load_app
+from stateline.log import open_log
 from stateline.log.interface import TopicInfo
 from stateline_store import (
     DamagedDataError,
@@ -201,7 +204,18 @@ def test_a_table_is_aligned_and_says_nothing_as_a_dash() -> None:
 def test_help_teaches_every_command_with_an_example() -> None:
     shown = stateline("--help").stdout
     commands = [line.split()[0] for line in shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()]
-    assert commands == ["run", "worker", "serve", "pipeline", "topics", "produce", "stores", "config", "demo"]
+    assert commands == [
+        "run",
+        "worker",
+        "serve",
+        "pipeline",
+        "topics",
+        "produce",
+        "stores",
+        "config",
+        "inspect",
+        "demo",
+    ]
     assert "..." not in shown.partition("Commands:")[2], "a summary was cut"
     for command in commands:
         text = stateline(command, "--help").stdout
@@ -268,6 +282,107 @@ def test_topics_lists_what_is_missing_and_creates_it(project: Path) -> None:
     table = stateline("topics", TARGET).stdout
     assert table.splitlines()[0].split() == ["topic", "role", "partitions", "records", "state"]
     assert "flights-hops-changelog         changelog" in table
+
+
+def test_creating_topics_that_have_another_number_of_partitions_is_refused(project: Path) -> None:
+    assert stateline("topics", TARGET, "--create", "--partitions", "3").returncode == 0
+    said = refused("topics", TARGET, "--create", "--partitions", "5")
+    assert "departures has 3" in said
+    assert "leave out --partitions" in said
+    assert stateline("topics", TARGET, "--create").returncode == 0
+    assert stateline("topics", TARGET, "--create", "--partitions", "3").returncode == 0
+
+
+def test_an_option_that_is_refused_is_shown_as_it_was_given(project: Path) -> None:
+    assert "'--partitions'" in (said := refused("topics", TARGET, "--create", "--partitions", "x"))
+    assert "(given: 'x')" in said
+    assert "(given: '0')" in refused("topics", TARGET, "--partitions", "0")
+
+
+# root may write everywhere, unless it gives up that right.
+AS_A_READER = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.getuid() == 0 else ()
+
+
+@pytest.fixture
+def closed(project: Path) -> Iterator[Callable[[], None]]:
+    """Takes everybody's right to write in the project."""
+    if AS_A_READER and shutil.which(AS_A_READER[0]) is None:
+        pytest.skip("root without setpriv can write everywhere")
+
+    def close() -> None:
+        for path in (*project.rglob("*"), project):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+
+    yield close
+    for path in (project, *project.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def as_a_reader(*arguments: str) -> Any:
+    """What a listing shows, as JSON, to whom may not write; nothing else is said."""
+    command = [*AS_A_READER, SCRIPT, *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def everything_in(place: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(place)): path.stat().st_size for path in place.rglob("*") if "pycache" not in path.name
+    }
+
+
+def test_listing_needs_no_right_to_write_and_leaves_everything_as_it_is(
+    project: Path, closed: Callable[[], None]
+) -> None:
+    assert stateline("topics", TARGET, "--create").returncode == 0
+    directory = StateDirectory(Path(".stateline"), "flights")
+    task = load_app(TARGET).topology().subtopology_of("hops").task_id(1)
+    lock = directory.lock_task(task)
+    store = KeyValueStore("hops")
+    store.init(StoreContext(task, directory.task(task)))
+    store.put(b"a", b"x")
+    store.commit({})
+    store.close()
+    lock.release()
+    before = everything_in(project)
+    closed()
+    topics = {row["topic"]: row["partitions"] for row in as_a_reader("topics", TARGET)}
+    assert topics["departures"] == 4
+    stores = {row["store"]: row["partitions"] for row in as_a_reader("stores", TARGET)}
+    assert stores["hops"]["1"]["approximate_entries"] == 1
+    assert everything_in(project) == before
+
+
+def test_listing_topics_beside_a_writer_sees_what_it_wrote(project: Path) -> None:
+    assert stateline("topics", TARGET, "--create").returncode == 0
+    log = open_log("embedded", Path(".stateline"))
+    producer = log.producer()
+    producer.produce("departures", b"a", b"1", timestamp_ms=0)
+    producer.flush()
+    rows = {row["topic"]: row["records"] for row in json.loads(stateline("topics", TARGET, "--json").stdout)}
+    assert rows["departures"] == 1
+    producer.close()
+    log.close()
+
+
+def test_a_second_run_of_the_same_state_ends_at_once(project: Path) -> None:
+    config = load_config("flights", environment={}, overrides=[])
+    with only_run(config):
+        said = refused("run", TARGET)
+        assert f"flights is run in .stateline/flights already (process {os.getpid()})" in said
+        assert "num.workers" in said
+        assert "--instance" not in said
+    with only_run(config):
+        pass  # it was let go
+
+
+@pytest.mark.parametrize("command", ["run", "worker", "serve", "pipeline", "produce"])
+def test_a_state_directory_that_cannot_be_made_is_the_callers_mistake(project: Path, command: str) -> None:
+    more = ["departures"] if command == "produce" else []
+    said = refused(command, TARGET, *more, "--set", "state.dir=/proc/x")
+    assert said.startswith("error: state.dir = '/proc/x' (from --set) cannot be used: /proc/x/flights cannot be made (")
+    assert "Set another state.dir" in said
 
 
 def test_stores_reads_beside_an_owner(project: Path) -> None:

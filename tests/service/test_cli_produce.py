@@ -7,7 +7,7 @@ import pytest
 
 from stateline import serdes
 from stateline.app import App
-from stateline.cli_produce import produce
+from stateline.cli_produce import most_bytes, produce
 from stateline.config import Config, load_config
 from stateline.configured_log import configured_log
 from stateline.log import NewTopic
@@ -56,6 +56,26 @@ def test_a_line_of_another_type_is_named_and_nothing_is_written(config: Config) 
     with pytest.raises(InvalidArgumentError, match=r"Line 2: '\{half' cannot be read as json"):
         produce(application(), config, "people", ["a\t1", "b\t{half"])
     assert read(config) == []
+
+
+def test_a_line_that_is_too_large_is_named_and_nothing_is_written(config: Config) -> None:
+    large = '"' + "x" * 1_048_588 + '"'
+    with pytest.raises(
+        InvalidArgumentError, match=r"Line 3: key and value have 1048591 bytes together, .* takes 1048588"
+    ):
+        produce(application(), config, "people", ["a\t1\n", "\n", f"b\t{large}\n"])
+    assert read(config) == []
+    assert produce(application(), config, "people", [f'b\t"{large[4:]}']) == '{"people":{"0":0}}'
+
+
+def test_kafkas_limit_is_the_producers_own() -> None:
+    kafka = {"bootstrap.servers": "localhost:9092"}
+    assert (
+        most_bytes(load_config("lines", environment={}, overrides=[f"{k}={v}" for k, v in kafka.items()])) < 1_000_000
+    )
+    raised = kafka | {"producer.message.max.bytes": "5000000"}
+    at_most = most_bytes(load_config("lines", environment={}, overrides=[f"{k}={v}" for k, v in raised.items()]))
+    assert 4_900_000 < at_most < 5_000_000
 
 
 def test_a_topic_that_the_application_does_not_read_is_refused_with_those_it_does(config: Config) -> None:

@@ -107,7 +107,7 @@ def test_a_module_without_an_app_is_said_to_have_none(write: Write) -> None:
 
 def test_something_else_than_an_app_is_refused(write: Write) -> None:
     name = write("app = {}\n")
-    assert refusal(name + ":app") == f"{name}:app is a dict, not a stateline App."
+    assert refusal(name + ":app") == f"{name}:app is of type dict, not a stateline App."
 
 
 @pytest.mark.parametrize("target", ["flights.py", "./flights:app", ":app", ""])

@@ -1,5 +1,6 @@
 """Bytes, text and JSON of every serde, against Kafka's own layouts."""
 
+import json
 import struct
 from typing import Any
 
@@ -59,6 +60,8 @@ def test_text_in_a_url_becomes_the_bytes_of_the_key(serde: Serde, text: str, dat
         (serdes.bytes, "ü"),
         (serdes.json, "{"),
         (serdes.float64, "x"),
+        (serdes.float64, "1e400"),
+        (serdes.float64, "-" + "9" * 400),
         (serdes.string, "\ud800"),
     ],
 )
@@ -98,3 +101,63 @@ def test_a_number_that_json_does_not_have_appears_as_null() -> None:
 @given(st.binary())
 def test_bytes_keys_survive_the_way_through_a_url(data: bytes) -> None:
     assert serdes.bytes.parse_text(serdes.bytes.key_to_json(data)) == data
+
+
+LARGE = [2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 2**70, -(10**30), 10**400]
+
+
+@pytest.mark.parametrize("number", LARGE, ids=lambda n: f"{n.bit_length()} bits")
+@pytest.mark.parametrize("make", [lambda n: n, lambda n: {"at": 7, "n": [n, {"deep": n}]}, lambda n: [0.5, n, "x"]])
+def test_an_integer_of_any_size_in_json_is_exact_both_ways(number: int, make: Any) -> None:
+    value = make(number)
+    data = serdes.json.serialize(value)
+    assert json.loads(data) == value
+    serdes.json.check(data)
+    assert serdes.json.deserialize(data) == value
+    assert serdes.json.serialize(serdes.json.deserialize(data)) == data
+
+
+@given(st.integers(), st.text(), st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 40))
+def test_whatever_stands_around_a_large_integer_is_read_as_it_is(
+    number: int, text: str, other: float, padding: int
+) -> None:
+    number <<= 60
+    value = {"p" * padding: text, "n": number, "f": other, "l": [number, -number]}
+    assert serdes.json.deserialize(json.dumps(value).encode()) == value
+    assert serdes.json.deserialize(serdes.json.serialize(value)) == value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[123456789012345678901234567890, NaN]",
+        b"[123456789012345678901234567890, Infinity]",
+        b"[123456789012345678901234567890, 1e400]",
+        b"[123456789012345678901234567890",
+        b'["123456789012345678901234567890\xff"]',
+        b"[" * 100_000 + b"123456789012345678901234567890",
+        b"1" * 5_000,
+    ],
+)
+def test_a_large_integer_opens_no_door_to_what_is_not_json(data: bytes) -> None:
+    for read in (serdes.json.check, serdes.json.deserialize):
+        with pytest.raises(InvalidArgumentError) as caught:
+            read(data)
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "value", [{2**70: 1}, {2**70}, 10**5_000, [2**70, object()]], ids=["key", "set", "digits", "object"]
+)
+def test_what_json_cannot_hold_is_refused_beside_large_integers_too(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        serdes.json.serialize(value)
+
+
+def test_an_integer_that_a_double_cannot_hold_is_refused_as_a_float64() -> None:
+    with pytest.raises(InvalidArgumentError, match="beyond what a float64 holds"):
+        serdes.float64.serialize(10**400)
+
+
+def test_an_infinity_that_is_spelled_out_is_one() -> None:
+    assert serdes.float64.parse_text("-inf") == struct.pack(">d", float("-inf"))

@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 
 from stateline import serdes, stores
-from stateline.stores import StoreView, Timestamped
-from stateline.topology import StoreDefinition, Topic
+from stateline.store_definition import StoreDefinition
+from stateline.store_views import StoreView, Timestamped
+from stateline.topology import Topic
 from stateline_store import InvalidArgumentError, KeyValueStore, StoreContext, TopologyError
 
 KINDS = [stores.key_value, stores.timestamped_key_value]
+
+
+def built(definition: StoreDefinition) -> KeyValueStore:
+    store = definition.build()
+    assert isinstance(store, KeyValueStore)
+    return store
 
 
 @pytest.fixture(params=KINDS, ids=["plain", "timestamped"])
@@ -22,7 +29,7 @@ def definition(request: pytest.FixtureRequest) -> StoreDefinition:
 
 @pytest.fixture
 def store(definition: StoreDefinition, tmp_path: Path) -> Iterator[KeyValueStore]:
-    store = definition.build()
+    store = built(definition)
     store.init(StoreContext("0_0", tmp_path))
     yield store
     store.close()
@@ -46,15 +53,16 @@ def test_undo_takes_back_what_a_record_wrote_and_nothing_else(
     definition: StoreDefinition, store: KeyValueStore
 ) -> None:
     view = StoreView(definition, store)
-    view.record_starts(10, undo=True)
+    view.record_starts(10)
     view.put(1, "kept")
     view.put(2, "kept")
-    view.record_starts(20, undo=True)
+    store.savepoint()
+    view.record_starts(20)
     view.put(1, "changed")
     view.put(1, "changed again")
     view.delete(2)
     view.put(3, "new")
-    view.undo()
+    store.rollback_to_savepoint()
     assert list(view.range()) == [(1, "kept"), (2, "kept")]
     if definition.timestamped:
         assert view.get_with_timestamp(1) == Timestamped("kept", 10)
@@ -62,7 +70,7 @@ def test_undo_takes_back_what_a_record_wrote_and_nothing_else(
 
 def test_a_value_is_stamped_with_its_records_time_unless_another_is_given(tmp_path: Path) -> None:
     definition = stores.timestamped_key_value("s", key=serdes.string, value=serdes.int64, persistent=False)
-    store = definition.build()
+    store = built(definition)
     store.init(StoreContext("0_0", tmp_path))
     view = StoreView(definition, store)
     view.record_starts(77)
@@ -75,7 +83,7 @@ def test_a_value_is_stamped_with_its_records_time_unless_another_is_given(tmp_pa
 
 def test_a_store_without_timestamps_says_how_to_get_them(tmp_path: Path) -> None:
     definition = stores.key_value("s", key=serdes.string, value=serdes.int64, persistent=False)
-    store = definition.build()
+    store = built(definition)
     store.init(StoreContext("0_0", tmp_path))
     with pytest.raises(TopologyError, match="timestamped_key_value"):
         StoreView(definition, store).get_with_timestamp("a")
@@ -86,7 +94,7 @@ def test_a_table_is_read_only_for_processors(tmp_path: Path) -> None:
     definition = StoreDefinition(
         "t", "timestamped_key_value", source.key, source.value, persistent=False, source=source
     )
-    store = definition.build()
+    store = built(definition)
     store.init(StoreContext("0_0", tmp_path))
     with pytest.raises(TopologyError, match="table of topic 't'"):
         StoreView(definition, store).put("a", 1)

@@ -155,8 +155,23 @@ def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(lines: Lines) ->
     with Supervisor([child("a", STUBBORN)], emit=lines, stop_timeout_s=0.2) as supervisor:
         until(lambda: lines.about("up"), supervisor)
         pid = supervisor.processes["a"]
-    assert lines[-1] == "stateline | a is killed: still running after 0.2 s."
+    assert lines[-1] == "stateline | a is killed: still running 0.2 s after it was told to stop."
     assert not is_alive(pid)
+
+
+SLOW_AND_POLITE = (
+    READY
+    + "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.6), print('bye', flush=True), sys.exit(0)))\n"
+    + "print('up', flush=True)\ntime.sleep(600)"
+)
+
+
+def test_a_child_that_takes_longer_than_its_orders_share_still_has_until_the_deadline(lines: Lines) -> None:
+    children = [child("slow", SLOW_AND_POLITE), child("last", POLITE, stop_order=1)]
+    with Supervisor(children, emit=lines, stop_timeout_s=1.0) as supervisor:
+        until(lambda: len(lines.about("up")) == 2, supervisor)
+    assert lines.about("killed") == []
+    assert lines[-1] == "stateline | slow stopped (exit code 0)."
 
 
 def test_what_a_child_started_ends_with_it(lines: Lines) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.app import App
-from stateline.stores import StoreView
+from stateline.store_views import StoreView
 from stateline.topics import subtopology_partitions, wanted_partitions
 from stateline.topology import Topology
 from stateline.worker import InputRecord, Output

@@ -120,3 +120,30 @@ def test_a_prefix_range_holds_exactly_the_keys_that_begin_with_it(prefix: bytes,
 def test_a_prefix_of_ff_bytes_has_no_upper_bound() -> None:
     assert KeyRange.prefixed(b"\xff\xff") == KeyRange(b"\xff\xff", None)
     assert KeyRange.prefixed(b"a\xff") == KeyRange(b"a\xff", b"b")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(KEYS, VALUES), max_size=10),
+    st.lists(st.tuples(KEYS, VALUES), max_size=10),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_savepoint_takes_back_what_came_after_it_and_open_scans_keep_what_they_saw(
+    before: list[tuple[bytes, bytes | None]], after: list[tuple[bytes, bytes | None]], one_by_one: bool, scanned: bool
+) -> None:
+    buffer = TransactionBuffer()
+    buffer.put_all(before)
+    size = buffer.bytes_staged
+    buffer.savepoint()
+    for key, value in after[:5] if one_by_one else []:
+        buffer.put(key, value)
+    buffer.put_all(after[5:] if one_by_one else after)
+    scan, seen = buffer.scan(), list(buffer.scan())
+    first = [next(scan)] if scanned and seen else []
+    buffer.rollback_to_savepoint()
+    assert list(buffer.scan()) == sorted(dict(before).items())
+    assert buffer.bytes_staged == size
+    assert first + list(scan) == seen
+    buffer.rollback_to_savepoint()
+    assert list(buffer.scan()) == sorted(dict(before).items())

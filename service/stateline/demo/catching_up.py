@@ -83,9 +83,13 @@ def pipeline_read_so_far(log: Log, epochs: str) -> Position:
         return Position()  # the pipeline has not started yet
     position = Position()
     for _, value in markers.values():
-        # What `stateline.spark.sink.Marker` writes: next offsets of each source, as Spark's checkpoint has them.
+        # What `stateline.spark.marker.Marker` writes: next offsets of each source, as Spark's checkpoint has them, and
+        # the topic's id.
         for text in orjson.loads(value)["endOffsets"]:
-            ends = {t: {int(p): n - 1 for p, n in ps.items() if n} for t, ps in orjson.loads(text).items()}
+            ends = {
+                topic: {int(p): n - 1 for p, n in of_topic.items() if p != "id" and n}
+                for topic, of_topic in orjson.loads(text).items()
+            }
             position = position.merge(Position(ends))
     return position
 

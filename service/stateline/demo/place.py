@@ -25,7 +25,12 @@ def fresh_directory(path: Path) -> Iterator[None]:
 
     Raises `LockedError` while another demo holds it, `ConfigurationError` when it has something else in it.
     """
-    path.mkdir(mode=0o750, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be made ({error.strerror}): name another one (--state-dir)."
+        ) from error
     if any(path.iterdir()) and not (path / _LOCK).exists():
         raise ConfigurationError(
             f"{path} is not the directory of a demo, and a demo wipes its directory: name a new one (--state-dir)."
@@ -64,6 +69,7 @@ def free_port(host: str, port: int) -> int:
             taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             why = "something listens there already" if taken else str(error)
             raise ConfigurationError(
-                f"The demo's server cannot listen on {host}:{port}: {why}. Choose another port (--port)."
+                f"The demo's server cannot listen on {host}:{port}: {why}. Choose another port "
+                "(--port 8080, or make demo PORT=8080)."
             ) from error
         return int(probe.getsockname()[1])

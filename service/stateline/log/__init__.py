@@ -46,12 +46,16 @@ def open_log(
     max_poll_interval_ms: int = 300_000,
     transaction_timeout_ms: int = 60_000,
     replication_factor: int = -1,
+    sync: bool = False,
+    read_only: bool = False,
 ) -> Log:
     """The log that the setting `bootstrap.servers` names.
 
     ``embedded`` is the file ``log.db`` in `state_dir`, ``embedded:PATH`` the file PATH, anything else a list of Kafka
     brokers. What only Kafka knows, the embedded log ignores: the three mappings, `max_poll_interval_ms`,
-    `replication_factor`. Raises as `EmbeddedLog` does; Kafka is not asked before the first call.
+    `replication_factor`. `sync` is the embedded log's alone, and so is `read_only`, for who only asks its admin: the
+    file is left as it is then, and needs no right to write. Raises as `EmbeddedLog` does; Kafka is not asked before the
+    first call.
     """
     kind, colon, path = bootstrap_servers.partition(":")
     if kind == "embedded":
@@ -59,6 +63,8 @@ def open_log(
             Path(path) if colon else state_dir / "log.db",
             session_timeout_ms=session_timeout_ms,
             transaction_timeout_ms=transaction_timeout_ms,
+            sync=sync,
+            read_only=read_only,
         )
     return KafkaLog(
         bootstrap_servers,

@@ -31,7 +31,9 @@ class EmbeddedLog:
     Each admin, consumer and producer has its own connection; processes may share the file, but not over a network
     file system. Raises `LogUnavailableError` when the file cannot be opened, `ConfigurationError` when that is because
     this user may not write it, `DamagedDataError` when it is something else than an embedded log.
-    `busy_timeout_ms` is how long a write waits for others at most.
+    `busy_timeout_ms` is how long a write waits for others at most. `sync`: what is written through this object
+    is on the disk when the call returns, with all that was written before it. `read_only`: the file has to be there,
+    only its admin can be used, to ask, and nothing is made or written.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class EmbeddedLog:
         session_timeout_ms: int = 10_000,
         transaction_timeout_ms: int = 60_000,
         busy_timeout_ms: int = 10_000,
+        sync: bool = False,
+        read_only: bool = False,
     ) -> None:
         if not 0 < transaction_timeout_ms <= MAX_TRANSACTION_TIMEOUT_MS:
             raise InvalidArgumentError(
@@ -50,14 +54,20 @@ class EmbeddedLog:
         self._session_timeout_ms = session_timeout_ms
         self._transaction_timeout_ms = transaction_timeout_ms
         self._busy_timeout_ms = busy_timeout_ms
+        self._sync = sync
+        self._read_only = read_only
+        if not read_only:
+            self._make_folder()
+        self._open().close()
+
+    def _make_folder(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LogUnavailableError(f"The folder of the embedded log {self.path} cannot be made: {error}.") from error
-        self._open().close()
 
     def _open(self) -> LogFile:
-        return LogFile(self.path, self._busy_timeout_ms)
+        return LogFile(self.path, self._busy_timeout_ms, sync=self._sync, read_only=self._read_only)
 
     def admin(self) -> EmbeddedAdmin:
         return EmbeddedAdmin(self._open())

@@ -222,6 +222,7 @@ class KafkaProducer:
         meant = self._meaning(error, f"commit_transaction of {self._transactional_id!r} failed")
         if inner.txn_requires_abort() or not isinstance(meant, LogUnavailableError):
             return meant
+        self._in_transaction = False  # there is nothing to abort: librdkafka would refuse until the commit times out
         return InDoubtError(
             f"Whether the transaction of {self._transactional_id!r} was committed is unknown "
             f"({inner.str()}, Kafka at {self._bootstrap_servers}): make a new producer of this id to settle it."

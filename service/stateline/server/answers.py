@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from stateline.query import Answer, Entry, Outcome, Terms, answers_of, failures_of, merged_position
 from stateline.server.problems import failures_json
-from stateline.topology import StoreDefinition
+from stateline.store_definition import StoreDefinition
 from stateline_store import DamagedDataError, InvalidArgumentError
 
 _TIMESTAMP_BYTES = 8

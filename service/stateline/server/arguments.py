@@ -3,6 +3,8 @@
 Every parameter is declared once, in `PARAMETERS`, for the parser and for the OpenAPI document. A value from a
 URL is text; one from a body is JSON. Whatever cannot be read raises `InvalidArgumentError`, naming the
 parameter.
+
+A key of type `json` is looked up as it is written, byte for byte, in a body too: `[1, 2]` is not `[1,2]`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from stateline.serde import Serde, shown
+from stateline.serde import JsonSerde, Serde, holds_large_integer, load_exactly, shown
 from stateline_store import InvalidArgumentError, IsolationLevel, Position, PositionBound
 
 # Kafka refuses records beyond about 1 MB (message.max.bytes) unless told otherwise: no key is longer.
@@ -89,10 +91,19 @@ class Argument:
 
     value: Any
     textual: bool
+    written: str | None = None
+    """Of a member of a body its JSON text, where that was asked for."""
 
     def shown(self) -> str:
         """The value for a message."""
         return shown(self.value) if self.textual else json_text(self.value)
+
+    def items(self) -> list[Argument]:
+        """The items of an array in a body."""
+        if self.written is None:
+            return [Argument(item, textual=False) for item in self.value]
+        texts = _array_items(self.written)
+        return [Argument(item, textual=False, written=text) for item, text in zip(self.value, texts, strict=True)]
 
 
 class Arguments:
@@ -159,7 +170,7 @@ class Arguments:
             parts = [part for text in numbers for part in text.split(",")]
             numbers = [int(part) if _INTEGER.fullmatch(part) else part for part in parts]
         for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int):
+            if isinstance(number, bool) or not isinstance(number, int) or abs(number) >= 10**19:  # more than _INTEGER
                 given = Argument(number, argument.textual).shown()
                 raise InvalidArgumentError(f"partition={given} is not a partition number.")
         if not numbers:
@@ -174,7 +185,7 @@ class Arguments:
         value = _parsed_json("position_bound", argument.value) if argument.textual else argument.value
         try:
             return PositionBound(Position.from_json(value))
-        except InvalidArgumentError as error:
+        except ValueError as error:  # InvalidArgumentError is one; Python's own, a number of 4300 digits
             raise InvalidArgumentError(f"position_bound: {error}") from error
 
     def key(self, name: str, serde: Serde) -> bytes | None:
@@ -182,17 +193,23 @@ class Arguments:
         argument = self._given.get(name)
         if argument is None:
             return None
-        return read_key(name, argument.value, serde, textual=argument.textual)
+        return _key_of(name, argument, serde)
 
     def keys(self, serde: Serde, maximum: int) -> tuple[bytes, ...]:
         """The keys of a body, each once, in the order given."""
         argument = self._given.get("keys")
         value = None if argument is None else argument.value
-        if not isinstance(value, list) or not 1 <= len(value) <= maximum:
+        if argument is None or not isinstance(value, list) or not 1 <= len(value) <= maximum:
             raise InvalidArgumentError(
                 f"keys={json_text(value)}: an array of 1 to {maximum} (server.limit.max) keys is accepted."
             )
-        return tuple(dict.fromkeys(read_key("keys", key, serde, textual=False) for key in value))
+        return tuple(dict.fromkeys(_key_of("keys", item, serde) for item in argument.items()))
+
+
+def _key_of(name: str, argument: Argument, serde: Serde) -> bytes:
+    if argument.written is not None:
+        return read_key(name, argument.written, serde, textual=True)
+    return read_key(name, argument.value, serde, textual=argument.textual)
 
 
 def read_key(name: str, value: Any, serde: Serde, *, textual: bool) -> bytes:
@@ -209,7 +226,7 @@ def read_key(name: str, value: Any, serde: Serde, *, textual: bool) -> bytes:
 
 def json_text(value: Any, limit: int = 60) -> str:
     """A value of a body as JSON, cut short for a message."""
-    text = orjson.dumps(value).decode()
+    text = JsonSerde().serialize(value).decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -247,33 +264,87 @@ def from_query_string(query_string: bytes) -> dict[str, Argument]:
     return given
 
 
-def from_body(body: bytes) -> dict[str, Argument]:
-    """The members of a JSON object; a member of null counts as not given."""
+def from_body(body: bytes, *, keep_text: bool = False) -> dict[str, Argument]:
+    """The members of a JSON object, with the text of each if it is to be kept; a member of null counts as not given."""
     value = _parsed_json("The body", body)
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"The body is a JSON object, not {json_text(value)}.")
-    return {name: Argument(member, textual=False) for name, member in value.items() if member is not None}
+    texts = _object_members(body.decode()) if keep_text else {}
+    return {
+        name: Argument(member, textual=False, written=texts.get(name))
+        for name, member in value.items()
+        if member is not None
+    }
+
+
+_SPACE = " \t\n\r"
+_DECODER = json.JSONDecoder()
+
+
+def _object_members(text: str) -> dict[str, str]:
+    """Name → JSON text of each member of an object that is known to be sound."""
+    members = {}
+    at = _skip(text, _skip(text, 0) + 1)
+    while text[at] != "}":
+        name, end = _DECODER.raw_decode(text, at)
+        begin = _skip(text, _skip(text, end) + 1)
+        _, end = _DECODER.raw_decode(text, begin)
+        members[name] = text[begin:end]
+        at = _next_item(text, end)
+    return members
+
+
+def _array_items(text: str) -> list[str]:
+    """The JSON text of each item of an array that is known to be sound."""
+    items = []
+    at = _skip(text, 1)
+    while text[at] != "]":
+        _, end = _DECODER.raw_decode(text, at)
+        items.append(text[at:end])
+        at = _next_item(text, end)
+    return items
+
+
+def _next_item(text: str, end: int) -> int:
+    """Where the next item begins, or the closing bracket is, behind an item that ended here."""
+    at = _skip(text, end)
+    return _skip(text, at + 1) if text[at] == "," else at
+
+
+def _skip(text: str, at: int) -> int:
+    """Where the white space that may be here has ended."""
+    while text[at] in _SPACE:
+        at += 1
+    return at
 
 
 def _parsed_json(what: str, text: str | bytes) -> Any:
+    """Read twice: orjson is strict, the standard library exact, and notices a name that stands twice."""
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     try:
-        value = orjson.loads(text)
+        orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        begin = (text if isinstance(text, str) else text[:240].decode(errors="replace"))[:60]
-        seen = f" It begins with {begin}" if begin else ""
-        raise InvalidArgumentError(f"{what} is not JSON: {error}.{seen}") from error
+        if not holds_large_integer(data):
+            begin = data[:240].decode(errors="replace")[:60]
+            seen = f" It begins with {begin}" if begin else ""
+            raise InvalidArgumentError(f"{what} is not JSON: {error}.{seen}") from error
     try:
-        json.loads(text, object_pairs_hook=_without_repetition)  # orjson keeps the last one without a word
+        return load_exactly(data, _without_repetition)
+    except InvalidArgumentError:
+        raise
     except RecursionError as error:
         raise InvalidArgumentError(f"{what} is nested too deeply.") from error
-    return value
+    except ValueError as error:
+        raise InvalidArgumentError(f"{what} cannot be read: {error}.") from error
 
 
-def _without_repetition(members: list[tuple[str, Any]]) -> None:
-    if len(members) == len(dict(members)):
-        return
+def _without_repetition(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(members) == len(found):
+        return found
     seen = set()
     for name, _ in members:
         if name in seen:
             raise InvalidArgumentError(f"A JSON object has {json_text(name)} twice: give it once.")
         seen.add(name)
+    return found

@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
@@ -31,7 +31,7 @@ from stateline.server.http_protocol import ProblemProtocol
 from stateline.server.metrics import MeasuringMiddleware, Metrics
 from stateline.server.openapi import Operation, document
 from stateline.server.pages import docs_page, index_page
-from stateline.server.problems import on_http_error, on_stateline_error, on_unexpected_error
+from stateline.server.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.routes import BODY_PARAMETERS, OTHER_KINDS, RANGE_PARAMETERS, QueryRoutes
 from stateline.server.serving import Serving
 from stateline.server.state_routes import StateRoutes, refuse_parameters
@@ -109,6 +109,7 @@ def create_app(app: App, config: Config) -> FastAPI:
     api.add_middleware(MeasuringMiddleware, metrics=metrics)
     api.add_exception_handler(StatelineError, on_stateline_error)
     api.add_exception_handler(HTTPException, on_http_error)
+    api.add_exception_handler(ClientDisconnect, on_disconnect)
     api.add_exception_handler(Exception, on_unexpected_error)
     return api
 
@@ -218,6 +219,11 @@ def _listener(config: Config) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigurationError(
+                f"server.host = {host!r} is no address of this machine: set server.host to one of its own, 127.0.0.1 "
+                "for this machine alone or 0.0.0.0 for all of its addresses."
+            ) from error
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
         raise ConfigurationError(
             f"server.port = {port} on {host} {why}: stop what listens there, or set another server.port."

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stateline.query import CopyStatus, Failure, Outcome, Query, Terms, execute, served_by
 from stateline.server.deployment import Placement, unreadable
-from stateline.topology import StoreDefinition
+from stateline.store_definition import StoreDefinition
 from stateline_store import (
     NotPresentError,
     NotReadyError,

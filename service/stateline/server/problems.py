@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from stateline.query import Failure, Terms
@@ -26,6 +26,7 @@ from stateline_store import (
 )
 
 MEDIA_TYPE = "application/problem+json"
+CLIENT_CLOSED_REQUEST = 499  # nginx's; HTTP has no status for what nobody is told
 _RETRY_AFTER_S = "1"  # a rebalance or a start takes seconds; asking once a second costs nothing
 
 
@@ -105,6 +106,12 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     response = _response(error.status_code, "INVALID_ARGUMENT", detail, {})
     response.headers.update(error.headers or {})
     return response
+
+
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """A client that hung up while it sent its request: nobody reads an answer, metrics count it as nginx does."""
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def on_unexpected_error(request: Request, error: Exception) -> Response:

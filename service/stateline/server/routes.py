@@ -26,6 +26,7 @@ from stateline.query import (
     failures_of,
     merge_rows,
 )
+from stateline.serde import JsonSerde
 from stateline.server.answers import answer_body, entry_members, found_members, json_response
 from stateline.server.arguments import (
     COMMON,
@@ -60,6 +61,10 @@ BODY_PARAMETERS = {
     "range": RANGE_PARAMETERS,
     "count": (),
 }
+
+# How long a request may wait for more of its body: what no lossy line needs between two packets, and short enough
+# that clients which went to sleep do not keep their connections.
+BODY_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,8 @@ class QueryRoutes:
         """POST …/query: any query, as a JSON body."""
         store = self._serving.store(_text(raw_segments(request)[2]))
         given = from_query_string(request.scope["query_string"])
-        body = from_body(await _read_body(request))
+        by_text = isinstance(store.definition.key, JsonSerde)
+        body = from_body(await self._read_body(request), keep_text=by_text)
         if twice := sorted(given.keys() & body.keys()):
             raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")
         arguments = Arguments(given | body)
@@ -156,6 +162,29 @@ class QueryRoutes:
                 return await self._range_answer(asked, arguments)
             case _:
                 return await self._count_answer(asked)
+
+    async def _read_body(self, request: Request) -> bytes:
+        """Raises `InvalidArgumentError` when it is too large or does not arrive, `NotReadyError` when the server stops
+        meanwhile, Starlette's `ClientDisconnect` when the client does not wait for an answer.
+        """
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and (len(announced) > 18 or int(announced) > MAX_BODY_BYTES):
+            raise _body_too_large()
+        body = bytearray()
+        chunks = request.stream()
+        try:
+            while True:
+                async with self._serving.limits.within(BODY_PATIENCE_S):
+                    body += await anext(chunks)
+                if len(body) > MAX_BODY_BYTES:
+                    raise _body_too_large()
+        except StopAsyncIteration:
+            return bytes(body)
+        except TimeoutError as error:
+            raise InvalidArgumentError(
+                f"Nothing more of the body arrived for {BODY_PATIENCE_S:g} s, after {len(body)} bytes: send it again, "
+                "as long as its Content-Length says."
+            ) from error
 
     def _kind(self, store: ServedStore, kind: object) -> str:
         if isinstance(kind, str) and kind in BODY_PARAMETERS:
@@ -257,13 +286,8 @@ def _text(segment: str) -> str:
         raise InvalidArgumentError(f"{segment[:60]!r} in the path is not percent-encoded UTF-8.") from error
 
 
-async def _read_body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidArgumentError(f"The body is larger than {MAX_BODY_BYTES} bytes: ask for fewer keys.")
-    return bytes(body)
+def _body_too_large() -> InvalidArgumentError:
+    return InvalidArgumentError(f"The body is larger than {MAX_BODY_BYTES} bytes: ask for fewer keys.")
 
 
 def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:

@@ -28,7 +28,7 @@ from stateline.query import (
 )
 from stateline.server.deployment import Placement, read_placements
 from stateline.server.partitions import Partitions, ServedStore
-from stateline.server.waiting import CommitSignal
+from stateline.server.waiting import CommitSignal, TimeLimits, shutting_down
 from stateline.server.worker_client import Workers
 from stateline.topology import Topology
 from stateline_store import (
@@ -58,7 +58,8 @@ class Serving:
         self.config = config
         self._directory = StateDirectory(config.state_dir, topology.application_id)
         self._signal = CommitSignal()
-        self.workers = Workers(self._directory.application, self._signal.announce)
+        self.limits = TimeLimits()
+        self.workers = Workers(self._directory.application, self._signal.announce, self.limits)
         self.partitions = Partitions(self._directory, scratch, self.workers.has_live_owner)
         self._stores: dict[str, ServedStore] = {}
         self._stopping = False
@@ -88,7 +89,7 @@ class Serving:
         the one that is demanded, are waited for until the deadline.
         """
         if self._stopping:
-            raise NotReadyError("The server is shutting down: ask again in a moment.")
+            raise shutting_down()
         if any(self._foreign_topics(store, terms.bound, p) for p in queries):
             deadline_s = None  # never to be met: whoever waits would wait for nothing
         if self._needs_worker(store, terms.isolation_level):
@@ -184,6 +185,7 @@ class Serving:
         with contextlib.suppress(NotReadyError):  # no worker yet: whoever asks for a store is told so
             self._read_placements()
         await self.workers.refresh()
+        self.workers.look_after()
         for store in list(self._stores.values()):
             for partition in store.partitions:
                 if store.definition.persistent:
@@ -191,9 +193,10 @@ class Serving:
                     await asyncio.sleep(0)  # opening takes milliseconds: let requests in between
 
     def stop(self) -> None:
-        """Refuse queries from now on and end those that wait, with `NotReadyError`."""
+        """Refuse queries from now on and end those that wait, here or at a worker, with `NotReadyError`."""
         self._stopping = True
         self._signal.close()
+        self.limits.stop()
 
     async def close(self) -> None:
         """Release every connection and every secondary."""
@@ -282,7 +285,7 @@ class Serving:
             except StatelineError as error:
                 return f"Partition {partition} of {store.name!r}: {error}"
         by_worker = self._needs_worker(store, self.config.default_state_isolation_level)
-        if by_worker and not self.workers.has_live_owner(store.placement.task_id(partition)):
+        if by_worker and not self.workers.has_answering_owner(store.placement.task_id(partition)):
             return f"Partition {partition} of {store.name!r}: no worker that answers has it."
         return None
 

@@ -14,7 +14,8 @@ from stateline.server.metrics import Metrics
 from stateline.server.partitions import ServedStore
 from stateline.server.problems import problem_response
 from stateline.server.serving import Serving
-from stateline.topology import Pipeline, StoreDefinition, Subtopology, Topic
+from stateline.store_definition import StoreDefinition
+from stateline.topology import Pipeline, Subtopology, Topic
 from stateline_store import NotReadyError, StatelineError
 
 
@@ -59,7 +60,7 @@ class StateRoutes:
             {
                 "instance": i.name,
                 "pid": i.pid,
-                "reachable": workers.is_connected(i.name),
+                "reachable": workers.answers(i.name),
                 "tasks": dict(i.tasks),
             }
             for i in workers.instances.values()

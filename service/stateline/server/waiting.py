@@ -1,8 +1,12 @@
-"""`CommitSignal`: wakes those who wait for the next commit."""
+"""Whom a stop of the server must not keep waiting: `CommitSignal` wakes those who wait for the next commit,
+`TimeLimits` ends those who wait for somebody else.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from stateline_store import NotReadyError
 
@@ -49,5 +53,41 @@ class CommitSignal:
         except TimeoutError:
             pass  # the caller looks again, and comes back unless its time is up
         if self._closed:
-            raise NotReadyError("The server is shutting down: ask another one, or again in a moment.")
+            raise shutting_down()
         return True
+
+
+class TimeLimits:
+    """Time limits of what waits for a client or a worker; one per server, for the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._open: set[asyncio.Timeout] = set()
+        self._stopped = False
+
+    @asynccontextmanager
+    async def within(self, seconds: float) -> AsyncIterator[None]:
+        """Run the block for so long at most: `TimeoutError` then, `NotReadyError` once the server is shutting down."""
+        if self._stopped:
+            raise shutting_down()
+        try:
+            async with asyncio.timeout(seconds) as timeout:
+                self._open.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._open.discard(timeout)
+        except TimeoutError as error:
+            if self._stopped:
+                raise shutting_down() from error
+            raise
+
+    def stop(self) -> None:
+        """End every block at once, and refuse those to come."""
+        self._stopped = True
+        for timeout in self._open:
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+
+def shutting_down() -> NotReadyError:
+    """What those are told who waited, or come too late."""
+    return NotReadyError("The server is shutting down: ask another one, or again in a moment.")

@@ -2,7 +2,8 @@
 
 `Workers` knows the instances of the application and holds one connection to each that lives. A worker that is
 gone, or does not answer in time, makes its partitions' queries fail with `NotPresentError` and its name as
-`owner`. For the event loop's thread only.
+`owner`. Each connection is asked for a sign of life (`status`) again and again: a worker that hangs keeps its socket.
+For the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from stateline.query_wire import (
     frame_size,
 )
 from stateline.server.deployment import Instance, read_instances
+from stateline.server.waiting import TimeLimits
 from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
 
 # A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
 ANSWER_TIMEOUT_S = 10.0
+# A worker that has given no sign of life for so long counts as unreachable until it does; queries still wait for it.
+SILENT_AFTER_S = 3.0
 
 # Requests are counted from 1.
 _SUBSCRIPTION = 0
+_SIGN_OF_LIFE = -1
 
 _log = logging.getLogger(__name__)
 
@@ -44,19 +49,26 @@ class WorkerConnection:
     """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_commit: Callable[[], None]
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_commit: Callable[[], None],
+        limits: TimeLimits,
     ) -> None:
         self._reader, self._writer = reader, writer
         self._on_commit = on_commit
+        self._limits = limits
+        # Since when a sign of life is owed; the first is the answer to the subscription.
+        self._owed_since_s: float | None = asyncio.get_running_loop().time()
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._receiving = asyncio.create_task(self._receive())
 
     @classmethod
-    async def open(cls, socket: Path, on_commit: Callable[[], None]) -> WorkerConnection:
+    async def open(cls, socket: Path, on_commit: Callable[[], None], limits: TimeLimits) -> WorkerConnection:
         """Connect and subscribe. Raises `OSError` when nobody listens there."""
         reader, writer = await asyncio.open_unix_connection(str(socket))
-        connection = cls(reader, writer, on_commit)
+        connection = cls(reader, writer, on_commit, limits)
         connection._send({"id": _SUBSCRIPTION, "type": "subscribe"})
         return connection
 
@@ -65,13 +77,31 @@ class WorkerConnection:
         """Whether the worker is still there, as far as this end knows."""
         return not self._receiving.done()
 
+    @property
+    def answers(self) -> bool:
+        """Whether the worker is there and has not been silent for `SILENT_AFTER_S`."""
+        now_s = asyncio.get_running_loop().time()
+        return self.alive and (self._owed_since_s is None or now_s - self._owed_since_s < SILENT_AFTER_S)
+
+    def look_after(self) -> None:
+        """Ask for a sign of life, unless one is owed already."""
+        if self.alive and self._owed_since_s is None:
+            self._owed_since_s = asyncio.get_running_loop().time()
+            self._send({"id": _SIGN_OF_LIFE, "type": "status"})
+
     async def query(self, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
         """What the worker answers. Raises `NotPresentError` when it does not, `StatelineError` when it
-        cannot.
+        cannot, and, for a query that may wait, `NotReadyError` when the server is shutting down.
         """
         number = next(self._numbers)
         message = encode_request(WireRequest(number, terms, partition, query, wait_ms))
-        reply = await self._request(number, message, wait_ms / 1000 + ANSWER_TIMEOUT_S)
+        timeout_s = wait_ms / 1000 + ANSWER_TIMEOUT_S
+        limit = self._limits.within(timeout_s) if wait_ms else asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                reply = await self._request(number, message)
+        except TimeoutError as error:
+            raise NotPresentError(f"The worker did not answer within {timeout_s:g} s: ask again.") from error
         if "outcome" not in reply:
             raise StatelineError(f"The worker refused a query: {reply.get('error')}")
         return decode_outcome(reply["outcome"])
@@ -81,17 +111,14 @@ class WorkerConnection:
         self._receiving.cancel()
         await asyncio.gather(self._receiving, return_exceptions=True)
 
-    async def _request(self, number: int, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    async def _request(self, number: int, message: dict[str, Any]) -> dict[str, Any]:
         if not self.alive:
             raise NotPresentError("The worker has hung up: ask again in a moment.")
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(message)
-            async with asyncio.timeout(timeout_s):
-                reply: dict[str, Any] = await future
-                return reply
-        except TimeoutError as error:
-            raise NotPresentError(f"The worker did not answer within {timeout_s:g} s: ask again.") from error
+            reply: dict[str, Any] = await future
+            return reply
         finally:
             self._pending.pop(number, None)
 
@@ -112,6 +139,7 @@ class WorkerConnection:
             self._fail_pending()
 
     def _dispatch(self, message: dict[str, Any]) -> None:
+        self._owed_since_s = None  # whatever it says, it lives
         number = message.get("id")
         if message.get("event") == "commit" or number == _SUBSCRIPTION:
             self._on_commit()
@@ -130,9 +158,10 @@ class Workers:
     `on_change` is called when a worker has committed, was connected, or has other tasks: whoever waits looks again.
     """
 
-    def __init__(self, application: Path, on_change: Callable[[], None]) -> None:
+    def __init__(self, application: Path, on_change: Callable[[], None], limits: TimeLimits) -> None:
         self._application = application
         self._on_change = on_change
+        self._limits = limits
         self._refreshing = asyncio.Lock()
         self._connections: dict[str, WorkerConnection] = {}
         self.instances: dict[str, Instance] = {}
@@ -151,22 +180,40 @@ class Workers:
                 if name not in self._connections:
                     await self._connect(name, instance)
 
+    def look_after(self) -> None:
+        """Ask every worker for a sign of life. Returns at once: `answers` says later what came of it."""
+        for connection in self._connections.values():
+            connection.look_after()
+
     def is_connected(self, instance: str) -> bool:
-        """Whether this instance answers."""
+        """Whether this instance is there: it may hang."""
         connection = self._connections.get(instance)
         return connection is not None and connection.alive
 
+    def answers(self, instance: str) -> bool:
+        """Whether this instance is there and has lately given a sign of life."""
+        connection = self._connections.get(instance)
+        return connection is not None and connection.answers
+
     def owner(self, task_id: str) -> str | None:
-        """The instance that has this task: one that answers, else one that said so last; None when none
-        did.
+        """The instance that has this task: one that answers, else one that is there, else one that said so last;
+        None when none did.
         """
         owners = [name for name, instance in self.instances.items() if task_id in instance.tasks]
-        return next((name for name in owners if self.is_connected(name)), owners[0] if owners else None)
+        for is_good in (self.answers, self.is_connected):
+            if (best := next(filter(is_good, owners), None)) is not None:
+                return best
+        return owners[0] if owners else None
 
     def has_live_owner(self, task_id: str) -> bool:
-        """Whether a worker that answers has this task."""
+        """Whether a worker that is there has this task."""
         owner = self.owner(task_id)
         return owner is not None and self.is_connected(owner)
+
+    def has_answering_owner(self, task_id: str) -> bool:
+        """Whether a worker that answers has this task."""
+        owner = self.owner(task_id)
+        return owner is not None and self.answers(owner)
 
     async def query(self, task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
         """Ask the task's owner, as of the last `refresh`."""
@@ -187,7 +234,7 @@ class Workers:
 
     async def _connect(self, name: str, instance: Instance) -> None:
         try:
-            self._connections[name] = await WorkerConnection.open(instance.socket, self._on_change)
+            self._connections[name] = await WorkerConnection.open(instance.socket, self._on_change, self._limits)
         except OSError as error:
             _log.debug("Worker %s does not answer at %s: %s", name, instance.socket, error)
 

@@ -5,9 +5,8 @@ Options: `path` (the log's file), `subscribe` (topics, separated by commas), `ma
 of one micro-batch at most), and for batch reads `newest` (``true``: the newest record of each key only,
 tombstones and records without a key left out). Streams start with the earliest record.
 
-Offsets in a checkpoint are ``{"<topic>": {"<partition>": next offset}}`` with sorted keys, because Spark
-compares them as text; a partition that is absent stands at 0 (on disk: never change). One Spark task reads
-one partition, in the executors' Python, through a read-only connection of its own.
+Offsets in a checkpoint are told in `stateline.spark.embedded_offsets`. One Spark task reads one
+partition, in the executors' Python, through a read-only connection of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
 from stateline.log.embedded_transactions import visible_ends
+from stateline.spark.embedded_offsets import Offsets, OffsetsJson, limited, to_json, to_offsets, to_topic_ids
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
 FORMAT = "stateline-log"
@@ -50,41 +50,7 @@ _ARROW_SCHEMA = pa.schema(
     ]
 )
 
-Offsets = dict[TopicPartition, int]
-"""Next offset of each partition; one that is absent stands at 0."""
-
-OffsetsJson = dict[str, dict[str, int]]
 _Row = tuple[int, int, bytes | None, bytes | None]  # record id, timestamp_ms, key, value
-
-
-def to_offsets(json: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """The offsets that this JSON of a checkpoint means."""
-    return {TopicPartition(t, int(p)): n for t, numbers in json.items() for p, n in numbers.items()}
-
-
-def to_json(offsets: Offsets) -> OffsetsJson:
-    """The JSON of a checkpoint: equal offsets give equal text."""
-    json: OffsetsJson = {}
-    for partition in sorted(offsets):
-        if offsets[partition] > 0:
-            json.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
-    return json
-
-
-def limited(start: Offsets, ends: Offsets, max_rows: int | None) -> Offsets:
-    """How far one micro-batch reads: every partition in proportion to what waits there, as Spark's Kafka
-    source does.
-
-    At least one record of each partition that has any, so that none starves.
-    """
-    waiting = {partition: end - start.get(partition, 0) for partition, end in ends.items()}
-    total = sum(waiting.values())
-    if max_rows is None or total <= max_rows:
-        return ends
-    return {
-        partition: start.get(partition, 0) + min(rows, max(1, rows * max_rows // total))
-        for partition, rows in waiting.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -116,24 +82,59 @@ class EmbeddedLogSource(DataSource):
         return EmbeddedLogStreamReader(self.options)
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the file has of the subscribed topics: visible end and id of each partition, id of each topic."""
+
+    ends: Offsets
+    partition_ids: dict[TopicPartition, int]
+    topic_ids: dict[str, str]
+
+
 class _Topics:
-    """Where the partitions of the subscribed topics end. Lives in the driver's planning process."""
+    """The subscribed topics. Lives in the driver's planning process."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.path = Path(options["path"])
         self._topics = [name.strip() for name in options["subscribe"].split(",")]
 
-    def ends(self) -> tuple[Offsets, dict[TopicPartition, int]]:
-        """Visible end and partition id of each partition. Raises `DoesNotExistError` for a topic that is not there."""
+    def look(self) -> _Found:
+        """What is there now. Raises `DoesNotExistError` for a topic that is not."""
         with closing(LogFile(self.path, _BUSY_TIMEOUT_MS)) as file:
             marks = ",".join("?" * len(self._topics))
-            rows = file.rows(f"SELECT topic, partition, id FROM partitions WHERE topic IN ({marks})", self._topics)
-            ids = {TopicPartition(topic, partition): id_ for topic, partition, id_ in rows}
-            visible = visible_ends(file, list(ids.values()))
+            rows = file.rows(
+                "SELECT topic, partition, id, topic_id FROM partitions JOIN topics ON name = topic "
+                f"WHERE topic IN ({marks})",
+                self._topics,
+            )
+            visible = visible_ends(file, [id_ for _, _, id_, _ in rows])
+        rows = [row for row in rows if row[2] in visible]  # the rest was deleted between the two queries
+        topic_ids = {topic: topic_id for topic, _, _, topic_id in rows}
         for topic in self._topics:
-            if not any(partition.topic == topic for partition in ids):
+            if topic not in topic_ids:
                 raise DoesNotExistError(f"{self.path} has no topic {topic!r}: create it, then start again.")
-        return {partition: visible[id_][0] for partition, id_ in ids.items()}, ids
+        ids = {TopicPartition(topic, partition): id_ for topic, partition, id_, _ in rows}
+        return _Found({partition: visible[id_][0] for partition, id_ in ids.items()}, ids, topic_ids)
+
+    def refuse_others(self, read: OffsetsJson, found: _Found) -> None:
+        """Raise `DoesNotExistError` unless what was read is of the topics found: going on would leave out or repeat
+        records.
+        """
+        ids = to_topic_ids(read)
+        for partition, offset in to_offsets(read).items():
+            end, now = found.ends.get(partition, -1), found.topic_ids.get(partition.topic)
+            known = ids.get(partition.topic, now)
+            if end < offset:
+                seen = f"ends at {end}" if end >= 0 else "is not there"
+            elif known != now:
+                seen = f"has the id {now}, not {known}"
+            else:
+                continue
+            raise DoesNotExistError(
+                f"{partition} was read up to offset {offset}, and in {self.path} it now {seen}: the topic was deleted "
+                "or made anew. Restore it; or, to start over with the new one, delete the pipeline's checkpoint "
+                "together with its result and epochs topics."
+            )
 
 
 class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -153,44 +154,46 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        self._target, _ = self._topics.ends()
+        self._target = self._topics.look().ends
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's name
         """As far as the next micro-batch reads; `start` itself when there is nothing new or the log is busy.
 
-        Raises `DoesNotExistError` when a topic of the checkpoint was deleted or made anew: going on would
-        leave out or repeat records.
+        Raises `DoesNotExistError` when a topic of the checkpoint was deleted or made anew.
         """
         since = to_offsets(start)
         try:
-            ends, _ = self._topics.ends()
+            found = self._topics.look()
         except LogUnavailableError:
             return start  # an exception would end the query; the next trigger looks again
-        for partition, offset in since.items():
-            if ends.get(partition, -1) < offset:
-                raise DoesNotExistError(
-                    f"{partition} was read up to offset {offset}, and in {self._path} it now ends at "
-                    f"{ends.get(partition, 'no offset at all')}: the topic was deleted or made anew. Restore it, or "
-                    "delete the pipeline's checkpoint together with its result and epochs topics."
-                )
+        self._topics.refuse_others(start, found)
+        ends = found.ends
         if self._target is not None:
             # What the checkpoint read before this run may lie behind the target, never ahead of it.
             ends = {p: min(end, max(self._target.get(p, 0), since.get(p, 0))) for p, end in ends.items()}
-        return to_json(limited(since, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+        reached = limited(since, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if all(offset == since.get(partition, 0) for partition, offset in reached.items()):
+            return start  # also one without ids: other text would be a micro-batch to Spark
+        return to_json(reached, found.topic_ids)
 
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802  # Spark's name
         try:
-            return to_json(self._topics.ends()[0])
+            found = self._topics.look()
         except LogUnavailableError:
             return None  # the report has one figure less
+        return to_json(found.ends, found.topic_ids)
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[Slice]:
+        """One slice per partition that has something to read. Raises `DoesNotExistError` as `latestOffset` does: Spark
+        asks here first for a micro-batch that it planned before it was stopped.
+        """
         since, until = to_offsets(start), to_offsets(end)
         if since == until:
             return []
-        _, ids = self._topics.ends()
+        found = self._topics.look()
+        self._topics.refuse_others(end, found)
         return [
-            Slice(*partition, ids[partition], since.get(partition, 0), offset)
+            Slice(*partition, found.partition_ids[partition], since.get(partition, 0), offset)
             for partition, offset in until.items()
             if offset > since.get(partition, 0)
         ]
@@ -209,8 +212,9 @@ class EmbeddedLogReader(DataSourceReader):
         self._newest = options.get("newest") == "true"
 
     def partitions(self) -> list[Slice]:
-        ends, ids = self._topics.ends()
-        slices = [Slice(*p, ids[p], 0, end, self._newest) for p, end in sorted(ends.items()) if end > 0]
+        found = self._topics.look()
+        ids = found.partition_ids
+        slices = [Slice(*p, ids[p], 0, end, self._newest) for p, end in sorted(found.ends.items()) if end > 0]
         # Spark takes an empty list for "one task with nothing to read from", and calls `read(None)`.
         return slices or [Slice("", 0, 0, 0, 0)]
 

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateline.topology import Pipeline
-from stateline_store import RecordError, TopologyError
+from stateline_store import InvalidArgumentError, RecordError, TopologyError
 
 _JSON_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC | orjson.OPT_NON_STR_KEYS
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
+SHOWN_CHARACTERS = 300  # of a row in an error
 
 
 class ResultRecord(NamedTuple):
@@ -58,7 +59,10 @@ def check_pipeline(pipeline: Pipeline, columns: Sequence[str]) -> None:
 
 
 def result_records(table: pa.Table, pipeline: Pipeline, batch_time_ms: int) -> Iterator[ResultRecord]:
-    """One record per row, in the table's order. Raises `RecordError` naming the row for a key that is null."""
+    """One record per row, in the table's order.
+
+    Raises `RecordError` naming the row for a key that is null or that the topic's key serde cannot write.
+    """
     names = [name for name in table.column_names if not name.startswith("_")]
     for batch in table.to_batches():
         columns = {name: _plain(batch.column(name)) for name in {*names, *pipeline.key}}
@@ -98,19 +102,27 @@ def _keys(columns: dict[str, list[Any]], pipeline: Pipeline) -> Iterable[bytes]:
     parts = [columns[name] for name in pipeline.key]
     for name, values in zip(pipeline.key, parts, strict=True):
         if None in values:
-            _refuse_null_key(name, values.index(None), columns, pipeline)
+            raise _bad_key(f"the key column {name!r} is null", values.index(None), columns, pipeline)
     serde = pipeline.writes.key
     if len(parts) > 1:
         return ["|".join(map(_text, row)).encode() for row in zip(*parts, strict=True)]
     to_value: Callable[[Any], Any] = _text if serde.name == "string" else lambda value: value
-    return [serde.serialize(to_value(value)) for value in parts[0]]
+    keys: list[bytes] = []
+    for value in parts[0]:
+        try:
+            keys.append(serde.serialize(to_value(value)))
+        except InvalidArgumentError as error:
+            what = f"the key of {pipeline.writes.name!r} is {serde.name}, and {str(error).rstrip('.')}"
+            raise _bad_key(what, len(keys), columns, pipeline) from error
+    return keys
 
 
-def _refuse_null_key(name: str, at: int, columns: dict[str, list[Any]], pipeline: Pipeline) -> None:
+def _bad_key(what: str, at: int, columns: dict[str, list[Any]], pipeline: Pipeline) -> RecordError:
     row = {column: values[at] for column, values in columns.items()}
-    raise RecordError(
-        f"Pipeline {pipeline.name!r}: the key column {name!r} is null in the result row "
-        f"{orjson.dumps(row, default=_other, option=_JSON_OPTIONS).decode()}: filter such rows, or fill the column."
+    shown = orjson.dumps(row, default=_other, option=_JSON_OPTIONS).decode()
+    return RecordError(
+        f"Pipeline {pipeline.name!r}: {what} in the result row {shown[:SHOWN_CHARACTERS]}: filter such rows, or fill "
+        "the column."
     )
 
 

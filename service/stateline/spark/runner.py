@@ -7,8 +7,10 @@ is the one that writes the checkpoint; ``status.json`` says how far the pipeline
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -71,9 +73,14 @@ def run_pipeline(
             with closing(log.admin()) as admin:
                 ensure_topics(app.topology(), admin)
             own = session is None
-            session = session or spark_session(config)
+            with _interruptible(stopping):
+                session = session or spark_session(config)
+            if session is None:
+                return  # told to stop before Spark was up
             _handle_signals(stopping)  # a starting SparkContext took SIGINT for itself
             try:
+                if stopping.is_set():
+                    return
                 frames = topic_frames(session, config, log, max_rows_per_batch=max_rows_per_batch)
                 with _jvm_lock(session, directory / ".spark-lock"):
                     run = _Run(pipeline, config, log, directory, frames)
@@ -208,6 +215,46 @@ def _handle_signals(stopping: threading.Event) -> None:
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             signal.signal(number, stop)
+
+
+class _StoppedEarly(BaseException):
+    """Raised by a signal while Spark starts. No `Exception`, so that nobody on the way takes it for a failure."""
+
+
+@contextmanager
+def _interruptible(stopping: threading.Event) -> Iterator[None]:
+    """Let a signal end the block, which only starts Spark, at once: that takes 3 to 15 s, and nothing is written yet.
+
+    Its JVM is killed: left in the middle of its start it would never end.
+    """
+    armed = threading.current_thread() is threading.main_thread()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal armed
+        stopping.set()
+        if armed:
+            armed = False
+            raise _StoppedEarly
+
+    try:
+        if armed:
+            for number in _SIGNALS:
+                signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            armed = False
+    except (_StoppedEarly, KeyboardInterrupt):  # Spark's own handler of SIGINT raises the latter
+        stopping.set()
+        _kill_starting_jvm()
+
+
+def _kill_starting_jvm() -> None:
+    """PySpark tells of its process only once the JVM has answered; the frames that were left still refer to it."""
+    for found in gc.get_objects():
+        if isinstance(found, subprocess.Popen) and "spark-submit" in str(found.args) and found.poll() is None:
+            found.kill()
+            found.wait()
 
 
 @contextmanager

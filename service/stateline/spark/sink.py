@@ -2,15 +2,14 @@
 replays it.
 
 The rule. A micro-batch is known by its query (the checkpoint's id) and its number. Its rows and a
-**marker** are written in one transaction of the log; the marker is a record of the topic
-``<application.id>-<pipeline>-epochs`` (one partition, compacted; on disk: never change):
-
-    key    := the pipeline's name
-    value  := {"queryId": …, "batchId": …, "endOffsets": [one text per source, or null]}
+**marker** (`stateline.spark.marker`) are written in one transaction of the log.
 
 - Marker of this batch or a later one: Spark replays it. The frame is computed all the same, since a stateful
   operator commits its state only when all of it was consumed, and the rows are dropped. If it ends
-  elsewhere than the marker says, it is another batch under the same number, and the pipeline stops.
+  elsewhere than its marker says, it is another batch under the same number, and the pipeline stops. The marker of
+  an earlier batch may be gone (the topic is compacted); such a batch is dropped without a comparison, which is safe:
+  Spark replays on without a gap, so the newest marker's own batch comes, and is compared, before anything new is
+  written. Ends that agree there mean that the same input was read up to them, in other portions at most.
 - Marker of another query: the checkpoint was deleted or exchanged; everything would be written again.
   Refused.
 - An older driver is fenced by ``init_transactions`` of the same transactional id,
@@ -23,10 +22,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -34,52 +33,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from stateline.log import Log, NewTopic, Producer
-from stateline.spark.rows import ResultRecord, check_pipeline, now_ms, result_records
+from stateline.spark.marker import LOOK_BACK, Marker, epochs_topic, newest_markers
+from stateline.spark.rows import SHOWN_CHARACTERS, ResultRecord, check_pipeline, now_ms, result_records
 from stateline.topology import Pipeline
 from stateline_store import (
     DamagedDataError,
     InDoubtError,
+    InvalidArgumentError,
     LogUnavailableError,
+    RecordError,
     StatelineError,
-    TopicPartition,
     TopologyError,
 )
 
 _logger = logging.getLogger(__name__)
 _ATTEMPTS = 5  # with pauses of 0.1, 0.2, 0.4 and 0.8 s; after that the query fails and its supervisor starts anew
 _FIRST_PAUSE_S = 0.1
-_POLL_TIMEOUT_S = 30.0
-_LOOK_BACK = 64  # the newest marker is among the last offsets, unless many transactions were aborted
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The newest micro-batch that the result topic holds."""
-
-    query_id: str
-    batch_id: int
-    end_offsets: tuple[str | None, ...]
-
-    def encode(self) -> bytes:
-        """The marker record's value."""
-        return orjson.dumps({"queryId": self.query_id, "batchId": self.batch_id, "endOffsets": self.end_offsets})
-
-    @classmethod
-    def decode(cls, data: bytes) -> Marker:
-        """The marker in these bytes. Raises `DamagedDataError` when there is none."""
-        try:
-            tree = orjson.loads(data)
-            return cls(tree["queryId"], tree["batchId"], tuple(tree["endOffsets"]))
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise DamagedDataError(
-                f"{data[:100]!r} is not a pipeline's marker: something else wrote to the epochs topic. Delete it "
-                "together with the pipeline's checkpoint and its result topic, and start again."
-            ) from error
-
-
-def epochs_topic(application_id: str, pipeline: str) -> str:
-    """The topic of the pipeline's markers."""
-    return f"{application_id}-{pipeline}-epochs"
 
 
 def checkpoint_query_id(checkpoint: Path) -> str | None:
@@ -121,7 +90,7 @@ class EpochSink:
         self._transactional_id = f"{application_id}-{pipeline.name}"
         self._topic = epochs_topic(application_id, pipeline.name)
         self._producer: Producer | None = None
-        self._marker: Marker | None = None
+        self._markers: deque[Marker] = deque(maxlen=LOOK_BACK)  # the newest last, as far as is known
         self._owner = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{pipeline.name}")
 
     def open(self, columns: Sequence[str]) -> None:
@@ -140,7 +109,11 @@ class EpochSink:
         self._owner.shutdown()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch, or see that it was written. Raises to end the query."""
+        """Write one micro-batch, or see that it was written. Raises to end the query; then nothing of it is written.
+
+        `RecordError` names a row that cannot be written: it comes again at each start, until the pipeline's function
+        leaves it out.
+        """
         try:
             query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             table = frame.toArrow()  # exactly once, and all of it, whatever happens to the rows
@@ -168,7 +141,7 @@ class EpochSink:
         self._close_producer()
         self._producer = self._log.producer(self._transactional_id)
         self._producer.init_transactions()
-        self._marker = newest_marker(self._log, self._topic)
+        self._markers = deque(newest_markers(self._log, self._topic), LOOK_BACK)
 
     def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
@@ -176,9 +149,9 @@ class EpochSink:
             producer.close()
 
     def _refuse_another_query(self, query_id: str | None) -> None:
-        marker = self._marker
-        if marker is None or marker.query_id == query_id:
+        if not self._markers or self._markers[-1].query_id == query_id:
             return
+        marker = self._markers[-1]
         found = f"belongs to query {query_id}" if query_id else "is gone"
         raise TopologyError(
             f"Pipeline {self._pipeline.name!r} has written {self._pipeline.writes.name!r} up to micro-batch "
@@ -203,7 +176,7 @@ class EpochSink:
                 # Written or not: the next round asks the log itself, and writes only if the marker is absent.
                 self._abandon(error, attempt)
             else:
-                self._marker = batch
+                self._markers.append(batch)
                 return
         raise LogUnavailableError(
             f"Micro-batch {batch.batch_id} of pipeline {self._pipeline.name!r} could not be written in {_ATTEMPTS} "
@@ -212,29 +185,39 @@ class EpochSink:
 
     def _is_replay(self, batch: Marker) -> bool:
         """Whether the result topic holds the batch. Raises `DamagedDataError` if what it holds is another one."""
-        marker = self._marker
-        if marker is None or batch.batch_id > marker.batch_id:
+        if not self._markers or batch.batch_id > self._markers[-1].batch_id:
             return False
-        if batch.batch_id == marker.batch_id and batch.end_offsets != marker.end_offsets:
+        marker = next((marker for marker in self._markers if marker.batch_id == batch.batch_id), batch)
+        if batch.end_offsets != marker.end_offsets:
             raise DamagedDataError(
                 f"Micro-batch {batch.batch_id} of pipeline {self._pipeline.name!r} now ends at "
                 f"{_shown(batch.end_offsets)}, but was written to {self._pipeline.writes.name!r} up to "
                 f"{_shown(marker.end_offsets)}: the checkpoint {self._checkpoint} lost a part. Restore it; or, to "
                 f"start over, delete it and the topics {self._topic} and {self._pipeline.writes.name}."
             )
-        # An earlier batch is replayed when a power cut took more than one commit of the checkpoint; whether
-        # the batches still fit is seen when the marker's own batch comes.
+        # An earlier batch than the newest is replayed when a power cut took more than one commit of the checkpoint.
         _logger.info("pipeline %s: micro-batch %d is written already", self._pipeline.name, batch.batch_id)
         return True
 
     def _write(self, producer: Producer, records: Sequence[ResultRecord], batch: Marker) -> None:
         topic, produce = self._pipeline.writes.name, producer.produce
         producer.begin_transaction()
-        for key, value, timestamp_ms in records:
-            produce(topic, key, value, timestamp_ms=timestamp_ms)
-        name = self._pipeline.name.encode()
-        produce(self._topic, name, batch.encode(), timestamp_ms=now_ms(), partition=0)
-        producer.commit_transaction()
+        record: ResultRecord | None = None
+        try:
+            for record in records:
+                produce(topic, record.key, record.value, timestamp_ms=record.timestamp_ms)
+            record = None
+            name = self._pipeline.name.encode()
+            produce(self._topic, name, batch.encode(), timestamp_ms=now_ms(), partition=0)
+            producer.commit_transaction()
+        except InvalidArgumentError as error:
+            if not records:
+                raise
+            row = _row(record) if record is not None else _suspect(records)
+            raise RecordError(
+                f"Pipeline {self._pipeline.name!r} cannot write micro-batch {batch.batch_id} to {topic!r} because of "
+                f"{row}: {error} Nothing of it was written: filter or change such rows in the pipeline's function."
+            ) from error
 
     def _abandon(self, error: StatelineError, attempt: int) -> None:
         _logger.warning("pipeline %s: %s; asking the log again", self._pipeline.name, error)
@@ -242,36 +225,13 @@ class EpochSink:
         time.sleep(_FIRST_PAUSE_S * 2**attempt)
 
 
-def newest_marker(log: Log, topic: str) -> Marker | None:
-    """The newest committed marker; None when there is none. Every older producer must be fenced by now."""
-    partition = TopicPartition(topic, 0)
-    with closing(log.admin()) as admin:
-        first, end = admin.watermarks(partition)
-    span = _LOOK_BACK
-    while first < end:
-        start = max(first, end - span)
-        values = _values(log, partition, start, end)
-        if values:
-            return Marker.decode(values[-1])
-        if start == first:
-            return None
-        span *= 16
-    return None
+def _row(record: ResultRecord) -> str:
+    return f"the row {record.value[:SHOWN_CHARACTERS]!r} ({len(record.value)} bytes) of key {record.key[:100]!r}"
 
 
-def _values(log: Log, partition: TopicPartition, start: int, end: int) -> list[bytes]:
-    """The values of the partition's committed records between these offsets."""
-    values: list[bytes] = []
-    deadline = time.monotonic() + _POLL_TIMEOUT_S
-    with closing(log.consumer()) as consumer:
-        consumer.assign({partition: start})
-        while time.monotonic() < deadline:
-            values += [record.value for record in consumer.poll(1000, 0.1) if record.value is not None]
-            if (consumer.next_offset(partition) or start) >= end:
-                return values
-    raise LogUnavailableError(
-        f"{partition} could not be read up to offset {end} in {_POLL_TIMEOUT_S:.0f} s: try again when the log answers."
-    )
+def _suspect(records: Sequence[ResultRecord]) -> str:
+    """A broker refuses many rows at once and does not say because of which one: the largest is the likeliest."""
+    return f"one of its rows, the largest being {_row(max(records, key=lambda record: len(record.value)))}"
 
 
 def _shown(offsets: Sequence[str | None]) -> str:

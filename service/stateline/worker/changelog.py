@@ -15,10 +15,9 @@ from stateline.log.interface import Record
 from stateline.worker.records import OutputRecord
 from stateline_store import (
     DamagedDataError,
-    IsolationLevel,
     Position,
+    StateStore,
     TopicPartition,
-    TransactionalStore,
 )
 
 _VERSION_HEADER = "v"  # in topics: never change
@@ -26,8 +25,8 @@ _POSITION_HEADER = "c"  # in topics: never change
 _VERSION = b"\x00"
 
 
-def staged_changes(store: TransactionalStore, topic: str, now_ms: int) -> list[OutputRecord]:
-    """What the store has staged since its last commit, one record per changed key, in key order.
+def staged_changes(store: StateStore, position: Position, topic: str, now_ms: int) -> list[OutputRecord]:
+    """What the store has staged since its last commit, as it says itself; the last record carries its Position.
 
     Records of a store without timestamps, and tombstones, carry `now_ms`.
     """
@@ -36,13 +35,12 @@ def staged_changes(store: TransactionalStore, topic: str, now_ms: int) -> list[O
         for key, value, timestamp in store.staged_changes()
     ]
     if changes:
-        position = store.position(IsolationLevel.READ_UNCOMMITTED).encode()
-        headers = ((_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position))
+        headers = ((_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position.encode()))
         changes[-1] = changes[-1]._replace(headers=headers)
     return changes
 
 
-def stage(store: TransactionalStore, records: Iterable[Record]) -> None:
+def stage(store: StateStore, records: Iterable[Record]) -> None:
     """Stage changelog (or table) records as they stand: the newest of a key wins, no value deletes.
 
     Records without a key are left out: compaction forbids them in a changelog, a table's were refused before.

@@ -23,7 +23,7 @@ from stateline.serde import shown
 from stateline.topology import Topology
 from stateline.worker.changelog import staged_changes
 from stateline.worker.records import OutputRecord
-from stateline.worker.task import Task
+from stateline.worker.task import READ_UNCOMMITTED, Task
 from stateline_store import InvalidArgumentError, RecordError, TopicPartition
 
 
@@ -78,7 +78,7 @@ class Committer:
             # All at once: a query over several partitions and stores sees this commit in all of them or in none, and
             # a server catches up once.
             for task in tasks:
-                task.announce_commits()
+                task.stores.announce()
 
     def _commit_transaction(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
         self._produce_changes(tasks)
@@ -112,8 +112,9 @@ class Committer:
     def _produce_changes(self, tasks: Iterable[Task]) -> None:
         now_ms = time.time_ns() // 1_000_000
         for task in tasks:
-            for changelog, store in task.logged_stores():
-                for change in staged_changes(store, changelog.topic, now_ms):
+            for changelog, name in task.logged_stores():
+                store, position = task.stores.by_name[name], task.stores.position(name, READ_UNCOMMITTED)
+                for change in staged_changes(store, position, changelog.topic, now_ms):
                     self._produce(change, changelog.partition)
 
     def _produce(self, record: OutputRecord, partition: int | None) -> None:

@@ -28,15 +28,21 @@ _TRACE_CHARACTERS = 4_000
 Policy = Literal["fail", "skip", "dead-letter"]
 
 
-def failure(record: Record, what: str, error: Exception) -> str:
-    """Where the record stands, what went wrong, and where in the code."""
+# What a user's code raises: `raise SystemExit` is meant to end the code's own process, and a processor has none.
+Raised = Exception | SystemExit
+
+
+def failure(record: Record, what: str, error: Raised) -> str:
+    """Where the record stands, what went wrong, and where in the code: one line, whatever the error's message is."""
+    text = " ".join(str(error).split()) or "no message"
+    place = _raised_at(error)
     return (
         f"{what} failed on {record.topic}-{record.partition} offset {record.offset} key {shown(record.key)}: "
-        f"{type(error).__name__}: {error}{_raised_at(error)}."
+        f"{type(error).__name__}: {text if place else text.rstrip('.')}{place}."
     )
 
 
-def _raised_at(error: Exception) -> str:
+def _raised_at(error: Raised) -> str:
     """Of a user's error the line that raised it; ours say themselves what is wrong."""
     if isinstance(error, StatelineError) or error.__traceback__ is None:
         return ""
@@ -64,11 +70,11 @@ class FailureHandler:
         """Whether a record may be written to a dead-letter topic."""
         return self._topic is not None and "dead-letter" in (self._reading, self._processing)
 
-    def cannot_read(self, record: Record, error: Exception) -> None:
+    def cannot_read(self, record: Record, error: Raised) -> None:
         """A key or value that its serde refuses. Raises `RecordError` under the policy fail."""
         self._handle("deserialization.exception.handler", self._reading, record, "Reading", error)
 
-    def cannot_process(self, record: Record, processor: str, error: Exception) -> None:
+    def cannot_process(self, record: Record, processor: str, error: Raised) -> None:
         """A processor raised. Raises `RecordError` under the policy fail."""
         self._handle("processing.exception.handler", self._processing, record, f"Processor {processor!r}", error)
 
@@ -77,7 +83,7 @@ class FailureHandler:
         taken, self._dead_letters = self._dead_letters, []
         return taken
 
-    def _handle(self, setting: str, policy: Policy, record: Record, what: str, error: Exception) -> None:
+    def _handle(self, setting: str, policy: Policy, record: Record, what: str, error: Raised) -> None:
         described = failure(record, what, error)
         if policy == "fail":
             raise RecordError(f"{described} Mend it, or set {setting} to skip or dead-letter.") from error
@@ -89,7 +95,7 @@ class FailureHandler:
         logger.warning("%s (policy %s)", described, policy)
 
 
-def _dead_letter(topic: str, record: Record, error: Exception) -> OutputRecord:
+def _dead_letter(topic: str, record: Record, error: Raised) -> OutputRecord:
     trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
     added = {
         "__streams.errors.exception": type(error).__qualname__,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stateline.log.interface import Record
-from stateline.stores import StoreView
-from stateline.topology import Processor, StoreDefinition
+from stateline.store_definition import StoreDefinition
+from stateline.store_views import AnyView, view_of
+from stateline.topology import Processor
 from stateline.worker.failures import FailureHandler
 from stateline.worker.records import InputRecord, Output, OutputRecord
-from stateline_store import KeyValueStore
+from stateline_store import DamagedDataError, RetryLaterError, StateStore, TransactionalStore
 
 
 class ProcessorRunner:
@@ -18,12 +19,16 @@ class ProcessorRunner:
     def __init__(
         self,
         processor: Processor,
-        stores: Sequence[tuple[StoreDefinition, KeyValueStore]],
+        stores: Sequence[tuple[StoreDefinition, StateStore]],
         failures: FailureHandler,
         max_record_bytes: int,
     ) -> None:
         self._processor = processor
-        self._views = [StoreView(each, store, max_record_bytes=max_record_bytes) for each, store in stores]
+        self._arguments: list[AnyView | StateStore] = [
+            view_of(each, store, max_record_bytes) or store for each, store in stores
+        ]
+        self._views = [each for each in self._arguments if not isinstance(each, StateStore)]
+        self._undoable = [store for _, store in stores if isinstance(store, TransactionalStore)]
         self._outputs = [Output(topic, max_record_bytes=max_record_bytes) for topic in processor.forwards]
         self._failures = failures
 
@@ -34,17 +39,25 @@ class ProcessorRunner:
         return [forwarded for output in self._outputs for forwarded in output.take()]
 
     def _call(self, record: Record, typed: InputRecord) -> bool:
-        """Whether the function returned; if it raised and the policy goes on, its writes are undone."""
-        undo = self._failures.undoes_writes
+        """Whether the function returned; if it raised and the policy goes on, its writes are undone.
+
+        What a store could not do, because of its disk, is not the record's fault and passes through. A store of the
+        user's own is given to the function as it is, and keeps what a failed record wrote.
+        """
+        if self._failures.undoes_writes:
+            for store in self._undoable:
+                store.savepoint()
         for view in self._views:
-            view.record_starts(record.timestamp_ms, undo=undo)
+            view.record_starts(record.timestamp_ms)
         for output in self._outputs:
             output.record_starts(record.timestamp_ms)
         try:
-            self._processor.function(typed, *self._views, *self._outputs)
-        except Exception as error:  # noqa: BLE001 - it is the user's code: the policy decides what follows
-            for view in self._views:
-                view.undo()
+            self._processor.function(typed, *self._arguments, *self._outputs)
+        except (RetryLaterError, DamagedDataError):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code: the policy decides what follows
+            for store in self._undoable:
+                store.rollback_to_savepoint()
             self._failures.cannot_process(record, self._processor.name, error)
             return False
         return True

@@ -85,8 +85,8 @@ class InstanceFile:
         except BlockingIOError as error:
             self._lock.close()
             raise LockedError(
-                f"A worker named {instance!r} is running on {application} already: stop it, or give this one "
-                "another name (--instance)."
+                f"A worker named {instance!r} is running on {application} already: stop it, or the `stateline run` "
+                "that it belongs to; a `stateline worker` of its own can take another name (--instance)."
             ) from error
 
     def update(self, socket: Path, tasks: Mapping[str, str]) -> None:

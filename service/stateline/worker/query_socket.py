@@ -10,8 +10,9 @@ Rules for a client: a frame that cannot be read, or that is too large, ends the 
 makes no sense is answered with an error. A client that does not read its replies gets no further request
 read, and commit events reach it as one, once it reads again. None of that ever blocks the worker.
 
-A query that is behind its bound waits here (`wait_ms`), and is tried again at each call: uncommitted state
-moves between commits, so the worker alone knows when.
+A query that is behind its bound waits here (`wait_ms`), and is looked at again when its partition has moved:
+uncommitted state moves between commits, so the worker alone knows when. These looks, too, end with the call's
+share of time; the next call begins with those who were not looked at.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ from stateline.worker.query_connection import QueryConnection
 from stateline_store import (
     ConfigurationError,
     InvalidArgumentError,
+    IsolationLevel,
     LockedError,
     NotPresentError,
+    Position,
     StatelineError,
+    StoreState,
 )
 
 MAX_REQUESTS_PER_CALL = 256
@@ -53,11 +57,19 @@ _log = logging.getLogger(__name__)
 Lookup = Callable[[str, int], HostedPartition | None]
 
 
+# Where a partition stands at an isolation level; None when a query must find out itself what is wrong.
+_Standing = tuple[Position, StoreState] | None
+_Place = tuple[str, int, IsolationLevel]
+
+
 @dataclass(slots=True)
 class _Waiting:
+    """`standing` is where the partition stood when the request was found to be behind."""
+
     client: QueryConnection
     request: WireRequest
     deadline_s: float
+    standing: _Standing
 
 
 class QuerySocket:
@@ -90,7 +102,8 @@ class QuerySocket:
                 self._accept()
             elif (client := self._clients.get(key.fd)) is not None:
                 self._move_bytes(client, events)
-        return self._retry_waiting() + self._answer_arrived()
+        end_s = time.monotonic() + MAX_SECONDS_PER_CALL
+        return self._retry_waiting(end_s) + self._answer_arrived(end_s)
 
     def announce_commit(self) -> None:
         """Tell every subscriber that something was committed. Never blocks; unread announcements become
@@ -141,9 +154,8 @@ class QuerySocket:
         if events & selectors.EVENT_WRITE:
             self._send(client)
 
-    def _answer_arrived(self) -> int:
+    def _answer_arrived(self, end_s: float) -> int:
         """One request of each connection in turn, until there is none or the call's share is used up."""
-        end_s = time.monotonic() + MAX_SECONDS_PER_CALL
         answered = 0
         ready = list(self._clients.values())
         while ready and answered < MAX_REQUESTS_PER_CALL and time.monotonic() < end_s:
@@ -193,25 +205,53 @@ class QuerySocket:
             return
         outcome = self._execute(request)
         if request.wait_ms > 0 and any_behind((outcome,)) and len(self._waiting) < MAX_WAITING:
-            self._waiting.append(_Waiting(client, request, time.monotonic() + request.wait_ms / 1000))
+            deadline_s = time.monotonic() + request.wait_ms / 1000
+            self._waiting.append(_Waiting(client, request, deadline_s, self._standing(_place(request))))
         else:
             self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome)})
 
-    def _retry_waiting(self) -> int:
+    def _retry_waiting(self, end_s: float) -> int:
         """Answer those whose bound is met or whose time is up; forget those whose client is gone."""
+        if not self._waiting:
+            return 0
+        standings = {place: self._standing(place) for place in {_place(each.request) for each in self._waiting}}
+        waiting, self._waiting = self._waiting, []
+        still: list[_Waiting] = []
+        looked_at = answered = 0
         now_s = time.monotonic()
-        still, answered = [], 0
-        for waiting in self._waiting:
-            if waiting.client.closed:
+        while looked_at < len(waiting) and now_s < end_s:
+            each = waiting[looked_at]
+            looked_at, now_s = looked_at + 1, time.monotonic()
+            if each.client.closed:
                 continue
-            outcome = self._execute(waiting.request)
-            if any_behind((outcome,)) and now_s < waiting.deadline_s:
-                still.append(waiting)
-                continue
-            self._queue(waiting.client, {"id": waiting.request.id, "outcome": encode_outcome(outcome)})
-            answered += 1
-        self._waiting = still
+            if self._waits_on(each, standings[_place(each.request)], now_s):
+                still.append(each)
+            else:
+                answered += 1
+        self._waiting = waiting[looked_at:] + still
         return answered
+
+    def _waits_on(self, waiting: _Waiting, standing: _Standing, now_s: float) -> bool:
+        """Whether it was not answered: its time is not up and its partition still behind."""
+        request, in_time = waiting.request, now_s < waiting.deadline_s
+        if in_time and (standing == waiting.standing or _is_behind(request, standing)):
+            waiting.standing = standing
+            return True
+        outcome = self._execute(request)
+        if in_time and any_behind((outcome,)):
+            return True
+        self._queue(waiting.client, {"id": request.id, "outcome": encode_outcome(outcome)})
+        return False
+
+    def _standing(self, place: _Place) -> _Standing:
+        store, partition, level = place
+        hosted = self._lookup(store, partition)
+        if hosted is None or not hosted.store.is_open:
+            return None
+        try:
+            return hosted.store.position(level), hosted.state
+        except StatelineError:
+            return None
 
     def _execute(self, request: WireRequest) -> Outcome:
         terms, partition = request.terms, request.partition
@@ -258,6 +298,17 @@ class QuerySocket:
         self._selector.unregister(client.socket)
         del self._clients[client.socket.fileno()]
         client.socket.close()
+
+
+def _place(request: WireRequest) -> _Place:
+    return request.terms.store, request.partition, request.terms.isolation_level
+
+
+def _is_behind(request: WireRequest, standing: _Standing) -> bool:
+    """Whether `execute` would say so too; what it may refuse for another reason, it has to look at."""
+    if standing is None or (request.terms.require_active and standing[1] is not StoreState.ACTIVE):
+        return False
+    return not request.terms.bound.is_met(standing[0], request.partition)
 
 
 def _listen(path: Path) -> socket.socket:

@@ -11,6 +11,10 @@ rest of the changelog is read from there, in slices, between which the worker an
 
 "At the end" is ``next_offset >= end``: control records and compacted offsets may follow the last record. A store whose
 offset lies before the log's first kept record cannot know what it missed: that store alone is wiped and rebuilt.
+
+What is restored is committed in between, rows and offset, but the Position only at the end. Of a compacted topic the
+records that a later one replaced are missing: until that one is read, the rows are behind the Positions on the way.
+Meanwhile a store keeps the Position it had: it has all of that, and some of what came later.
 """
 
 from __future__ import annotations
@@ -18,22 +22,25 @@ from __future__ import annotations
 import itertools
 import logging
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from stateline.log.interface import Admin, Consumer, Log, Record
 from stateline.topology import Topic
 from stateline.worker.changelog import end_of_last_commit, position_of_changelog, position_of_input, stage
+from stateline.worker.pace import size_of
 from stateline.worker.reading import readable
 from stateline.worker.task import Task
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
-    KeyValueStore,
     Position,
     RetryLaterError,
+    StateStore,
     StoreState,
     TopicPartition,
+    TransactionalStore,
 )
 
 logger = logging.getLogger(__name__)
@@ -41,8 +48,10 @@ logger = logging.getLogger(__name__)
 _SLICE_RECORDS = 5_000
 # Restored records are committed in batches of about this much memory: large enough for fast sorted batches.
 _BATCH_BYTES = 8 * 1024 * 1024
-# Without a Position for so many records, the changelog was not written by Stateline: they are taken as they are.
-_HELD_RECORDS = 200_000
+# After this much memory of records and no Position, the changelog was not written by Stateline: it has no commits to
+# keep whole, and its records are taken as they are. Once a Position was seen, a commit is held until its end, however
+# large: its writer had all of it in memory too (`statestore.uncommitted.max.bytes` and one slice).
+_HELD_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -50,16 +59,21 @@ class StoreRestore:
     """What one store still has to read: from `next_offset` up to, not including, `end`.
 
     `table_of` is the topic of a table; such records meet the serdes again, as they did when they were first read.
-    `held` is the beginning of a commit whose end, with the Position, was not read yet.
+    `held` is the beginning of a commit whose end, with the Position, was not read yet; `has_commits` says that a
+    Position was ever seen. `position` is what the store reflects when it has come to `end`.
     """
 
-    store: KeyValueStore
+    store: StateStore
+    commit: Callable[[Mapping[TopicPartition, int]], None]
     changelog: TopicPartition
     next_offset: int
     end: int
     table_of: Topic | None
     restored: int = 0
     held: list[Record] = field(default_factory=list)
+    held_bytes: int = 0
+    has_commits: bool = False
+    position: Position = field(default_factory=Position)
 
     @property
     def remaining(self) -> int:
@@ -71,14 +85,22 @@ class StoreRestore:
 class TaskPlan:
     """Where a task begins: what its stores must restore first, then the input offsets to go on from.
 
-    `positions` says of some stores what they reflect, once restored, by what the group has committed; `ends` is
-    where the input ended, which no Position can have passed.
+    `positions` says of some stores what they reflect, once restored, beyond what they say themselves; `ends` is
+    where the input ended, which no Position can have passed. `unproven` are stores that had applied nothing of their
+    changelog when the plan was made.
     """
 
     restores: tuple[StoreRestore, ...]
     next_offsets: Mapping[TopicPartition, int]
     positions: Mapping[str, Position]
     ends: Mapping[TopicPartition, int]
+    unproven: frozenset[str] = frozenset()
+
+    def proven_positions(self) -> dict[str, Position]:
+        """Once restored: `positions` without the stores whose changelog had no record for them. Such a store may be
+        new to an old application, or the transaction that first wrote to its changelog may have been aborted."""
+        restored = {restore.store.name for restore in self.restores if restore.restored}
+        return {name: p for name, p in self.positions.items() if name not in self.unproven or name in restored}
 
 
 def plan(task: Task, admin: Admin, group: str) -> TaskPlan:
@@ -97,26 +119,61 @@ def plan(task: Task, admin: Admin, group: str) -> TaskPlan:
         first, ends[source] = _bounds(admin, source)
         next_offsets[source], table_restores = _plan_source(task, topic, first, ends[source], committed.get(source))
         restores += table_restores
-    for changelog, store in task.logged_stores():
+        for restore in table_restores:
+            if (offset := task.stores.committed_offset(restore.store.name)) is not None:
+                # A restore that was interrupted commits the offset alone.
+                positions[restore.store.name] = Position.of({source: offset})
+    unproven: set[str] = set()
+    for changelog, name in task.logged_stores():
         first, end = _bounds(admin, changelog)
-        restores.append(StoreRestore(store, changelog, _resume_logged(task, store, changelog, first, end), end, None))
-        if end > 0:
-            # A commit writes changelogs before offsets: who is at the changelog's end has seen what the group has.
-            # An empty changelog proves nothing: the store may be new.
-            positions[store.name] = position
-    return TaskPlan(tuple(r for r in restores if r.remaining), next_offsets, positions, ends)
+        at = _resume_logged(task, name, changelog, first, end, committed)
+        has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
+        restores.append(_restore_of(task, name, changelog, at, end, None, has_commits=has_commits))
+        # A commit writes changelogs before offsets: who is at the changelog's end has seen what the group has.
+        positions[name] = position
+        if task.stores.committed_offset(name) is None:
+            unproven.add(name)
+    return TaskPlan(tuple(r for r in restores if r.remaining), next_offsets, positions, ends, frozenset(unproven))
 
 
 def _plan_source(
     task: Task, topic: Topic, first: int, end: int, committed: int | None
 ) -> tuple[int, list[StoreRestore]]:
     source = TopicPartition(topic.name, task.partition)
-    tables = [task.stores[definition.name] for definition in task.subtopology.tables(source.topic)]
+    tables = [definition.name for definition in task.subtopology.tables(source.topic)]
     resumes = [(table, _resume_table(task, table, source, first, end)) for table in tables]
     if not task.reads_by_group(topic.name):
         return min((offset for _, offset in resumes), default=first), []
-    start = first if committed is None else max(committed, first)
-    return start, [StoreRestore(table, source, offset, start, topic) for table, offset in resumes]
+    start = _start_of_group(source, first, end, committed)
+    return start, [_restore_of(task, table, source, offset, start, topic) for table, offset in resumes]
+
+
+def _restore_of(
+    task: Task,
+    name: str,
+    changelog: TopicPartition,
+    next_offset: int,
+    end: int,
+    table_of: Topic | None,
+    *,
+    has_commits: bool = False,
+) -> StoreRestore:
+    commit = partial(task.stores.commit_one, name)
+    store = task.stores.by_name[name]
+    return StoreRestore(store, commit, changelog, next_offset, end, table_of, has_commits=has_commits)
+
+
+def _start_of_group(source: TopicPartition, first: int, end: int, committed: int | None) -> int:
+    """Where the group goes on: as a consumer would, at the first record kept when the log has not what comes next."""
+    if committed is None or first <= committed <= end:
+        return first if committed is None else committed
+    if committed < first:
+        logger.warning("Input is lost: %s begins at offset %d, and %d to %d, which were deleted, were never processed.",
+                       source, first, committed, first - 1)  # fmt: skip
+    else:
+        logger.warning("%s ends at offset %d, before the group's offset %d: it is read again from %d.",
+                       source, end, committed, first)  # fmt: skip
+    return first
 
 
 def _bounds(admin: Admin, partition: TopicPartition) -> tuple[int, int]:
@@ -125,9 +182,9 @@ def _bounds(admin: Admin, partition: TopicPartition) -> tuple[int, int]:
     return first, admin.log_end(partition)
 
 
-def _resume_table(task: Task, store: KeyValueStore, source: TopicPartition, first: int, end: int) -> int:
+def _resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
     """The next offset to read. A table is what its topic says: one that no longer fits it is rebuilt."""
-    offset = store.committed_offset(source)
+    offset = task.stores.committed_offset(store)
     if offset is None:
         return first
     if not first <= offset + 1 <= end:
@@ -135,26 +192,50 @@ def _resume_table(task: Task, store: KeyValueStore, source: TopicPartition, firs
     return offset + 1
 
 
-def _resume_logged(task: Task, store: KeyValueStore, changelog: TopicPartition, first: int, end: int) -> int:
+def _resume_logged(
+    task: Task,
+    store: str,
+    changelog: TopicPartition,
+    first: int,
+    end: int,
+    committed: Mapping[TopicPartition, int],
+) -> int:
     """The next offset to read. A changelog that ends before its store is the one that lost something."""
-    offset = store.committed_offset(changelog)
+    offset = task.stores.committed_offset(store)
     if offset is None:
         return first
-    if offset + 1 > end:
+    if offset + 1 > end and task.is_same_topic(changelog.topic) and _went_back(task, store, committed):
+        return _rebuild(task, store, changelog, first, end)
+    if offset + 1 > end or changelog.topic in task.recreated:
         raise DamagedDataError(
-            f"Store {store.name!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
+            f"Store {store!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
             "topic was deleted or this is another cluster. Bring the topic back; or, to begin anew without the store's "
-            f"data, stop the workers and delete {store.name!r} below the task's directory."
+            f"data, stop the workers and delete {store!r} below the task's directory."
         )
     return _rebuild(task, store, changelog, first, end) if offset + 1 < first else offset + 1
 
 
-def _rebuild(task: Task, store: KeyValueStore, log: TopicPartition, first: int, end: int) -> int:
+def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
+    """Whether the group's offsets, too, are behind what the store has seen: then the log as a whole lost its tail, as
+    the embedded log may in a power cut.
+
+    Input, offsets and changelog are of one earlier moment then. Rebuilt from there, the store counts what the log has
+    once; kept as it is, it would count again what the group reads again. A changelog that alone is behind is another
+    matter: nothing would be read again, and the store may be the only one that has those changes.
+    """
+    seen = task.stores.position(store, IsolationLevel.READ_COMMITTED)
+    offsets = [(seen.get(*source), committed.get(source, 0)) for source in task.sources]
+    return any(offset is not None for offset, _ in offsets) and all(
+        offset is None or next_offset <= offset for offset, next_offset in offsets
+    )
+
+
+def _rebuild(task: Task, store: str, log: TopicPartition, first: int, end: int) -> int:
     logger.warning(
         "Store %s of task %s stands at offset %s, but %s holds %d to %d: it is deleted and rebuilt from there.",
-        store.name, task.id, store.committed_offset(log), log, first, end - 1,
+        store, task.id, task.stores.committed_offset(store), log, first, end - 1,
     )  # fmt: skip
-    task.rebuild(store.name)
+    task.stores.rebuild(store)
     return first
 
 
@@ -170,7 +251,7 @@ class Restorer:
     def add(self, task: Task, task_plan: TaskPlan) -> None:
         """Restore this task; `advance` returns it when it is done (at once when there is nothing to read)."""
         for restore in task_plan.restores:
-            restore.store.set_state(StoreState.RESTORING, restore.remaining)
+            _say_remaining(restore)
             logger.info("Restoring %s of task %s: %d offsets", restore.store.name, task.id, restore.remaining)
         self._tasks[task.id] = (task, task_plan)
         self._reassign()
@@ -215,6 +296,8 @@ class Restorer:
             if not restore.remaining or (at is not None and at >= restore.end):
                 _stage_changelog(restore, len(restore.held))
                 restore.next_offset = restore.end
+                if isinstance(restore.store, TransactionalStore):
+                    restore.store.advance(restore.position)
                 _commit(restore)
                 logger.info("Restored %s from %s: %d records",
                             restore.store.name, restore.changelog, restore.restored)  # fmt: skip
@@ -237,7 +320,7 @@ class Restorer:
 
 
 def _apply(restore: StoreRestore, records: list[Record]) -> None:
-    """Stage records, commits as wholes: half of one would be ahead of its Position."""
+    """Stage records, commits as wholes: nobody may see half of one."""
     records = [record for record in records if restore.next_offset <= record.offset < restore.end]
     if not records:
         return
@@ -245,35 +328,52 @@ def _apply(restore: StoreRestore, records: list[Record]) -> None:
     if restore.table_of is not None:
         _stage_table(restore, restore.table_of, records)
     else:
-        whole = end_of_last_commit(records)
-        if whole:
-            whole += len(restore.held)
-        restore.held += records
-        _stage_changelog(restore, len(restore.held) if len(restore.held) > _HELD_RECORDS else whole)
-    if restore.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES:
+        _stage_changelog(restore, _hold(restore, records))
+    if restore.remaining and restore.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES:
         _commit(restore)
 
 
+def _hold(restore: StoreRestore, records: list[Record]) -> int:
+    """Hold these records; how many of those held are to be staged now."""
+    before, whole = len(restore.held), end_of_last_commit(records)
+    restore.held += records
+    if whole:
+        restore.has_commits = True
+        return before + whole
+    if restore.has_commits:
+        return 0
+    restore.held_bytes += size_of(records)
+    return len(restore.held) if restore.held_bytes > _HELD_BYTES else 0
+
+
 def _stage_table(restore: StoreRestore, topic: Topic, records: list[Record]) -> None:
-    seen = restore.store.position(IsolationLevel.READ_UNCOMMITTED).get(*restore.changelog)
+    seen = None
+    if isinstance(restore.store, TransactionalStore):
+        seen = restore.store.position(IsolationLevel.READ_UNCOMMITTED).get(*restore.changelog)
     new = [record for record in records if seen is None or record.offset > seen]
     stage(restore.store, readable(topic, new, None, key_required=True))
-    restore.store.advance(position_of_input(records))
+    restore.position = position_of_input(records[-1:])
     restore.restored += len(records)
 
 
 def _stage_changelog(restore: StoreRestore, count: int) -> None:
     records, restore.held = restore.held[:count], restore.held[count:]
     stage(restore.store, records)
-    restore.store.advance(position_of_changelog(records))
+    restore.position = position_of_changelog(records) or restore.position
     restore.restored += len(records)
 
 
 def _commit(restore: StoreRestore) -> None:
     applied = restore.held[0].offset if restore.held else restore.next_offset
     if restore.restored:
-        restore.store.commit({restore.changelog: applied - 1})
-    restore.store.set_state(StoreState.RESTORING, restore.remaining)
+        restore.commit({restore.changelog: applied - 1})
+    _say_remaining(restore)
+
+
+def _say_remaining(restore: StoreRestore) -> None:
+    if isinstance(restore.store, TransactionalStore):
+        restore.store.announce_commit()
+        restore.store.set_state(StoreState.RESTORING, restore.remaining)
 
 
 def _commit_quietly(restore: StoreRestore) -> None:

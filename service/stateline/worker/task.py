@@ -16,29 +16,31 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from stateline.log.interface import Record
-from stateline.stores import MAX_RECORD_BYTES
-from stateline.topology import StoreDefinition, Subtopology, Topic
+from stateline.store_definition import StoreDefinition
+from stateline.store_views import MAX_RECORD_BYTES
+from stateline.topology import Subtopology, Topic
 from stateline.worker.changelog import position_of_input, stage
 from stateline.worker.failures import FailureHandler
 from stateline.worker.processing import ProcessorRunner
 from stateline.worker.reading import NO_KEY, readable, typed
 from stateline.worker.records import OutputRecord
-from stateline.worker.topic_ids import recreated, remember
+from stateline.worker.task_stores import TaskStores
+from stateline.worker.topic_ids import recreated, remember, unchanged
 from stateline_store import (
-    DamagedDataError,
     InvalidArgumentError,
     IsolationLevel,
-    KeyValueStore,
     Position,
     StateDirectory,
-    StatelineError,
-    StoreContext,
     StoreState,
     TaskLock,
     TopicPartition,
 )
+from stateline_store.format_upgrade import UpgradeMode
 
 logger = logging.getLogger(__name__)
+
+
+READ_COMMITTED, READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
 
 class TaskState(enum.StrEnum):
@@ -69,7 +71,9 @@ class Task:
         directory: StateDirectory,
         failures: FailureHandler,
         *,
+        exactly_once: bool = False,
         sync: bool = False,
+        upgrade_mode: UpgradeMode | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.id = subtopology.task_id(partition)
@@ -77,16 +81,27 @@ class Task:
         self.partition = partition
         self.state = TaskState.CREATED
         self.definitions: dict[str, StoreDefinition] = {d.name: d for d in subtopology.stores}
-        self.stores: dict[str, KeyValueStore] = {d.name: d.build() for d in subtopology.stores}
         self.next_offsets: dict[TopicPartition, int] = {}
         self.committed_next_offsets: dict[TopicPartition, int] = {}
+        self.recreated: frozenset[str] = frozenset()  # topics with another id than when this task was open last
+        self._same_topics: frozenset[str] = frozenset()
+        self.directory = directory.task(self.id)
         self._application_id = application_id
-        self._directory = directory
+        self._places = directory
         self._failures = failures
-        self._sync = sync
         self._max_record_bytes = max_record_bytes
         self._topics = {topic.name: topic for topic in subtopology.sources}
-        self._tables = {t: [self.stores[d.name] for d in subtopology.tables(t)] for t in self._topics}
+        changelogs = {name: tp for name in self.definitions if (tp := self.changelog(name)) is not None}
+        self.stores = TaskStores(
+            self.id,
+            self.directory,
+            self.definitions,
+            changelogs,
+            exactly_once=exactly_once,
+            sync=sync,
+            upgrade_mode=upgrade_mode,
+        )
+        self._tables = {t: [d.name for d in subtopology.tables(t)] for t in self._topics}
         self._fed_by = {topic.name: subtopology.stores_fed_by(topic.name) for topic in subtopology.sources}
         self._lock: TaskLock | None = None
         self._runners: dict[str, list[ProcessorRunner]] = {}
@@ -111,7 +126,7 @@ class Task:
     @property
     def staged_bytes(self) -> int:
         """Memory that the next commit of this task frees."""
-        return sum(store.approximate_num_uncommitted_bytes for store in self.stores.values())
+        return sum(store.approximate_num_uncommitted_bytes for store in self.stores.by_name.values())
 
     @property
     def dirty(self) -> bool:
@@ -123,36 +138,35 @@ class Task:
 
         Raises `LockedError` while another process holds the task; the task can then be opened again later.
         """
-        self._lock = self._directory.lock_task(self.id)
+        self._lock = self._places.lock_task(self.id)
         try:
-            for name in self.stores:
-                self._init(name)
+            self.stores.open()
         except BaseException:
-            for store in self.stores.values():
-                store.close()
             self._release()
             raise
         self._move(TaskState.RESTORING)
-        self._publish(StoreState.RESTORING)
+        self.stores.publish(StoreState.RESTORING)
 
     def settle_topics(self, ids: Mapping[str, str]) -> None:
         """Let go of what was made from topics that were deleted and created anew since (`ids`: topic → topic id)."""
-        directory = self._directory.task(self.id)
-        own = {topic: ids[topic] for topic in self._topics if topic in ids}
-        for topic in recreated(directory, own):
+        changelogs = {changelog.topic for changelog, _ in self.logged_stores()}
+        own = {topic: ids[topic] for topic in (*self._topics, *changelogs) if topic in ids}
+        self._same_topics = frozenset(unchanged(self.directory, own))
+        self.recreated = frozenset(recreated(self.directory, own))
+        for topic in sorted(self.recreated - changelogs):
             logger.warning("Topic %s was created anew: task %s rebuilds its tables of it", topic, self.id)
             for name in self._fed_by[topic]:
                 if self.definitions[name].source is not None:
-                    self.rebuild(name)
+                    self.stores.rebuild(name)
                 else:
-                    self.stores[name].forget(topic)
-        remember(directory, own)
+                    self.stores.forget(name, topic)
+        lost = [tp for tp, name in self.logged_stores() if self.stores.committed_offset(name) is not None]
+        if self.recreated.isdisjoint(tp.topic for tp in lost):  # else the old id is what the refusal rests on
+            remember(self.directory, own)
 
-    def rebuild(self, name: str) -> None:
-        """Delete this store's data and open it empty: its changelog and its offset do not fit together."""
-        self.stores[name].close()
-        self.stores[name].wipe()
-        self._init(name)
+    def is_same_topic(self, topic: str) -> bool:
+        """Whether this topic is known to be the one that it was when this task was open last."""
+        return topic in self._same_topics
 
     def run(
         self,
@@ -168,19 +182,20 @@ class Task:
         self._move(TaskState.RUNNING)
         self._forget_what_is_not_there(ends)
         for name, position in positions.items():
-            store = self.stores[name]
             topics = [topic for topic, names in self._fed_by.items() if name in names]
-            store.advance(Position({t: position.offsets[t] for t in topics if t in position.offsets}))
-            if store.position(IsolationLevel.READ_UNCOMMITTED) != store.position(IsolationLevel.READ_COMMITTED):
-                store.commit({})
+            self.stores.advance(name, Position({t: position.offsets[t] for t in topics if t in position.offsets}))
+            if self.stores.position(name, READ_UNCOMMITTED) != self.stores.position(name, READ_COMMITTED):
+                self.stores.commit_one(name, {})
+        self.stores.announce()
         self.next_offsets = dict(next_offsets)
         self.committed_next_offsets = dict(next_offsets)
         for processor in self.subtopology.processors:
             definitions = {d.name: d for d in processor.stores}
-            stores = [(definition, self.stores[name]) for name, definition in definitions.items()]
+            stores = [(definition, self.stores.by_name[name]) for name, definition in definitions.items()]
             runner = ProcessorRunner(processor, stores, self._failures, self._max_record_bytes)
             self._runners.setdefault(processor.source.name, []).append(runner)
-        self._publish(StoreState.ACTIVE)
+        self.stores.drop_plain_files()
+        self.stores.publish(StoreState.ACTIVE)
 
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
         """Stage the effect of records of one source partition, in offset order; what is to be written out.
@@ -218,67 +233,51 @@ class Task:
         self._stage_in_tables(topic, [record])
         return [output for runner in runners for output in runner.process(record, values)]
 
-    def logged_stores(self) -> list[tuple[TopicPartition, KeyValueStore]]:
-        """Stores whose changes are written to a changelog of their own, with its partition."""
-        found = [(self.changelog(name), store) for name, store in self.stores.items()]
-        return [(tp, store) for tp, store in found if tp is not None and tp not in self.sources]
+    def logged_stores(self) -> list[tuple[TopicPartition, str]]:
+        """Stores whose changes are written to a changelog of their own: its partition, and the store's name."""
+        found = [(self.changelog(name), name) for name in self.definitions]
+        return [(tp, name) for tp, name in found if tp is not None and tp not in self.sources]
 
     def commit_stores(self, written: Mapping[TopicPartition, int]) -> None:
         """Commit every store; `written` has the last changelog offset of each partition written by this commit.
 
-        Every store is tried even if one fails; the first failure is raised then. Other processes see it with
-        `announce_commits`.
+        Every store is tried even if one fails; the first failure is raised then. Other processes see it when
+        `stores.announce` is called.
         """
-        failures: list[StatelineError] = []
-        for name, store in self.stores.items():
-            try:
-                store.commit(self._changelog_offset(name, written), announce=False)
-            except StatelineError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        self.stores.commit({name: self._changelog_offset(name, written) for name in self.definitions})
         self.committed_next_offsets = dict(self.next_offsets)
 
     def commit_unlogged_stores(self) -> None:
         """Commit the stores that nothing can rebuild; the input must not be committed before it is in them."""
-        for name, store in self.stores.items():
+        for name in self.definitions:
             if self.changelog(name) is None:
-                store.commit({}, announce=False)
-
-    def announce_commits(self) -> None:
-        """Let readers in other processes see what the stores have committed."""
-        for store in self.stores.values():
-            store.announce_commit()
-
-    def publish_staged(self) -> None:
-        """Tell readers in other processes what is staged."""
-        for store in self.stores.values():
-            store.publish_staged()
+                self.stores.commit_one(name, {})
 
     def close(self) -> None:
         """Drop what is staged, close the stores and let the directory go. A second call does nothing."""
         if self.state is TaskState.CLOSED:
             return
-        for store in self.stores.values():
-            store.close()
-        self._release()
-        self._move(TaskState.CLOSED)
+        try:
+            self.stores.close(clean=self.state is TaskState.RUNNING and not self.dirty)
+        finally:
+            self._release()
+            self._move(TaskState.CLOSED)
 
     def _stage_in_tables(self, topic: Topic, records: Sequence[Record]) -> None:
         """Stage records that the topic's serdes have read."""
-        for store in self._tables[topic.name]:
-            seen = store.position(IsolationLevel.READ_UNCOMMITTED).get(topic.name, self.partition)
+        for name in self._tables[topic.name]:
+            seen = self.stores.position(name, READ_UNCOMMITTED).get(topic.name, self.partition)
             # A table that is ahead of the group's offsets takes no record twice: an old one would undo a newer.
             ahead = seen is not None and records and records[0].offset <= seen
-            stage(store, [r for r in records if r.offset > (seen or 0)] if ahead else records)
+            stage(self.stores.by_name[name], [r for r in records if r.offset > (seen or 0)] if ahead else records)
 
     def _forget_what_is_not_there(self, ends: Mapping[TopicPartition, int]) -> None:
         """A changelog can bring back the Position of a topic that was deleted and created anew, shorter, since."""
-        for store in self.stores.values():
-            for (topic, partition), offset in list(store.position(IsolationLevel.READ_COMMITTED)):
+        for name in self.definitions:
+            for (topic, partition), offset in list(self.stores.position(name, READ_COMMITTED)):
                 if offset >= ends.get(TopicPartition(topic, partition), offset + 1):
-                    logger.warning("Store %s has offset %d of %s, which ends before it", store.name, offset, topic)
-                    store.forget(topic)
+                    logger.warning("Store %s has offset %d of %s, which ends before it", name, offset, topic)
+                    self.stores.forget(name, topic)
 
     def _changelog_offset(self, store: str, written: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """What a store's commit corresponds to in its changelog; of a table, the last input record."""
@@ -287,17 +286,13 @@ class Task:
             return {}
         if changelog in self.next_offsets:
             # A table that is ahead of the input, because the group's offsets were lost, stays where it is.
-            reached = max(self.next_offsets[changelog] - 1, self.stores[store].committed_offset(changelog) or 0)
+            reached = max(self.next_offsets[changelog] - 1, self.stores.committed_offset(store) or 0)
             return {changelog: reached} if self.next_offsets[changelog] > 0 else {}
         return {changelog: written[changelog]} if changelog in written else {}
 
     def _advance(self, topic: str, position: Position) -> None:
         for name in self._fed_by.get(topic, ()):
-            self.stores[name].advance(position)
-
-    def _publish(self, state: StoreState) -> None:
-        for store in self.stores.values():
-            store.set_state(state)
+            self.stores.advance(name, position)
 
     def _move(self, to: TaskState) -> None:
         if to not in _MOVES[self.state]:
@@ -308,17 +303,3 @@ class Task:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def _init(self, name: str) -> None:
-        """Open a store. One that is provably damaged is deleted, it alone, if its changelog can rebuild it."""
-        store, changelog = self.stores[name], self.changelog(name)
-        context = StoreContext(self.id, self._directory.task(self.id), changelog, sync=self._sync)
-        try:
-            store.init(context)
-        except DamagedDataError as error:
-            if changelog is None:
-                raise
-            logger.error("Store %s of task %s is deleted and rebuilt from %s: %s", name, self.id, changelog, error)
-            store.close()
-            store.wipe()
-            store.init(context)

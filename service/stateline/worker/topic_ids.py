@@ -1,7 +1,8 @@
 """Which topics a task's stores were made from: `<task>/topics.json`, topic → topic id. On disk: never change.
 
 A topic that is deleted and created anew has another id. Its offsets begin again, so that nothing which speaks of the
-old ones holds any longer: a table of it is rebuilt, and other stores forget how far into it they had come.
+old ones holds any longer: a table of it is rebuilt, and other stores forget how far into it they had come. A changelog
+that was created anew is refused.
 """
 
 from __future__ import annotations
@@ -21,14 +22,25 @@ _NAME = "topics.json"
 
 def recreated(directory: Path, ids: Mapping[str, str]) -> list[str]:
     """The topics among `ids` that had another id when `remember` was called last. Unknown ones are not among them."""
+    known = _known(directory)
+    return [topic for topic, topic_id in ids.items() if known.get(topic, topic_id) != topic_id]
+
+
+def unchanged(directory: Path, ids: Mapping[str, str]) -> list[str]:
+    """The topics among `ids` that had the same id when `remember` was called last. Unknown ones are not among them."""
+    known = _known(directory)
+    return [topic for topic, topic_id in ids.items() if known.get(topic) == topic_id]
+
+
+def _known(directory: Path) -> dict[str, str]:
     try:
-        known = orjson.loads((directory / _NAME).read_bytes())
+        known: dict[str, str] = orjson.loads((directory / _NAME).read_bytes())
     except FileNotFoundError:
-        return []
+        return {}
     except orjson.JSONDecodeError as error:
         logger.warning("%s cannot be read and is written anew: %s", directory / _NAME, error)
-        return []
-    return [topic for topic, topic_id in ids.items() if known.get(topic, topic_id) != topic_id]
+        return {}
+    return known
 
 
 def remember(directory: Path, ids: Mapping[str, str]) -> None:

@@ -6,6 +6,10 @@ few milliseconds; between two of them waiting queries are answered, a restore go
 When a step fails (`stateline.worker.commit` has their order), the buffers are dropped, the producer is made anew
 (which settles an outcome in doubt), the group is joined again, and every task restores from its stores' own
 offsets. Nothing is wiped.
+
+A source topic that is deleted and created anew while the worker runs shows by a record whose offset was passed already,
+or, when the new topic is longer than the old one was, by its topic id (`_TOPICS_LOOK_S`). The worker starts over then,
+and its tasks let go of what they know of the old topic. What was read of the new one until then is read again.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ import logging
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from stateline.app import App
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Record
 from stateline.query import HostedPartition
-from stateline.stores import HEADROOM_BYTES, MAX_RECORD_BYTES
+from stateline.store_views import HEADROOM_BYTES, MAX_RECORD_BYTES
 from stateline.topics import ensure_topics, subtopology_partitions
 from stateline.topology import Subtopology
 from stateline.worker.commit import Committer
@@ -31,14 +36,14 @@ from stateline.worker.restore import Restorer, by_partition, plan
 from stateline.worker.task import Task, TaskState
 from stateline_store import (
     FencedError,
-    InDoubtError,
     LockedError,
     LogUnavailableError,
-    PoisonedError,
+    RetryLaterError,
     StateDirectory,
     StatelineError,
     StoreState,
     TopicPartition,
+    TransactionalStore,
 )
 
 logger = logging.getLogger(__name__)
@@ -49,6 +54,8 @@ _POLL_PATIENCE_S = 2.0
 _IDLE_POLL_S = 0.005
 # How long a task may be held by another process (its previous owner closing down) before this is an error.
 _LOCK_PATIENCE_S = 60.0
+# How often, at most, a worker that commits looks whether its topics are still the same ones.
+_TOPICS_LOOK_S = 60.0
 # A worker that must start over this often, with less than this much time in between, gives up: its supervisor
 # backs off, and two workers that fence each other come to an end.
 _MAX_RESTARTS = 5
@@ -57,8 +64,8 @@ _PEACE_S = 30.0
 
 _SERVED = {TaskState.RUNNING: StoreState.ACTIVE, TaskState.RESTORING: StoreState.RESTORING}
 
-# What a worker mends by starting over; everything else ends it.
-_Mendable = (InDoubtError, FencedError, PoisonedError, LogUnavailableError)
+# What a worker mends by starting over; everything else ends it, and so does a LockedError.
+_Mendable = RetryLaterError
 
 
 class Worker:
@@ -90,6 +97,9 @@ class Worker:
         self._by_source: dict[TopicPartition, Task] = {}
         self._hosted: dict[tuple[str, int], Task] = {}
         self._topic_ids: dict[str, str] = {}
+        # What was read of the source topics when their ids were looked at last.
+        self._looked_at: dict[TopicPartition, int] = {}
+        self._last_look = time.monotonic()
         configured = config.producer.get("message.max.bytes")
         self._max_record_bytes = int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES
         self._pace = Pace()
@@ -115,6 +125,8 @@ class Worker:
             while not self._stopping:
                 try:
                     self._turn()
+                except LockedError:
+                    raise
                 except _Mendable as error:
                     self._start_over(error)
             self._commit()
@@ -170,6 +182,8 @@ class Worker:
             task = self._by_source.get(source)
             if task is None or task.state is not TaskState.RUNNING:
                 continue
+            if records[0].offset < task.next_offsets.get(source, 0):
+                self._refuse_to_go_back(source, records[0].offset, task.next_offsets[source])
             done = self._process(task, records, deadline)
             if done < len(records) and not self._stopping:
                 self._group_consumer().seek(source, records[done].offset)
@@ -191,32 +205,63 @@ class Worker:
 
     def _commit_if_due(self) -> None:
         if time.monotonic() - self._last_commit >= self._config.commit_interval_ms / 1000:
+            if self._dirty_tasks() and time.monotonic() - self._last_look >= _TOPICS_LOOK_S:
+                self._look_at_topics()
             self._commit()
+
+    def _refuse_to_go_back(self, source: TopicPartition, offset: int, passed: int) -> None:
+        """The consumer gives what the task has passed already: a consumer whose place is gone begins anew."""
+        self._look_at_topics({source: offset})
+        raise LogUnavailableError(f"{source} went back from offset {passed} to {offset}: its end was lost.")
+
+    def _look_at_topics(self, back_at: Mapping[TopicPartition, int] | None = None) -> None:
+        """Raise when a source topic was created anew; `back_at` is where the consumer was seen to begin anew in it.
+
+        The group's offset may be the old topic's then: committed, by name, after the new one was made. What it would
+        pass over and nobody has read is given back.
+        """
+        ids, self._last_look = self._ids_of_topics(), time.monotonic()
+        old = self._topic_ids
+        anew = [tp for tp in self._by_source if ids.get(tp.topic, old.get(tp.topic)) != old.get(tp.topic)]
+        running = {tp: task for tp, task in self._by_source.items() if task.state is TaskState.RUNNING}
+        if not anew:
+            self._looked_at = {tp: task.next_offsets.get(tp, 0) for tp, task in running.items()}
+            return
+        firsts = {tp: self._admin.watermarks(tp)[0] for tp in anew if tp in running}
+        seen_to_begin = back_at or {}
+        # Read up to here of the old topic: the new one's records before it were passed over.
+        unread = {tp: at for tp, at in firsts.items() if tp in seen_to_begin or at < self._looked_at.get(tp, 0)}
+        self._group_consumer().commit(unread)
+        raise LogUnavailableError(f"{', '.join(sorted({tp.topic for tp in anew}))}: deleted and created anew.")
+
+    def _ids_of_topics(self) -> dict[str, str]:
+        return {name: info.topic_id for name, info in self._admin.topics().items()}
 
     def staged_bytes(self) -> int:
         """Memory that the next commit frees, over all tasks."""
-        return sum(task.staged_bytes for task in self._tasks.values())
+        return sum(task.staged_bytes for task in self._tasks.values() if task.state is TaskState.RUNNING)
 
     def _between_slices(self) -> None:
         for task in self._tasks.values():
             if task.state is TaskState.RUNNING:
-                task.publish_staged()
+                task.stores.publish_staged()
         self._socket.serve_pending()
 
     def _commit(self) -> None:
         """Commit every task that has read anything since its last commit."""
-        tasks = [task for task in self._tasks.values() if task.state is TaskState.RUNNING and task.dirty]
-        if tasks:
+        if tasks := self._dirty_tasks():
             self._committer.commit(tasks, self._group_consumer())
-            if time.monotonic() - self._last_restart > _PEACE_S:
-                self._restarts = 0
             self._socket.announce_commit()
         self._last_commit = time.monotonic()
+
+    def _dirty_tasks(self) -> list[Task]:
+        return [task for task in self._tasks.values() if task.state is TaskState.RUNNING and task.dirty]
 
     def _start_over(self, error: StatelineError) -> None:
         """Drop what is not committed, settle the transaction, join again; every task restores from its own offsets."""
         self._failed = None
-        self._restarts += 1
+        peace = time.monotonic() - self._last_restart > _PEACE_S  # also of a worker with nothing to commit
+        self._restarts = 1 if peace else self._restarts + 1
         self._last_restart = time.monotonic()
         if self._restarts > _MAX_RESTARTS:
             raise error
@@ -230,7 +275,8 @@ class Worker:
     # ---- tasks come and go
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
-        self._topic_ids = {name: info.topic_id for name, info in self._admin.topics().items()}
+        self._topic_ids = self._ids_of_topics()
+        self._looked_at, self._last_look = {}, time.monotonic()
         for subtopology in self._topology.subtopologies:
             names = {topic.name for topic in subtopology.sources}
             for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
@@ -240,6 +286,8 @@ class Worker:
     def _revoked(self, partitions: list[TopicPartition]) -> None:
         """Commit and let go. A commit that fails loses nothing: what was staged is dropped and read again."""
         try:
+            if self._dirty_tasks():
+                self._look_at_topics()  # a topic that was created anew moves its partitions
             self._commit()
         except _Mendable as error:
             self._failed = error
@@ -255,12 +303,14 @@ class Worker:
             self._group,
             self._directory,
             self.failures,
+            exactly_once=self._config.exactly_once,
             sync=self._config.statestore_sync,
+            upgrade_mode=self._config.upgrade_mode if self._config.upgrade_from else None,
             max_record_bytes=self._max_record_bytes,
         )
         self._tasks[task.id] = task
         self._by_source.update(dict.fromkeys(task.sources, task))
-        self._hosted.update({(store, partition): task for store in task.stores})
+        self._hosted.update({(store, partition): task for store in task.definitions})
         self._group_consumer().pause(task.sources)
         self._open(task)
 
@@ -288,12 +338,13 @@ class Worker:
         """Go on with restoring; a task that is through takes records from now on."""
         restored = self._restorer.advance(timeout_s)
         for task, task_plan in restored:
-            task.run(task_plan.next_offsets, task_plan.positions, task_plan.ends)
+            task.run(task_plan.next_offsets, task_plan.proven_positions(), task_plan.ends)
             for source, offset in task_plan.next_offsets.items():
                 self._group_consumer().seek(source, offset)
             self._group_consumer().resume(task.sources)
         if restored:
             self._say_tasks()
+            self._socket.announce_commit()  # what they restored was committed too, with its Position
 
     def _drop(self, task: Task) -> None:
         self._locked_since.pop(task.id, None)
@@ -302,7 +353,7 @@ class Worker:
         self._tasks.pop(task.id, None)
         for source in task.sources:
             self._by_source.pop(source, None)
-        for store in task.stores:
+        for store in task.definitions:
             self._hosted.pop((store, task.partition), None)
 
     def _drop_all(self) -> None:
@@ -313,7 +364,8 @@ class Worker:
         task = self._hosted.get((store, partition))
         if task is None or task.state not in _SERVED:
             return None
-        return HostedPartition(task.stores[store], _SERVED[task.state])
+        found = task.stores.by_name[store]
+        return HostedPartition(found, _SERVED[task.state]) if isinstance(found, TransactionalStore) else None
 
     def _group_consumer(self) -> Consumer:
         if self._consumer is None:
@@ -324,12 +376,16 @@ class Worker:
         self._instance.update(self._socket_path, {t.id: str(t.state) for t in self._tasks.values()})
 
     def _leave(self) -> None:
-        """Let go in this order: the group first (its listener commits), then stores, producer, socket, presence."""
-        if self._consumer is not None:
-            self._consumer.close()
-        self._drop_all()
-        self._restorer.close()
-        self._committer.close()
-        self._socket.close()
-        self._admin.close()
-        self._instance.remove()
+        """Let go in this order: the group first (its listener commits), then stores, producer, socket, presence.
+
+        All of it, whatever fails on the way; the last failure is raised then.
+        """
+        with ExitStack() as last_first:
+            last_first.callback(self._instance.remove)
+            last_first.callback(self._admin.close)
+            last_first.callback(self._socket.close)
+            last_first.callback(self._committer.close)
+            last_first.callback(self._restorer.close)
+            last_first.callback(self._drop_all)
+            if self._consumer is not None:
+                last_first.callback(self._consumer.close)

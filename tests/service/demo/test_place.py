@@ -41,4 +41,13 @@ def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}: something listens there") as raised:
             free_port("127.0.0.1", port)
         assert "\n" not in str(raised.value)
+        assert "--port 8080, or make demo PORT=8080" in str(raised.value)
     assert free_port("127.0.0.1", 0) > 0
+
+
+def test_a_directory_that_cannot_be_made_is_refused_with_the_way_out() -> None:
+    with (
+        pytest.raises(ConfigurationError, match=r"/proc/x cannot be made .*--state-dir"),
+        fresh_directory(Path("/proc/x")),
+    ):
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
@@ -10,7 +11,14 @@ import pytest
 from kafka_broker import KafkaBroker
 from log_bench import Bench, until
 from stateline.log import EmbeddedLog, KafkaLog, NewTopic, open_log
-from stateline_store import ConfigurationError, FencedError, LogUnavailableError, TopicPartition
+from stateline_store import (
+    ConfigurationError,
+    FencedError,
+    InDoubtError,
+    InvalidArgumentError,
+    LogUnavailableError,
+    TopicPartition,
+)
 
 
 def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafka_broker: KafkaBroker) -> None:
@@ -37,6 +45,73 @@ def test_a_member_that_polls_too_seldom_is_told_and_joins_again(kafka_broker: Ka
     with pytest.raises(FencedError):
         slow.consumer.commit(lost)
     until(lambda: len(slow.owned) == 1 and len(other.owned) == 1, slow, other)
+    bench.close()
+
+
+def test_a_record_that_the_broker_refuses_is_told_by_flush_and_by_commit(kafka_broker: KafkaBroker) -> None:
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    topic = bench.topic(settings={"max.message.bytes": "500"})
+    refused = random.Random(1).randbytes(5_000)  # as large when compressed
+    plain, transactional = bench.producer(), bench.producer("x")
+    plain.produce(topic, None, refused, timestamp_ms=7, partition=0)
+    with pytest.raises(InvalidArgumentError, match=f"{topic}-0 was not written"):
+        plain.flush()
+    assert plain.flush() == {}
+    transactional.begin_transaction()
+    transactional.produce(topic, None, refused, timestamp_ms=7, partition=0)
+    with pytest.raises(InvalidArgumentError, match=f"{topic}-0 was not written"):
+        transactional.commit_transaction()
+    transactional.abort_transaction()
+    bench.write(topic, b"after")
+    assert bench.values(topic) == [b"after"]
+    bench.close()
+
+
+def test_offsets_that_an_open_transaction_changes_are_told_only_once_it_has_ended(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    topic = bench.topic()
+    bench.write(topic, b"a", b"b")
+    member, producer = bench.member("g", topic), bench.producer("x")
+    until(lambda: len(member.records) == 2, member)
+    place, group = TopicPartition(topic, 0), f"g-{bench.id}"
+    member.consumer.commit({place: 1})
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({place: 2}, member.consumer)
+    with monkeypatch.context() as patch:
+        patch.setattr("stateline.log.kafka_admin.CALL_TIMEOUT_S", 2.0)
+        with pytest.raises(LogUnavailableError, match="stays open"):
+            bench.admin.committed(group, [place])
+    producer.commit_transaction()
+    assert bench.admin.committed(group, [place]) == {place: 2}
+    bench.close()
+
+
+def test_a_commit_that_gets_no_answer_is_in_doubt_and_settled_by_the_next_producer(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    topic = bench.topic()
+    doubtful = bench.producer("x")
+    doubtful.begin_transaction()
+    doubtful.produce(topic, None, b"doubtful", timestamp_ms=7, partition=0)
+    doubtful.flush()
+    kafka_broker.stop()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("stateline.log.kafka_producer.CALL_TIMEOUT_S", 1.0)
+            with pytest.raises(InDoubtError, match=r"is unknown.*make a new producer"):
+                doubtful.commit_transaction()
+        doubtful.close()
+    finally:
+        kafka_broker.restart()
+    settled = bench.producer("x")
+    assert bench.values(topic) == []  # the broker never heard of the commit
+    settled.begin_transaction()
+    settled.produce(topic, None, b"again", timestamp_ms=7, partition=0)
+    settled.commit_transaction()
+    assert bench.values(topic) == [b"again"]
     bench.close()
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +23,7 @@ from stateline.server import serve
 from stateline_store import ConfigurationError
 
 COMMITTED = "default.state.isolation.level=read_committed"
+TESTS = Path(__file__).resolve().parents[2]
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
 
 
@@ -79,6 +85,34 @@ def test_it_is_ready_only_while_queries_at_the_default_level_are_answered(tmp_pa
         wait_until(lambda: not ready(client))
         reasons = client.get("/readyz").json()["reasons"]
         assert any("'aircraft'" in reason and "no worker" in reason for reason in reasons)
+
+
+@pytest.fixture
+def worker_process(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A real worker, `stateline worker`, over an embedded log."""
+    (tmp_path / "app_of_the_server_tests.py").write_text("from query_server import make_app\n\napp = make_app()\n")
+    program = [sys.executable, "-m", "stateline"]
+    given = ["app_of_the_server_tests:app", "--set", f"state.dir={tmp_path}"]
+    place: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(TESTS)}}
+    subprocess.run([*program, "topics", *given, "--create", "--partitions", "3"], **place, check=True)
+    process = subprocess.Popen([*program, "worker", *given], **place)
+    yield process
+    process.send_signal(signal.SIGCONT)
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+
+
+def test_a_worker_that_hangs_is_told_until_it_goes_on(tmp_path: Path, worker_process: subprocess.Popen[bytes]) -> None:
+    with server_process(tmp_path, "default.state.isolation.level=read_uncommitted") as client:
+        wait_until(lambda: ready(client))
+        assert [i["reachable"] for i in client.get("/v1/instances").json()["instances"]] == [True]
+        worker_process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: not ready(client))
+        assert any("no worker that answers has it" in reason for reason in client.get("/readyz").json()["reasons"])
+        assert [i["reachable"] for i in client.get("/v1/instances").json()["instances"]] == [False]
+        worker_process.send_signal(signal.SIGCONT)
+        wait_until(lambda: ready(client))
+        assert [i["reachable"] for i in client.get("/v1/instances").json()["instances"]] == [True]
 
 
 def test_without_a_worker_the_way_to_committed_state_is_shown(server: httpx.Client, tmp_path: Path) -> None:
@@ -184,5 +218,5 @@ def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
 
 def test_a_host_that_is_not_here_is_named(tmp_path: Path) -> None:
     config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", "server.host=192.0.2.1"])
-    with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1"):
+    with pytest.raises(ConfigurationError, match=r"server\.host = '192\.0\.2\.1' is no address of this machine"):
         serve(make_app(), config)

@@ -266,10 +266,24 @@ def test_an_integer_beyond_64_bits_is_out_of_range(client: httpx.Client) -> None
         (b"{}", "type=null is"),
         (b"null", "not null"),
         (b"{", "begins with {"),
+        (b'{"type": "range", "limit": 1180591620717411303424}', "limit=1180591620717411303424 is out of range"),
+        (b'{"type": "range", "limit": ' + b"9" * 5_000 + b"}", "9999... has 5000 digits"),
+        (
+            b'{"type": "range", "position_bound": {"flights": {"0": 99999999999999999999999}}}',
+            "99999999999999999999999 is not an offset",
+        ),
+        (b'{"type": "range", "position_bound": {"flights": {"' + b"9" * 5_000 + b'": 1}}}', "position_bound: "),
     ],
+    ids=lambda given: str(given)[:60],
 )
 def test_messages_show_the_json_that_was_sent(client: httpx.Client, body: bytes, shown: str) -> None:
     assert shown in client.post("/v1/stores/aircraft/query", content=body).json()["detail"]
+
+
+def test_an_offset_in_a_url_is_shown_as_it_was_sent(client: httpx.Client) -> None:
+    params = {"position_bound": '{"flights":{"0":99999999999999999999999}}'}
+    detail = client.get("/v1/stores/aircraft/range", params=params).json()["detail"]
+    assert "99999999999999999999999 is not an offset" in detail
 
 
 def test_a_refused_method_is_told_the_ones_that_are_taken(client: httpx.Client) -> None:

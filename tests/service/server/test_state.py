@@ -15,7 +15,7 @@ def test_every_store_is_described(client: httpx.Client, worker: OwningWorker) ->
     worker.put("described", 1, partition=0)
     worker.commit()
     stores = {store["store"]: store for store in client.get("/v1/stores").json()["stores"]}
-    assert set(stores) == {"aircraft", "cache", "counts", "blobs"}
+    assert set(stores) == {"aircraft", "cache", "counts", "blobs", "places"}
     aircraft = client.get("/v1/stores/aircraft").json()
     partition = aircraft["partitions"].pop("0")
     assert partition.pop("committed_at_ms") > 0
@@ -49,7 +49,7 @@ def test_the_topology_is_described(client: httpx.Client) -> None:
         {
             "ordinal": 0,
             "sources": [TOPIC],
-            "stores": ["aircraft", "cache", "counts", "blobs"],
+            "stores": ["aircraft", "cache", "counts", "blobs", "places"],
             "processors": ["update"],
         }
     ]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
+import select
 import socket
-import threading
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
 
 from query_server import PARTITIONS, TOPIC, OwningWorker, server_process, wait_until
+from stateline.query_wire import LENGTH, decode_message, frame, frame_size
 
 
 def bound(partition: int, offset: int) -> str:
@@ -22,19 +24,36 @@ def bound(partition: int, offset: int) -> str:
 
 
 class Asking:
-    """A request that runs on a thread of its own."""
+    """A request that was sent, on a connection of its own."""
 
     def __init__(self, client: httpx.Client, path: str, params: dict[str, Any]) -> None:
-        self._answers: list[httpx.Response] = []
-        self._thread = threading.Thread(target=lambda: self._answers.append(client.get(path, params=params)))
-        self._thread.start()
+        self._client = client
+        self._connection = http.client.HTTPConnection(client.base_url.host, client.base_url.port or 80, timeout=30)
+        self._connection.request("GET", f"{path}?{urlencode(params)}")
 
     def is_waiting(self) -> bool:
-        return self._thread.is_alive()
+        """Whether the server has read the request, done all that it can for now, and not answered."""
+        for _ in range(10):  # answered after the request was looked at: the server has one event loop
+            assert self._client.get("/healthz").status_code == 200
+        return not select.select([self._connection.sock], [], [], 0)[0]
 
-    def answer(self) -> httpx.Response:
-        self._thread.join(timeout=30)
-        return self._answers[0]
+    def value(self) -> Any:
+        """The value in the answer, once it has come."""
+        with contextlib.closing(self._connection):
+            response = self._connection.getresponse()
+            assert response.status == 200
+            return json.load(response)["value"]
+
+
+def waiting_at_worker(state_dir: Path) -> int:
+    """How many queries wait at the worker, after it has looked once more whether it can answer them."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as asking:
+        asking.settimeout(30)
+        asking.connect(str(state_dir / "w1.sock"))
+        asking.sendall(frame({"id": 1, "type": "status"}))
+        with asking.makefile("rb") as replies:
+            size = frame_size(replies.read(LENGTH.size))
+            return int(decode_message(replies.read(size))["status"]["waiting"])
 
 
 def test_without_a_wait_the_answer_says_where_it_stands(client: httpx.Client, worker: OwningWorker) -> None:
@@ -49,27 +68,35 @@ def test_without_a_wait_the_answer_says_where_it_stands(client: httpx.Client, wo
     assert (problem["store"], problem["partition"]) == ("aircraft", at.partition)
 
 
-@pytest.mark.parametrize("store", ["aircraft", "cache"])
-def test_a_committed_read_waits_for_the_commit(client: httpx.Client, worker: OwningWorker, store: str) -> None:
+@pytest.mark.parametrize(("store", "at_worker"), [("aircraft", 0), ("cache", 1)])
+def test_a_committed_read_waits_for_the_commit(
+    client: httpx.Client, worker: OwningWorker, state_dir: Path, store: str, at_worker: int
+) -> None:
     at = worker.put("awaited", 1)
     worker.commit()
     wanted = bound(at.partition, worker.offset(at.partition) + 1)
     params = {"position_bound": wanted, "wait_ms": 30_000}
     asking = Asking(client, f"/v1/stores/{store}/keys/awaited", params)
+    wait_until(lambda: waiting_at_worker(state_dir) == at_worker)
+    assert asking.is_waiting()
     worker.put("awaited", 2)  # staged only: it goes on waiting
+    assert waiting_at_worker(state_dir) == at_worker
     assert asking.is_waiting()
     worker.commit()
-    assert asking.answer().json()["value"] == 2
+    assert asking.value() == 2
 
 
-def test_an_uncommitted_read_waits_for_the_record_alone(client: httpx.Client, worker: OwningWorker) -> None:
+def test_an_uncommitted_read_waits_for_the_record_alone(
+    client: httpx.Client, worker: OwningWorker, state_dir: Path
+) -> None:
     at = worker.put("staged", 1)
     wanted = bound(at.partition, worker.offset(at.partition) + 1)
     params = {"position_bound": wanted, "wait_ms": 30_000, "isolation_level": "read_uncommitted"}
     asking = Asking(client, "/v1/stores/aircraft/keys/staged", params)
+    wait_until(lambda: waiting_at_worker(state_dir) == 1)
     assert asking.is_waiting()
     worker.put("staged", 2)
-    assert asking.answer().json()["value"] == 2
+    assert asking.value() == 2
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
@@ -135,9 +162,10 @@ def test_partial_is_still_a_failure_when_nothing_answered(client: httpx.Client, 
     assert client.get("/v1/stores/aircraft/range", params=params).status_code == 412
 
 
-def test_waiting_requests_end_when_the_server_stops(state_dir: Path, worker: OwningWorker) -> None:
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_waiting_requests_end_when_the_server_stops(state_dir: Path, worker: OwningWorker, level: str) -> None:
     with contextlib.ExitStack() as stack:
-        with server_process(state_dir, "default.state.isolation.level=read_committed") as client:
+        with server_process(state_dir, f"default.state.isolation.level={level}") as client:
             wait_until(lambda: client.get("/readyz").status_code == 200)
             address = (client.base_url.host, client.base_url.port)
             waiting = stack.enter_context(socket.create_connection(address, timeout=30))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 
 import pytest
 
-from query_server import OwningWorker
-from stateline.server.waiting import CommitSignal
+from query_server import TOPIC, OwningWorker, make_app
+from stateline.config import load_config
+from stateline.query import Answer, KeyQuery, Outcome, Query, Terms
+from stateline.server.serving import Serving
+from stateline.server.waiting import CommitSignal, TimeLimits
 from stateline.server.worker_client import Workers
-from stateline_store import NotReadyError
+from stateline_store import IsolationLevel, NotReadyError, Position, PositionBound, TopicPartition
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +73,7 @@ def test_a_workers_commits_reach_those_who_wait_from_before_it_reads_the_subscri
 
     async def wait() -> None:
         signal = CommitSignal()
-        workers = Workers(worker.application, signal.announce)
+        workers = Workers(worker.application, signal.announce, TimeLimits())
         first = asyncio.create_task(asyncio.to_thread(worker.run, commit_when_connected))
         assert await asyncio.to_thread(held.wait, 20)
         await workers.refresh()
@@ -84,4 +88,64 @@ def test_a_workers_commits_reach_those_who_wait_from_before_it_reads_the_subscri
         await workers.close()
 
     asyncio.run(wait())
+    worker.close()
+
+
+def test_a_commit_that_comes_while_the_worker_answers_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = OwningWorker(tmp_path)
+    at = worker.put("awaited", 1)
+    wanted = TopicPartition(TOPIC, at.partition)
+    bound = PositionBound(Position.of({wanted: worker.offset(at.partition) + 1}))
+    terms = Terms("cache", IsolationLevel.READ_COMMITTED, bound)
+    anything = Terms("cache", IsolationLevel.READ_COMMITTED)
+    looks: list[Outcome] = []
+
+    async def ask() -> dict[int, Outcome]:
+        config = load_config("flights-app", overrides=[f"state.dir={tmp_path}"])
+        serving = Serving(make_app().topology(), config, tmp_path)
+        query_worker = serving.workers.query
+
+        async def query_then_commit(task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
+            looks.append(await query_worker(task_id, terms, partition, query, 0))
+            if len(looks) == 1:
+                await asyncio.to_thread(worker.put, "awaited", 2)
+                await asyncio.to_thread(worker.commit)
+                await query_worker(task_id, anything, partition, query, 0)  # read after the announcement
+            return looks[-1]
+
+        monkeypatch.setattr(serving.workers, "query", query_then_commit)
+        try:
+            queries: dict[int, Query] = {at.partition: KeyQuery(b"awaited")}
+            return await asyncio.wait_for(serving.ask(serving.store("cache"), terms, queries, deadline_s(3600)), 20)
+        finally:
+            await serving.close()
+
+    (outcome,) = asyncio.run(ask()).values()
+    assert len(looks) == 2
+    assert isinstance(outcome, Answer)
+    worker.close()
+
+
+def test_other_tasks_of_a_worker_wake_those_who_wait(tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    anything = Terms("cache", IsolationLevel.READ_COMMITTED)
+    file = worker.application / "instances" / f"{worker.name}.json"
+
+    async def is_woken_by(tasks: dict[str, str]) -> bool:
+        signal = CommitSignal()
+        workers = Workers(worker.application, signal.announce, TimeLimits())
+        await workers.refresh()
+        # Read after the answer to the subscription, which is an announcement too.
+        await workers.query("0_0", anything, 0, KeyQuery(b"any"), 0)
+        change = signal.next_commit()
+        await workers.refresh()
+        assert not change.is_set()
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"tasks": tasks}))
+        await workers.refresh()
+        await workers.close()
+        return change.is_set()
+
+    assert asyncio.run(is_woken_by({"0_1": "running"}))
     worker.close()

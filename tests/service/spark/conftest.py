@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_broker import missing_is_a_failure
+from maven import JarsUnavailableError, jars
 from service.spark.departures import settings
 from stateline.config import load_config
 from stateline.spark.session import close_session, spark_session
@@ -39,26 +39,12 @@ def class_archive() -> Path:
 @pytest.fixture(scope="session")
 def connector_jars() -> Path | None:
     """The folder of the connector's jars; None where they cannot be had (an error in CI)."""
-    folder = _CACHE / "spark-kafka-4.2.0"
-    if not folder.is_dir():
-        maven = shutil.which("mvn")
-        if maven is None:
-            assert not missing_is_a_failure(), "mvn is missing"
-            return None
-        scratch = folder.with_suffix(".part")
-        command = [maven, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
-        done = subprocess.run(
-            [*command, f"-DoutputDirectory={scratch}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-        if done.returncode:
-            assert not missing_is_a_failure(), done.stdout + done.stderr
-            return None
-        scratch.rename(folder)
-    return folder
+    try:
+        return jars(_POM, "spark-kafka-4.2.0")
+    except JarsUnavailableError as error:
+        if missing_is_a_failure():
+            pytest.fail(str(error))
+        return None
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,7 @@ class Driver:
         self.process.send_signal(number)
         code = self.process.wait(_DEADLINE_S)
         self._reader.join(_DEADLINE_S)
+        assert not self._reader.is_alive(), "something of the driver's lives on"
         return code
 
 
@@ -62,6 +63,12 @@ def driver(state: Path) -> Iterator[Driver]:
     finally:
         if running.process.poll() is None:
             running.end(signal.SIGKILL)
+
+
+def starts_java(pid: int) -> bool:
+    """Whether this process has begun to start a JVM."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return any(b"spark" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
 
 
 @pytest.fixture
@@ -118,3 +125,14 @@ def _finish(state: Path, log: EmbeddedLog, made: list[d.Departure]) -> None:
         while d.counted(log) < len(made):
             running.next_batch()
         assert running.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_while_spark_starts_does_not_wait_for_it(state: Path, log: EmbeddedLog, number: signal.Signals) -> None:
+    with driver(state) as running:
+        deadline = time.monotonic() + _DEADLINE_S
+        while not starts_java(running.process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert running.end(number) == 0  # its output has ended then, too, which its JVM had inherited
+    assert not (state / "flights" / "pipelines" / "hourly" / "checkpoint").exists(), "the query was begun all the same"

@@ -12,10 +12,10 @@ import pytest
 
 from stateline import serdes
 from stateline.serde import Serde
-from stateline.spark.embedded_source import limited, to_json, to_offsets
+from stateline.spark.embedded_offsets import limited, to_json, to_offsets, to_topic_ids
 from stateline.spark.rows import check_pipeline, result_records
 from stateline.topology import Pipeline, Topic
-from stateline_store import TopicPartition, TopologyError
+from stateline_store import RecordError, TopicPartition, TopologyError
 
 WHEN = datetime(2013, 1, 1, 5, tzinfo=UTC)
 MICRO = pa.timestamp("us", tz="UTC")
@@ -74,6 +74,12 @@ def test_one_key_column_is_written_by_the_key_serde() -> None:
     assert key == (5).to_bytes(8, "big")
 
 
+def test_a_key_that_its_serde_cannot_write_is_refused_with_the_row() -> None:
+    columns = {"n": pa.array([5, 2**31]), "v": pa.array(["fine", "too large"])}
+    with pytest.raises(RecordError, match=r"key of 'out' is int32.*2147483648.*too large"):
+        list(result_records(pa.table(columns), pipeline("n", key_serde=serdes.int32), 99))
+
+
 def test_a_hidden_column_can_be_the_key_and_the_timestamp() -> None:
     columns = {"_k": pa.array(["a"]), "_t": pa.array([WHEN], MICRO), "v": pa.array([1])}
     expected = (b"a", {"v": 1}, int(WHEN.timestamp() * 1000))
@@ -101,8 +107,16 @@ def test_a_pipeline_whose_rows_cannot_become_records_is_refused(broken: Pipeline
 
 def test_offsets_survive_json_and_equal_ones_have_equal_text() -> None:
     one_way = {TopicPartition("b", 10): 3, TopicPartition("b", 2): 1, TopicPartition("a", 0): 0}
-    assert orjson.dumps(to_json(one_way)) == orjson.dumps(to_json(dict(reversed(one_way.items()))))
-    assert to_offsets(to_json(one_way)) == {TopicPartition("b", 10): 3, TopicPartition("b", 2): 1}
+    ids = {"a": "id of a", "b": "id of b"}
+    json = to_json(one_way, ids)
+    assert orjson.dumps(json) == orjson.dumps(to_json(dict(reversed(one_way.items())), dict(reversed(ids.items()))))
+    assert to_offsets(json) == {TopicPartition("b", 10): 3, TopicPartition("b", 2): 1}
+    assert to_topic_ids(json) == {"b": "id of b"}
+
+
+def test_offsets_of_a_checkpoint_without_topic_ids_are_read() -> None:
+    assert to_offsets({"b": {"2": 1}}) == {TopicPartition("b", 2): 1}
+    assert to_topic_ids({"b": {"2": 1}}) == {}
 
 
 def test_a_limit_is_shared_in_proportion_and_no_partition_starves() -> None:

@@ -14,8 +14,10 @@ from stateline.worker.changelog import (
     stage,
     staged_changes,
 )
+from stateline.worker.records import OutputRecord
 from stateline_store import (
     DamagedDataError,
+    IsolationLevel,
     KeyValueStore,
     Position,
     StoreContext,
@@ -25,6 +27,11 @@ from stateline_store import (
 
 NOW = 1_700_000_000_000
 AT_7 = Position.of({TopicPartition("in", 0): 7})
+
+
+def changes_of(store: KeyValueStore) -> list[OutputRecord]:
+    """The records of the next commit to the changelog `log`."""
+    return staged_changes(store, store.position(IsolationLevel.READ_UNCOMMITTED), "log", NOW)
 
 
 @pytest.fixture
@@ -42,7 +49,7 @@ def test_a_changed_key_is_written_once_with_its_plain_value_and_its_own_timestam
     timestamped.put_with_timestamp(b"a", b"2", 6)
     timestamped.put_with_timestamp(b"b", b"3", 7)
     timestamped.put_with_timestamp(b"c", None, 8)
-    written = [(change.key, change.value, change.timestamp_ms) for change in staged_changes(timestamped, "log", NOW)]
+    written = [(change.key, change.value, change.timestamp_ms) for change in changes_of(timestamped)]
     assert written == [(b"a", b"2", 6), (b"b", b"3", 7), (b"c", None, NOW)]
 
 
@@ -52,7 +59,7 @@ def test_only_the_last_record_of_a_commit_carries_the_position_and_a_restore_fin
     timestamped.put_with_timestamp(b"a", b"1", 5)
     timestamped.put_with_timestamp(b"b", b"2", 6)
     timestamped.advance(AT_7)
-    first, last = staged_changes(timestamped, "log", NOW)
+    first, last = changes_of(timestamped)
     assert first.headers == ()
     assert dict(last.headers) == {"v": b"\x00", "c": AT_7.encode()}
     records = [Record("log", 0, 0, 0, b"a", b"1", ()), Record("log", 0, 1, 0, b"b", b"2", last.headers)]
@@ -89,7 +96,7 @@ def test_restored_records_are_what_was_written_and_the_newest_of_a_key_wins(
     plain.init(StoreContext("0_0", tmp_path))
     stage(plain, records)
     assert dict(plain.staged()) == {b"a": None, b"b": b""}
-    assert [c.timestamp_ms for c in staged_changes(plain, "log", NOW)] == [NOW, NOW]
+    assert [c.timestamp_ms for c in changes_of(plain)] == [NOW, NOW]
     plain.close()
 
 

@@ -4,6 +4,7 @@ sockets.
 
 from __future__ import annotations
 
+import itertools
 import socket
 import stat
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stateline.query import Answer, Failure, HostedPartition, KeyQuery, RangeQuery, Terms
+from stateline.query import Answer, Failure, HostedPartition, KeyQuery, Outcome, RangeQuery, Terms
 from stateline.query_wire import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -331,6 +332,55 @@ def test_a_query_waits_for_uncommitted_records(client: Client, served: QuerySock
     assert not client.has_frame()
     write(store, b"newer", 3)
     assert values(client.read()) == [b"newer"]
+
+
+def test_those_who_wait_are_tried_again_only_when_their_bound_is_met(
+    client: Client, served: QuerySocket, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    execute = QuerySocket._execute
+
+    def counted(served: QuerySocket, request: WireRequest) -> Outcome:
+        tried.append(request.id)
+        return execute(served, request)
+
+    monkeypatch.setattr(QuerySocket, "_execute", counted)
+    client.send(b"".join(query(number, bound=5 + number % 2, wait_ms=60_000) for number in range(50)))
+    while len(tried) < 50:
+        served.serve_pending()
+    for offset in (3, 3, 4):
+        write(store, b"newer", offset)
+        served.serve_pending()
+    assert len(tried) == 50
+    write(store, b"newest", 5)
+    answers = [client.read() for _ in range(25)]
+    assert sorted(answer["id"] for answer in answers) == list(range(0, 50, 2))
+    assert {value for answer in answers for value in values(answer)} == {b"newest"}
+    assert len(tried) == 75
+
+
+def test_those_who_wait_are_told_when_their_partition_goes_away(
+    client: Client, served: QuerySocket, store: KeyValueStore
+) -> None:
+    client.send(query(bound=5, wait_ms=60_000))
+    served.serve_pending()
+    store.close()
+    assert isinstance(error(client.read()), NotPresentError)
+
+
+def test_those_who_were_not_looked_at_in_a_call_come_first_in_the_next(
+    client: Client, served: QuerySocket, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.send(b"".join(query(number, bound=5, wait_ms=60_000) for number in range(10)))
+    while client.ask(frame({"id": 99, "type": "status"}))["status"]["waiting"] < 10:
+        pass
+    write(store, b"newest", 5)
+    clock = itertools.count()
+    monkeypatch.setattr("stateline.worker.query_socket.time.monotonic", lambda: next(clock) * 0.001)
+    answered = [served.serve_pending() for _ in range(10)]
+    monkeypatch.undo()
+    assert 0 < max(answered) < 5, "each look costs a millisecond here, and a call has five"
+    assert [client.read()["id"] for _ in range(10)] == list(range(10))
 
 
 def test_a_query_waits_for_a_commit_when_it_reads_committed(

@@ -14,7 +14,7 @@ from stateline import serdes, stores
 from stateline.app import App
 from stateline.log import EmbeddedLog
 from stateline.log.embedded import EmbeddedAdmin
-from stateline.stores import StoreView
+from stateline.store_views import StoreView
 from stateline.worker import InputRecord, Worker
 from stateline_store import DamagedDataError, RecordError, SecondaryReader, TopicPartition
 

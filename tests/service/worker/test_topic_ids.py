@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.worker.topic_ids import recreated, remember
+from stateline.worker.topic_ids import recreated, remember, unchanged
 
 
 def test_a_task_that_remembers_nothing_takes_no_topic_for_a_new_one(tmp_path: Path) -> None:
@@ -23,6 +23,12 @@ def test_a_topic_with_another_id_was_created_anew_and_the_others_were_not(tmp_pa
 def test_a_topic_that_was_never_remembered_was_not_created_anew(tmp_path: Path) -> None:
     remember(tmp_path, {"flights": "one"})
     assert recreated(tmp_path, {"flights": "one", "weather": "two"}) == []
+
+
+def test_only_what_is_remembered_with_the_same_id_is_known_to_be_unchanged(tmp_path: Path) -> None:
+    assert unchanged(tmp_path, {"flights": "one"}) == []
+    remember(tmp_path, {"flights": "one", "weather": "two"})
+    assert unchanged(tmp_path, {"flights": "one", "weather": "three", "airports": "four"}) == ["flights"]
 
 
 def test_it_is_noticed_once_remembering_settles_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from stateline import serdes, stores
 from stateline.app import App
 from stateline.config import Config
 from stateline.log import EmbeddedLog, Log, open_log
-from stateline.stores import StoreView
+from stateline.store_views import StoreView
 from stateline.worker import InputRecord, Output, Worker
 from stateline.worker.task import Task
 from stateline_store import (

@@ -6,24 +6,38 @@ import itertools
 import json
 import logging
 import shutil
-import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from running_worker import Stores, configured, create, eventually, produce, read_all, running
+from running_worker import create, eventually, read_all, running
+from service.worker.faults import (
+    CHANGELOG,
+    EXACTLY_ONCE,
+    GUARANTEES,
+    IN,
+    NEVER_MS,
+    Place,
+    both,
+    counting,
+    entries,
+    fail_commit_of_stores,
+    rename,
+    table_only,
+    two_topics,
+    work_off_and_make_anew,
+)
 from stateline import serdes, stores
 from stateline.app import App
-from stateline.config import Config
-from stateline.log import EmbeddedLog, Record
+from stateline.log import Record
 from stateline.log.embedded_producer import EmbeddedProducer
-from stateline.stores import StoreView
+from stateline.store_views import StoreView
 from stateline.worker import InputRecord, Output, Worker, restore
 from stateline.worker.commit import Committer
 from stateline.worker.restore import StoreRestore
@@ -35,168 +49,12 @@ from stateline_store import (
     IsolationLevel,
     LockedError,
     LogUnavailableError,
-    PoisonedError,
     RecordError,
     StateDirectory,
     StatelineError,
     TopicPartition,
+    TransactionalStore,
 )
-
-IN = TopicPartition("in", 0)
-CHANGELOG = "app-counts-changelog"
-NEVER_MS = 50_000  # a commit interval that no test lives to see
-EXACTLY_ONCE = {"processing__guarantee": "exactly_once_v2"}
-GUARANTEES = ["at_least_once", "exactly_once_v2"]
-
-Look = Callable[[InputRecord], object]
-
-
-def counting(look: Look = lambda _: None, *, table: bool = False, logged: bool = True, also: bool = False) -> App:
-    """Counts the records of each key; `look` sees each one first. `table`: beside it, the newest value of each key.
-
-    `also`: a second store counts too.
-    """
-    app = App("app")
-    source = app.topic("in", key=serdes.string, value=serdes.string)
-    if table:
-        app.table(source, store="newest")
-    names = ["counts", "again"] if also else ["counts"]
-    made = [app.store(stores.key_value(n, key=serdes.string, value=serdes.json, logged=logged)) for n in names]
-
-    @app.process(source, stores=made)
-    def count(record: InputRecord, *views: StoreView) -> None:
-        look(record)
-        for view in views:
-            view.put(record.key, (view.get(record.key) or 0) + 1)
-
-    return app
-
-
-def table_only() -> App:
-    app = App("app")
-    app.table(app.topic("in", key=serdes.string, value=serdes.json), store="newest")
-    return app
-
-
-Entry = tuple[bytes | None, bytes, int]
-
-
-def entries(keys: Sequence[str], times: int = 1) -> list[Entry]:
-    return [(key.encode(), b"%d" % n, n) for n in range(times) for key in keys]
-
-
-class Watched(Worker):
-    """A worker on the test's own thread, which ends when the condition holds: looked at after each turn."""
-
-    until: Callable[[], bool]
-    deadline: float
-
-    def reach(self, condition: Callable[[], bool]) -> None:
-        self.until, self.deadline = condition, time.monotonic() + 30.0
-        self.run()
-
-    def _turn(self) -> None:
-        super()._turn()
-        assert time.monotonic() < self.deadline, "The worker never came to the condition."
-        if self.until():
-            self.stop()
-
-    def read_up_to(self, source: TopicPartition) -> int:
-        """The next offset to read, committed or not; 0 while nobody reads."""
-        return max((task.next_offsets.get(source, 0) for task in self._tasks.values()), default=0)
-
-    def waiting(self) -> bool:
-        return bool(self._locked_since)
-
-
-class Place:
-    """A log with a topic `in`, machines (state directories), and readers of what workers there committed."""
-
-    def __init__(self, root: Path, partitions: int = 1, session_timeout_ms: int = 10_000) -> None:
-        self.root = root
-        self.log = EmbeddedLog(root / "log.db", session_timeout_ms=session_timeout_ms)
-        create(self.log, {"in": partitions})
-        self.admin = self.log.admin()
-        self._scratch = itertools.count()
-        self._closing = ExitStack()
-        self._closing.callback(self.admin.close)
-
-    def close(self) -> None:
-        self._closing.close()
-        self.log.close()
-
-    def config(self, app: App, machine: str = "m", **settings: Any) -> Config:
-        return configured(app, self.root / machine, **settings)
-
-    def stores(self, app: App, config: Config) -> Stores:
-        found = Stores(app, config, self.root / f"scratch-{next(self._scratch)}")
-        self._closing.callback(found.close)
-        return found
-
-    def worker(self, app: App, config: Config) -> Watched:
-        return Watched(app, config, self.log, instance="watched")
-
-    def work_off(self, app: App, config: Config, offset: int, store: str = "counts", topic: str = "in") -> Stores:
-        """Run a worker until the store has committed this offset of partition 0."""
-        found = self.stores(app, config)
-        self.worker(app, config).reach(lambda: found.offset(store, topic, 0) >= offset)
-        return found
-
-    def commit_once(self, app: App, config: Config, next_offset: int) -> None:
-        """Run a worker until it has read this far; with an interval that is never over it commits as it leaves."""
-        worker = self.worker(app, config)
-        worker.reach(lambda: worker.read_up_to(IN) == next_offset)
-
-    def send(self, records: Sequence[Entry], topic: str = "in") -> None:
-        produce(self.log, topic, records)
-
-    def send_each_partition(self, partitions: int, count: int) -> None:
-        """`count` records of key `p<n>` to each partition n."""
-        with closing(self.log.producer()) as producer:
-            for n in range(partitions * count):
-                p = n % partitions
-                producer.produce("in", b"p%d" % p, b"v", timestamp_ms=n, partition=p)
-            producer.flush()
-
-    def task(self, number: int = 0) -> Path:
-        return StateDirectory(self.root / "m", "app").task(f"0_{number}")
-
-    def changelog(self) -> list[tuple[bytes | None, bytes | None]]:
-        return [(r.key, r.value) for r in read_all(self.log, CHANGELOG, 1)]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with closing(Place(tmp_path)) as made:
-        yield made
-
-
-def fail_commit_of_stores(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
-    """The log is committed and the stores are not, as after a crash in between, at this commit (1 is the first)."""
-    commit_stores, failed = Task.commit_stores, list[str]()
-    numbers = itertools.count(1)
-
-    def fail_once(task: Task, written: Mapping[TopicPartition, int]) -> None:
-        if next(numbers) == number:
-            failed.append(task.id)
-            raise PoisonedError("between the log's commit and the store's")
-        commit_stores(task, written)
-
-    monkeypatch.setattr(Task, "commit_stores", fail_once)
-    return failed
-
-
-@pytest.fixture
-def delivered(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
-    """Every record that a restore was handed."""
-    apply, handed = restore._apply, list[Record]()
-
-    def counted(each: StoreRestore, records: list[Record]) -> None:
-        handed.extend(records)
-        apply(each, records)
-
-    monkeypatch.setattr(restore, "_apply", counted)
-    return handed
 
 
 class TestCommitsThatFail:
@@ -288,9 +146,7 @@ class TestCommitsThatFail:
         config = place.config(app, commit__interval__ms=1)
         place.send(entries("a", 300))
         place.work_off(app, config, 299)
-        with closing(sqlite3.connect(place.root / "log.db")) as file:
-            file.execute("DELETE FROM group_offsets")
-            file.commit()
+        place.forget_group_offsets()
         failed = fail_commit_of_stores(monkeypatch, 2)
         found, looks = place.stores(app, config), list[tuple[dict[bytes, bytes], int]]()
 
@@ -496,7 +352,11 @@ class TestTopicsThatWereDeleted:
         place.send(entries("abc", 3))
         found = place.work_off(app, config, 8)
         place.admin.delete_topics([CHANGELOG])
-        with pytest.raises(DamagedDataError, match=r"counts.*changelog offset .* ends at 0"):
+        for _ in range(2):  # also when it was refused before
+            with pytest.raises(DamagedDataError, match=r"counts.*changelog offset .* ends at 0"):
+                place.worker(app, config).reach(lambda: False)
+        place.send([(b"z", b"1", 1)] * 20, CHANGELOG)
+        with pytest.raises(DamagedDataError, match=r"counts.*changelog offset .* ends at 20"):
             place.worker(app, config).reach(lambda: False)
         assert found.rows("counts", 1) == {b"a": b"3", b"b": b"3", b"c": b"3"}
         assert found.offset("counts", "in", 0) == 8
@@ -526,6 +386,74 @@ class TestTopicsThatWereDeleted:
         assert found.rows("newest", 1) == {b"b": b"%d" % (count - 1)}
         assert found.rows("counts", 1) == {b"a": b"10", b"b": b"%d" % count}
 
+    def test_the_position_in_the_old_topic_is_gone_before_the_first_record_of_a_longer_one(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = two_topics()
+        config = place.config(app)
+        found = place.stores(app, config)
+        work_off_and_make_anew(place, app, config, found, 15)
+        begin, at = Task.run, list[int | None]()
+
+        def looked_at(task: Task, *arguments: Any) -> None:
+            begin(task, *arguments)
+            at.extend(s.position(IsolationLevel.READ_COMMITTED).get("other", 0) for _, s in task.stores.transactional)
+
+        monkeypatch.setattr(Task, "run", looked_at)
+        place.worker(app, config).reach(lambda: both(found) == (14, 14))
+        assert set(at) == {None}
+
+    def test_a_longer_topic_that_only_its_id_tells_is_read_from_its_start_by_the_running_worker(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("stateline.worker.worker._TOPICS_LOOK_S", 0.0)
+        app = counting(table=True)
+        config = place.config(app)
+        found = place.stores(app, config)
+        place.send(entries("a", 10))
+        done: list[str] = []
+
+        def step() -> bool:
+            at = found.offset("counts", "in", 0)
+            if at == 9 and not done:
+                place.send(entries("a"))
+                done.append("a look that saw ten records")
+            elif at == 10 and len(done) == 1:
+                rename(place, "in")
+                place.send(entries("b"))
+                done.append("another topic, and longer")
+            return found.rows("counts", 1).get(b"b") is not None and at == 11
+
+        place.worker(app, config).reach(step)
+        counts = {key: int(value) for key, value in found.rows("counts", 1).items()}
+        assert counts[b"a"] == 11 + 11
+        assert counts[b"b"] >= 1
+        assert found.rows("newest", 1) == {b"a": b"0", b"b": b"0"}
+
+    def test_what_was_read_of_the_old_topic_is_not_committed_for_the_new_one_when_partitions_move(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        revoked, seen = Worker._revoked, list[tuple[str, dict[TopicPartition, int]]]()
+        calls: list[int] = []
+        app = counting(lambda record: calls.append(record.offset))
+        with closing(Place(tmp_path, partitions=2)) as place:
+
+            def looked_at(worker: Worker, partitions: list[TopicPartition]) -> None:
+                revoked(worker, partitions)
+                with closing(place.log.admin()) as admin:
+                    committed = admin.committed("app", [TopicPartition("in", p) for p in (0, 1)])
+                seen.append((str(worker._failed), committed))
+
+            monkeypatch.setattr(Worker, "_revoked", looked_at)
+            place.send_each_partition(2, 20)
+            config = place.config(app, commit__interval__ms=NEVER_MS, **EXACTLY_ONCE)
+            with running(app, config, place.log, "first"):
+                eventually(lambda: len(calls) == 40, "everything is staged")
+                rename(place, "in")
+                with running(app, config, place.log, "second"):
+                    eventually(lambda: bool(seen), "a partition moves")
+        assert seen[0] == ("in: deleted and created anew.", {})
+
     def test_a_position_that_the_changelog_remembers_of_a_topic_that_is_shorter_now_is_dropped(
         self, place: Place
     ) -> None:
@@ -536,36 +464,6 @@ class TestTopicsThatWereDeleted:
         found = place.stores(app, elsewhere)
         place.worker(app, elsewhere).reach(lambda: both(found) == (4, 4))
         assert found.rows("counts", 1) == {b"a": b"10", b"b": b"5"}
-
-
-def two_topics() -> App:
-    """A table of `in`, and a count of `other`."""
-    app = App("app")
-    app.table(app.topic("in", key=serdes.string, value=serdes.string), store="newest")
-    other = app.topic("other", key=serdes.string, value=serdes.string)
-    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json))
-
-    @app.process(other, stores=[counts])
-    def count(record: InputRecord, counts: StoreView) -> None:
-        counts.put(record.key, (counts.get(record.key) or 0) + 1)
-
-    return app
-
-
-def work_off_and_make_anew(place: Place, app: App, config: Config, found: Stores, count: int) -> None:
-    """Ten records of `a` in each topic are worked off; then both are deleted and made anew with `count` of `b`."""
-    create(place.log, {"other": 1})
-    for topic in ("in", "other"):
-        place.send(entries("a", 10), topic)
-    place.worker(app, config).reach(lambda: both(found) == (9, 9))
-    place.admin.delete_topics(["in", "other"])
-    create(place.log, {"in": 1, "other": 1})
-    for topic in ("in", "other"):
-        place.send(entries("b", count), topic)
-
-
-def both(found: Stores) -> tuple[int, int]:
-    return found.offset("newest", "in", 0), found.offset("counts", "other", 0)
 
 
 class TestRestoring:
@@ -597,8 +495,8 @@ class TestRestoring:
         place.worker(app, config).reach(lambda: len(delivered) >= 50)
         assert [record.offset for record in delivered] == list(range(50))
         found = place.stores(app, config)
-        assert found.offset("counts", "in", 0) == 39, "two commits are whole, the third is half"
-        assert len(found.rows("counts", 1)) == 40
+        assert len(found.rows("counts", 1)) == 40, "two commits are whole, the third is half"
+        assert found.offset("counts", "in", 0) == -1, "no Position before the end"
         delivered.clear()
         found = place.work_off(app, config, 99)
         assert [record.offset for record in delivered] == list(range(40, 100))
@@ -612,22 +510,24 @@ class TestRestoring:
             place.send(entries(keys))
             place.commit_once(app, config, end)
         shutil.rmtree(config.state_dir)
-        commit, looks = restore._commit, list[tuple[int, dict[bytes, bytes]]]()
+        commit, looks = restore._commit, list[tuple[int | None, dict[bytes, bytes]]]()
 
         def looked_at(each: StoreRestore) -> None:
             commit(each)
+            assert isinstance(each.store, TransactionalStore)
             reader = each.store.reader(IsolationLevel.READ_COMMITTED)
             with reader.range(None, None) as rows:
-                looks.append((reader.position.get("in", 0) or 0, dict(rows)))
+                looks.append((reader.position.get("in", 0), dict(rows)))
 
         monkeypatch.setattr(restore, "_SLICE_RECORDS", 4)
         monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
         monkeypatch.setattr(restore, "_commit", looked_at)
         place.work_off(app, config, 29)
-        assert {position for position, _ in looks} >= {9, 19, 29}
-        for position, rows in looks:
-            times = (position + 1) // 10
-            assert rows == ({key.encode(): b"%d" % times for key in keys} if times else {}), f"at {position}"
+        wholes: list[dict[bytes, bytes]] = [{}] + [{key.encode(): b"%d" % times for key in keys} for times in (1, 2, 3)]
+        seen = [wholes.index(rows) for _, rows in looks]
+        assert seen == sorted(seen)
+        assert set(seen) >= {1, 2, 3}
+        assert [position for position, _ in looks] == [None] * (len(looks) - 1) + [29], "and the Position at the end"
 
     def test_a_damaged_store_is_rebuilt_alone_and_says_so_loudly(
         self, place: Place, caplog: pytest.LogCaptureFixture

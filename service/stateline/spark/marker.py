@@ -1,0 +1,84 @@
+"""The marker of a pipeline: which micro-batch its result topic holds, as the sink writes and reads it.
+
+A record of the topic ``<application.id>-<pipeline>-epochs`` (one partition, compacted; on disk: never change):
+
+    key    := the pipeline's name
+    value  := {"queryId": …, "batchId": …, "endOffsets": [one text per source, or null]}
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+
+import orjson
+
+from stateline.log import Log
+from stateline_store import DamagedDataError, LogUnavailableError, TopicPartition
+
+LOOK_BACK = 64  # offsets: the newest marker is among the last ones, unless many transactions were aborted
+_POLL_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The newest micro-batch that the result topic holds."""
+
+    query_id: str
+    batch_id: int
+    end_offsets: tuple[str | None, ...]
+
+    def encode(self) -> bytes:
+        """The marker record's value."""
+        return orjson.dumps({"queryId": self.query_id, "batchId": self.batch_id, "endOffsets": self.end_offsets})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Marker:
+        """The marker in these bytes. Raises `DamagedDataError` when there is none."""
+        try:
+            tree = orjson.loads(data)
+            return cls(tree["queryId"], tree["batchId"], tuple(tree["endOffsets"]))
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise DamagedDataError(
+                f"{data[:100]!r} is not a pipeline's marker: something else wrote to the epochs topic. Delete it "
+                "together with the pipeline's checkpoint and its result topic, and start again."
+            ) from error
+
+
+def epochs_topic(application_id: str, pipeline: str) -> str:
+    """The topic of the pipeline's markers."""
+    return f"{application_id}-{pipeline}-epochs"
+
+
+def newest_markers(log: Log, topic: str) -> list[Marker]:
+    """The newest committed markers, in order: some dozens, where so many are kept; empty when there is none.
+
+    Every older producer must be fenced by now.
+    """
+    partition = TopicPartition(topic, 0)
+    with closing(log.admin()) as admin:
+        first, end = admin.watermarks(partition)
+    span = LOOK_BACK
+    while first < end:
+        start = max(first, end - span)
+        values = _values(log, partition, start, end)
+        if values or start == first:
+            return [Marker.decode(value) for value in values]
+        span *= 16
+    return []
+
+
+def _values(log: Log, partition: TopicPartition, start: int, end: int) -> list[bytes]:
+    """The values of the partition's committed records between these offsets."""
+    values: list[bytes] = []
+    deadline = time.monotonic() + _POLL_TIMEOUT_S
+    with closing(log.consumer()) as consumer:
+        consumer.assign({partition: start})
+        while time.monotonic() < deadline:
+            values += [record.value for record in consumer.poll(1000, 0.1) if record.value is not None]
+            if (consumer.next_offset(partition) or start) >= end:
+                return values
+    raise LogUnavailableError(
+        f"{partition} could not be read up to offset {end} in {_POLL_TIMEOUT_S:.0f} s: try again when the log answers."
+    )

@@ -1,0 +1,112 @@
+"""A store as an application declares it, before there is one of it per task. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from stateline.serde import Serde
+from stateline_store import (
+    KeyValueStore,
+    SessionStore,
+    StateStore,
+    TimestampedKeyValueStore,
+    TimestampedSessionStore,
+    TimestampedWindowStore,
+    TransactionalStore,
+    VersionedStore,
+    WindowStore,
+)
+
+if TYPE_CHECKING:
+    from stateline.topology import Topic
+
+StoreKind: TypeAlias = Literal[
+    "key_value",
+    "timestamped_key_value",
+    "window",
+    "timestamped_window",
+    "session",
+    "timestamped_session",
+    "versioned",
+    "custom",
+]
+
+_COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+# Kafka Streams adds a day (windowstore.changelog.additional.retention.ms), for clocks that differ.
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDefinition:
+    """`source` is the topic of a table, None for other stores.
+
+    `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
+    `retain_duplicates` of window stores, `factory` makes a user's own store from its name.
+    """
+
+    name: str
+    kind: StoreKind
+    key: Serde
+    value: Serde
+    persistent: bool = True
+    logged: bool = True
+    source: Topic | None = None
+    retention_ms: int = 0
+    window_size_ms: int = 0
+    retain_duplicates: bool = False
+    factory: Callable[[str], StateStore] | None = None
+
+    def build(self) -> StateStore:
+        """A store of this kind, not yet opened."""
+        return self._own() if self.factory is None else self.factory(self.name)
+
+    @property
+    def timestamped(self) -> bool:
+        """Whether each value carries a timestamp in the store's own bytes (KIP-258's format)."""
+        return self.kind.startswith("timestamped_")
+
+    @property
+    def key_value(self) -> bool:
+        """Whether keys alone name the values: what key and range queries ask."""
+        return self.kind in ("key_value", "timestamped_key_value")
+
+    def changelog(self, application_id: str) -> str | None:
+        """The topic that this store can be rebuilt from: a table's own topic, or a changelog; None without."""
+        if self.source is not None:
+            return self.source.name
+        return f"{application_id}-{self.name}-changelog" if self.logged else None
+
+    def changelog_settings(self) -> Mapping[str, str]:
+        """The settings of that changelog when Stateline creates it (Kafka Streams' own)."""
+        kept_ms = str(self.retention_ms + _DAY_MS)
+        if self.kind == "versioned":
+            return {**_COMPACTED, "min.compaction.lag.ms": kept_ms}
+        if self.key_value or self.kind == "custom":
+            return _COMPACTED
+        return {**_COMPACTED, "cleanup.policy": "compact,delete", "retention.ms": kept_ms}
+
+    def _own(self) -> TransactionalStore:
+        name, persistent = self.name, self.persistent
+        match self.kind:
+            case "key_value":
+                return KeyValueStore(name, persistent=persistent)
+            case "timestamped_key_value":
+                return TimestampedKeyValueStore(name, persistent=persistent)
+            case "window" | "timestamped_window":
+                window = TimestampedWindowStore if self.timestamped else WindowStore
+                return window(
+                    name,
+                    retention_ms=self.retention_ms,
+                    window_size_ms=self.window_size_ms,
+                    retain_duplicates=self.retain_duplicates,
+                    persistent=persistent,
+                )
+            case "session" | "timestamped_session":
+                session = TimestampedSessionStore if self.timestamped else SessionStore
+                return session(name, retention_ms=self.retention_ms, persistent=persistent)
+            case "versioned":
+                return VersionedStore(name, history_retention_ms=self.retention_ms, persistent=persistent)
+            case "custom":
+                raise AssertionError(f"Store {name!r} is of the user's own kind and has no factory.")

@@ -1,0 +1,272 @@
+"""What a processor gets of a store: typed values, for one task, on the worker's thread only.
+
+Reads see what this task has written, committed or not. A key or value that the store's serdes cannot write raises
+`InvalidArgumentError`. The store of a table is read-only: its topic alone writes it. Times are milliseconds since the
+epoch; iterators are snapshots made at the call, and end early only by an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, NamedTuple, TypeAlias
+
+from stateline.serde import shown
+from stateline.store_definition import StoreDefinition
+from stateline_store import (
+    InvalidArgumentError,
+    KeyValueStore,
+    SessionStore,
+    StateStore,
+    TimestampedKeyValueStore,
+    TimestampedSessionStore,
+    TimestampedWindowStore,
+    TopologyError,
+    VersionedStore,
+    Windowed,
+    WindowStore,
+)
+
+HEADROOM_BYTES = 16_384  # what headers (the Position) and framing may take of a record
+MAX_RECORD_BYTES = 1_000_000 - HEADROOM_BYTES  # librdkafka's default `message.max.bytes`
+
+
+def refuse_too_large(key: bytes | None, value: bytes | None, max_record_bytes: int) -> None:
+    """Raise `InvalidArgumentError` for a record that the log would refuse, while it can still be told whose it is."""
+    size = len(key or b"") + len(value or b"")
+    if size > max_record_bytes:
+        raise InvalidArgumentError(
+            f"Key {shown(key)} and its value have {size} bytes, but a record of the log takes {max_record_bytes}: make "
+            "it smaller, or raise producer.message.max.bytes and the topic's max.message.bytes."
+        )
+
+
+class Timestamped(NamedTuple):
+    """A value and its timestamp, in milliseconds since the epoch."""
+
+    value: Any
+    timestamp: int
+
+
+class Version(NamedTuple):
+    """A value that was valid from `timestamp` (included) to `valid_to` (excluded; None: until now)."""
+
+    value: Any
+    timestamp: int
+    valid_to: int | None
+
+
+class Window(NamedTuple):
+    """A key, a window of it, and the value: of a session the end is its last record's timestamp."""
+
+    key: Any
+    start_ms: int
+    end_ms: int
+    value: Any
+
+
+class _View:
+    """What the views have in common: the serdes, the size limit, the timestamp of the record that is processed."""
+
+    def __init__(self, definition: StoreDefinition, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        """`max_record_bytes` is the most that key and value may have together in a store with a changelog."""
+        self._definition = definition
+        self._max_record_bytes = max_record_bytes
+        self._key, self._value = definition.key, definition.value
+        self._record_timestamp_ms = -1
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self._definition.name
+
+    def record_starts(self, timestamp_ms: int) -> None:
+        """The runtime calls this before each record: what a write is stamped with."""
+        self._record_timestamp_ms = timestamp_ms
+
+    def _writable(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
+        """Key and value as bytes. Refuses what is too large for the changelog, and writes to a table."""
+        if self._definition.source is not None:
+            raise TopologyError(
+                f"Store {self.name!r} is the table of topic {self._definition.source.name!r} and read-only here: "
+                "write to the topic, or declare a store of the processor's own."
+            )
+        data = None if value is None else self._value.serialize(value)
+        raw_key = self._key.serialize(key)
+        if self._definition.logged:
+            refuse_too_large(raw_key, data, self._max_record_bytes)
+        return raw_key, data
+
+    def _stamp(self, timestamp_ms: int | None) -> int:
+        return self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
+
+    def _read(self, data: bytes | None) -> Any:
+        return None if data is None else self._value.deserialize(data)
+
+    def _optional_key(self, key: Any) -> bytes | None:
+        return None if key is None else self._key.serialize(key)
+
+
+class StoreView(_View):
+    """A key-value store, with timestamps or without."""
+
+    def __init__(
+        self, definition: StoreDefinition, store: KeyValueStore, *, max_record_bytes: int = MAX_RECORD_BYTES
+    ) -> None:
+        super().__init__(definition, max_record_bytes=max_record_bytes)
+        self._store = store
+
+    def get(self, key: Any) -> Any:
+        """The value, or None when the key is absent."""
+        return self._read(self._store.get(self._key.serialize(key)))
+
+    def get_with_timestamp(self, key: Any) -> Timestamped | None:
+        """Value and timestamp, or None when the key is absent. Only for a timestamped store."""
+        if not isinstance(self._store, TimestampedKeyValueStore):
+            raise _no_timestamps(self.name, "stores.timestamped_key_value")
+        found = self._store.get_with_timestamp(self._key.serialize(key))
+        return None if found is None else Timestamped(self._value.deserialize(found.value), found.timestamp)
+
+    def put(self, key: Any, value: Any, *, timestamp_ms: int | None = None) -> None:
+        """Stage a value (None deletes), stamped with the record's timestamp unless another is given."""
+        raw_key, data = self._writable(key, value)
+        if isinstance(self._store, TimestampedKeyValueStore):
+            self._store.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms))
+        else:
+            self._store.put(raw_key, data)
+
+    def delete(self, key: Any) -> None:
+        """Stage the removal of a key; an absent key is fine."""
+        self.put(key, None)
+
+    def range(self, lower: Any = None, upper: Any = None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """(key, value) from `lower` to `upper`, both inclusive, None open, in the order of serialized keys."""
+        with closing(
+            self._store.range(self._optional_key(lower), self._optional_key(upper), reverse=reverse)
+        ) as entries:
+            for key, data in entries:
+                yield self._key.deserialize(key), self._value.deserialize(data)
+
+
+class WindowView(_View):
+    """A window store, with timestamps or without."""
+
+    def __init__(
+        self, definition: StoreDefinition, store: WindowStore, *, max_record_bytes: int = MAX_RECORD_BYTES
+    ) -> None:
+        super().__init__(definition, max_record_bytes=max_record_bytes)
+        self._store = store
+
+    def put(self, key: Any, value: Any, window_start_ms: int, *, timestamp_ms: int | None = None) -> None:
+        """Stage the value of a window (None deletes); one that is older than the retention is dropped and counted."""
+        raw_key, data = self._writable(key, value)
+        if isinstance(self._store, TimestampedWindowStore):
+            self._store.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms), window_start_ms)
+        else:
+            self._store.put(raw_key, data, window_start_ms)
+
+    def get(self, key: Any, window_start_ms: int) -> Any:
+        """The value of one window, or None."""
+        return self._read(self._store.fetch_one(self._key.serialize(key), window_start_ms))
+
+    def fetch(self, key: Any, time_from: int, time_to: int, *, reverse: bool = False) -> Iterator[tuple[int, Any]]:
+        """(start, value) of the key's windows that start from `time_from` to `time_to`, both inclusive, by time."""
+        with closing(self._store.fetch(self._key.serialize(key), time_from, time_to, reverse=reverse)) as entries:
+            for start_ms, data in entries:
+                yield start_ms, self._value.deserialize(data)
+
+    def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> Iterator[Window]:
+        """The windows of every key that start from `time_from` to `time_to`, both inclusive."""
+        with closing(self._store.fetch_all(time_from, time_to, reverse=reverse)) as entries:
+            for (key, start_ms, end_ms), data in entries:
+                yield Window(self._key.deserialize(key), start_ms, end_ms, self._value.deserialize(data))
+
+
+class SessionView(_View):
+    """A session store, with timestamps or without."""
+
+    def __init__(
+        self, definition: StoreDefinition, store: SessionStore, *, max_record_bytes: int = MAX_RECORD_BYTES
+    ) -> None:
+        super().__init__(definition, max_record_bytes=max_record_bytes)
+        self._store = store
+
+    def put(self, key: Any, start_ms: int, end_ms: int, value: Any, *, timestamp_ms: int | None = None) -> None:
+        """Stage the aggregate of a session (None removes it)."""
+        raw_key, data = self._writable(key, value)
+        session = Windowed(raw_key, start_ms, end_ms)
+        if isinstance(self._store, TimestampedSessionStore):
+            self._store.put_with_timestamp(session, data, self._stamp(timestamp_ms))
+        else:
+            self._store.put(session, data)
+
+    def remove(self, key: Any, start_ms: int, end_ms: int) -> None:
+        """Stage the removal of a session; an absent one is fine."""
+        self.put(key, start_ms, end_ms, None)
+
+    def get(self, key: Any, start_ms: int, end_ms: int) -> Any:
+        """The aggregate of one session, or None."""
+        return self._read(self._store.fetch_session(self._key.serialize(key), start_ms, end_ms))
+
+    def find_sessions(
+        self, key: Any, earliest_end_ms: int, latest_start_ms: int, *, reverse: bool = False
+    ) -> Iterator[Window]:
+        """The key's sessions that end at `earliest_end_ms` or later and start at `latest_start_ms` or earlier."""
+        found = self._store.find_sessions(self._key.serialize(key), earliest_end_ms, latest_start_ms, reverse=reverse)
+        with closing(found) as entries:
+            for (raw_key, start_ms, end_ms), data in entries:
+                yield Window(self._key.deserialize(raw_key), start_ms, end_ms, self._value.deserialize(data))
+
+
+class VersionedView(_View):
+    """A versioned store."""
+
+    def __init__(
+        self, definition: StoreDefinition, store: VersionedStore, *, max_record_bytes: int = MAX_RECORD_BYTES
+    ) -> None:
+        super().__init__(definition, max_record_bytes=max_record_bytes)
+        self._store = store
+
+    def put(self, key: Any, value: Any, *, timestamp_ms: int | None = None) -> None:
+        """Stage a version (None: no value from then on), valid from the record's timestamp unless another is given.
+
+        One that is older than the history is dropped and counted.
+        """
+        raw_key, data = self._writable(key, value)
+        self._store.put(raw_key, data, self._stamp(timestamp_ms))
+
+    def get(self, key: Any, *, as_of: int | None = None) -> Version | None:
+        """The newest version, or the one that was valid at `as_of`; None when there was no value."""
+        raw_key = self._key.serialize(key)
+        found = self._store.get(raw_key) if as_of is None else self._store.get_as_of(raw_key, as_of)
+        return None if found is None else Version(self._read(found.value), found.timestamp, found.valid_to)
+
+    def versions(
+        self, key: Any, time_from: int | None = None, time_to: int | None = None, *, ascending: bool = False
+    ) -> Iterator[Version]:
+        """The versions that were valid at some time from `time_from` to `time_to`, the newest first by default."""
+        found = self._store.get_versions(self._key.serialize(key), time_from, time_to, ascending=ascending)
+        with closing(found) as entries:
+            for value, timestamp, valid_to in entries:
+                yield Version(self._value.deserialize(value), timestamp, valid_to)
+
+
+AnyView: TypeAlias = StoreView | WindowView | SessionView | VersionedView
+
+
+def view_of(definition: StoreDefinition, store: StateStore, max_record_bytes: int) -> AnyView | None:
+    """The view of a store of Stateline's own kinds; None of a user's own, which processors get as it is."""
+    match store:
+        case KeyValueStore():
+            return StoreView(definition, store, max_record_bytes=max_record_bytes)
+        case WindowStore():
+            return WindowView(definition, store, max_record_bytes=max_record_bytes)
+        case SessionStore():
+            return SessionView(definition, store, max_record_bytes=max_record_bytes)
+        case VersionedStore():
+            return VersionedView(definition, store, max_record_bytes=max_record_bytes)
+    return None
+
+
+def _no_timestamps(name: str, declare: str) -> TopologyError:
+    return TopologyError(f"Store {name!r} keeps no timestamps: declare it with {declare}.")

@@ -1,0 +1,117 @@
+"""Builds the timestamped files of stores beside the plain ones that serve (KIP-258, ``upgrade.mode = in_place``).
+
+What is built comes from the changelogs, between the worker's slices of work, and follows them from then on. When a
+store has caught up the log says so; when every worker has said it of all its stores, `upgrade.from` is unset and the
+workers are started again: they open the timestamped files, restore what is missing and delete the plain ones.
+
+A crash loses nothing: what was built says itself how far it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from stateline.log.interface import Admin, Log
+from stateline.topology import Topic
+from stateline.worker.restore import Restorer, StoreRestore, TaskPlan
+from stateline.worker.task import Task
+from stateline_store import StoreContext, StoreState, TopicPartition, TransactionalStore
+
+logger = logging.getLogger(__name__)
+
+# How often the changelogs are looked at once a store has caught up.
+_FOLLOW_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True)
+class _Build:
+    """A store that is being built, and what it is built from. `table_of` is the topic of a table."""
+
+    store: TransactionalStore
+    context: StoreContext
+    changelog: TopicPartition
+    table_of: Topic | None
+    ready: bool = False
+
+
+class FormatUpgrades:
+    """The builds of one worker's tasks, on its thread. Does nothing, and costs nothing, without an upgrade."""
+
+    def __init__(self, log: Log, admin: Admin) -> None:
+        self._admin = admin
+        self._restorer = Restorer(log)
+        self._tasks: dict[str, tuple[Task, list[_Build]]] = {}
+        self._looked_at = 0.0
+
+    def add(self, task: Task) -> None:
+        """The task serves its stores from now on: begin to build, or go on with, the timestamped files of those that
+        are to be upgraded."""
+        builds = [self._opened(task, name) for name in task.stores.to_build()]
+        if builds:
+            self._tasks[task.id] = (task, builds)
+            self._looked_at = 0.0
+
+    def remove(self, task_id: str) -> None:
+        """The task is given up: keep what was built."""
+        if task_id in self._tasks:
+            _, builds = self._tasks.pop(task_id)
+            self._restorer.remove(task_id)
+            for build in builds:
+                build.store.close()
+
+    def advance(self) -> None:
+        """Build for one slice of work. Raises what the log or a store raises."""
+        if not self._tasks:
+            return
+        if self._restorer.busy:
+            for task, _ in self._restorer.advance(0.0):
+                self._note_ready(task)
+        elif time.monotonic() - self._looked_at > _FOLLOW_INTERVAL_S:
+            self._looked_at = time.monotonic()
+            for task, builds in self._tasks.values():
+                self._restorer.add(task, self._plan(builds))
+
+    def close(self) -> None:
+        """Keep what was built, and release everything."""
+        for task_id in list(self._tasks):
+            self.remove(task_id)
+        self._restorer.close()
+
+    def _opened(self, task: Task, name: str) -> _Build:
+        definition, changelog = task.definitions[name], task.changelog(name)
+        store = definition.build()
+        if changelog is None or not isinstance(store, TransactionalStore):
+            raise AssertionError(f"Store {name!r} cannot be built from a changelog.")
+        context = StoreContext(task.id, task.directory, changelog)
+        store.init(context)
+        store.set_state(StoreState.RESTORING)
+        logger.info("Upgrading %s of task %s: timestamped files are built beside the plain ones", name, task.id)
+        return _Build(store, context, changelog, definition.source)
+
+    def _plan(self, builds: list[_Build]) -> TaskPlan:
+        """What was added to the changelogs since the builds have read them."""
+        restores = []
+        for build in builds:
+            offset = build.store.committed_offset(build.changelog)
+            first, _ = self._admin.watermarks(build.changelog)
+            if offset is not None and offset + 1 < first:  # it cannot know what it missed
+                build.store.close()
+                build.store.wipe()
+                build.store.init(build.context)
+                offset = None
+            at, end = first if offset is None else offset + 1, self._admin.watermarks(build.changelog)[1]
+            restores.append(StoreRestore(build.store, build.store.commit, build.changelog, at, end, build.table_of))
+        return TaskPlan(tuple(each for each in restores if each.remaining), {}, {}, {})
+
+    def _note_ready(self, task: Task) -> None:
+        for build in self._tasks[task.id][1]:
+            build.store.set_state(StoreState.STANDBY)
+            if not build.ready:
+                build.ready = True
+                logger.info(
+                    "Store %s of task %s is ready with timestamps. When every worker has said so of all its stores, "
+                    "unset upgrade.from and start the workers again.",
+                    build.store.name, task.id,
+                )  # fmt: skip

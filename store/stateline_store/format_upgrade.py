@@ -1,0 +1,84 @@
+"""The upgrade of a store's files from plain (v1) to timestamped (v2) values (KIP-258), of one task's stores.
+
+The formats are told by the directory's name alone, never guessed from bytes. What a start does with a store that the
+application declares as timestamped:
+
+| `upgrade.from` | `upgrade.mode` | plain files | the store is                                            |
+|----------------|----------------|-------------|---------------------------------------------------------|
+| unset          |                | none        | its timestamped files                                   |
+| unset          |                | there       | the same, restored; the plain files go after that       |
+| v1             | in_place       | there       | the plain files, while timestamped ones are built       |
+| v1             | roll_over      | there       | the plain files; other instances build timestamped ones |
+| v1             | any            | none        | its timestamped files                                   |
+
+Without `upgrade.from` on the first start with new code, the second row is the offline upgrade. Nothing here is lost by
+a crash: plain files go only when the timestamped store has been restored, and a start finds the rest by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import shutil
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from stateline_store.commit_notice import CommitNotice
+from stateline_store.directory import notice_path, store_path
+from stateline_store.errors import RetryLaterError
+from stateline_store.steps import reached
+
+UpgradeMode: TypeAlias = Literal["in_place", "roll_over"]
+
+
+class Files(enum.Enum):
+    """Which files a store is opened on."""
+
+    DECLARED = "declared"  # those of the format that the application declares
+    PLAIN = "plain"  # the plain ones of a store that is declared as timestamped
+    PLAIN_AND_BUILD = "plain and build"  # the plain ones, while the timestamped ones are built
+
+
+def choose_files(task: Path, store: str, *, timestamped: bool, mode: UpgradeMode | None) -> Files:
+    """The table above; `mode` is None when `upgrade.from` is not set. A store that is not `timestamped` stays plain."""
+    if not timestamped or mode is None or not store_path(task, store, timestamped=False).exists():
+        return Files.DECLARED
+    return Files.PLAIN_AND_BUILD if mode == "in_place" else Files.PLAIN
+
+
+def has_plain_files(task: Path, store: str) -> bool:
+    """Whether there are plain files of this store, or the rest of some that were being removed."""
+    return store_path(task, store, timestamped=False).exists() or _trash(task, store).exists()
+
+
+def remove_plain_files(task: Path, store: str) -> None:
+    """Delete the plain files of a store whose timestamped ones are complete. Goes on where a crash has left it.
+
+    Readers in other processes are told first. The caller holds the task's lock. Raises `RetryLaterError` when the file
+    system refuses: the next start tries again.
+    """
+    notice, files, trash = (
+        notice_path(task, store, timestamped=False),
+        store_path(task, store, timestamped=False),
+        _trash(task, store),
+    )
+    try:
+        if notice.exists():
+            CommitNotice(notice).withdraw()
+        reached("upgrade:plain-withdrawn")
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(files, trash)  # in one step: half a database could be taken for a whole one
+        reached("upgrade:plain-moved")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(trash)
+        reached("upgrade:plain-deleted")
+        notice.unlink(missing_ok=True)
+    except OSError as error:
+        raise RetryLaterError(
+            f"{files} cannot be removed: {error.strerror}. Nothing is lost; it is tried again."
+        ) from error
+
+
+def _trash(task: Path, store: str) -> Path:
+    return task / f".wiped-{store}"

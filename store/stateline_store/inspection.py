@@ -1,0 +1,254 @@
+"""What a state directory holds, read offline: applications, tasks, stores, and the files around them.
+
+Nothing is written, created or removed, and no lock is kept, so it may run beside workers and in a directory that may
+not be written. What cannot be read becomes a `Problem` of its part; the rest goes on. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from stateline_store.errors import (
+    CallerError,
+    DamagedDataError,
+    DoesNotExistError,
+    InvalidArgumentError,
+    RetryLaterError,
+    StatelineError,
+)
+from stateline_store.inspection_report import (
+    ApplicationReport,
+    DirectoryReport,
+    Level,
+    OtherFile,
+    Problem,
+    State,
+    StoreReport,
+    TaskReport,
+)
+from stateline_store.offline_store import OfflineStore
+from stateline_store.offset_checkpoint import read_checkpoint, read_position
+
+_TASK = re.compile(r"\d+_\d+|global")  # Kafka Streams keeps global stores in `global`
+_APPLICATION_MARKS = ("topology.json", "kafka-streams-process-metadata")  # only such a directory has these
+_APPLICATION_FILES = frozenset({*_APPLICATION_MARKS, "instances", "pipelines", ".lock", ".relocation.lock"})
+_TASK_FILES = frozenset({".lock", "rocksdb", ".checkpoint", "topics.json"})
+_TRASH = (".wiped-", ".deleted-")
+_JOURNALS = (".relocation.json",)
+_Content = TypeVar("_Content")
+
+
+def inspect_directory(path: Path) -> DirectoryReport:
+    """Look at a state directory, an application's directory in one, or a task's.
+
+    Raises `DoesNotExistError` when there is nothing of that name, `InvalidArgumentError` for something else than one
+    of these three, and `RetryLaterError` when it may not be read.
+    """
+    where = path.absolute()
+    found = level_of(where)
+    if found == "task":
+        application = ApplicationReport(where.parent.name, where.parent, (inspect_task(where),))
+        return DirectoryReport(path, found, (application,))
+    homes = (
+        [where]
+        if found == "application"
+        else [entry for entry in _folders(where) if _is_application(entry) is not False]
+    )
+    return DirectoryReport(path, found, tuple(inspect_application(home) for home in homes))
+
+
+def level_of(path: Path) -> Level:
+    """Which level of a state directory this is. Raises as `inspect_directory` does."""
+    if not os.path.lexists(path):
+        raise DoesNotExistError(f"There is no {path}: give {_EXPECTED}.")
+    if not path.is_dir():
+        raise InvalidArgumentError(f"{path} is a file: give {_EXPECTED}.")
+    try:
+        if _is_application(path):
+            return "application"
+        if _TASK.fullmatch(path.name):
+            return "task"
+        if (path / "log.db").is_file() or any(_is_application(entry) for entry in _folders(path)):
+            return "state directory"
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise RetryLaterError(f"{path} cannot be read: {error.strerror}. Inspect it as its owner.") from error
+    holds = f"it holds {', '.join(names[:5])}{', …' if names[5:] else ''}" if names else "it is empty"
+    raise InvalidArgumentError(f"{path} is no state directory: {holds}. Give {_EXPECTED}.")
+
+
+_EXPECTED = (
+    "a state directory (state.dir, .stateline unless set), the directory of an application in it, or that of a task "
+    "(such as 0_3)"
+)
+
+
+def inspect_application(path: Path) -> ApplicationReport:
+    """Look at one application's directory."""
+    problems: list[Problem] = []
+    folders = _read(path, lambda: list(_folders(path)), problems) or []
+    tasks = [inspect_task(folder) for folder in sorted(folders, key=_by_number) if _TASK.fullmatch(folder.name)]
+    known = _APPLICATION_FILES | {task.task_id for task in tasks}
+    others = _read(path, lambda: tuple(_others(path, known)), problems) or ()
+    return ApplicationReport(path.name, path, tuple(tasks), others, tuple(problems))
+
+
+def inspect_task(path: Path) -> TaskReport:
+    """Look at one task's directory."""
+    problems: list[Problem] = []
+    names = _read(path, lambda: sorted(os.listdir(path)), problems) or []
+    locked, owner_pid = lock_holder(path / ".lock")
+    databases = list(_read(path, lambda: list(_folders(path / "rocksdb")), problems) or [])
+    positions = {
+        name.removesuffix(".position"): _read(path / name, partial(read_position, path / name), problems)
+        for name in names
+        if name.endswith(".position")
+    }
+    known = {name for name in names if name in _TASK_FILES or name.endswith((".notice", ".position"))}
+    return TaskReport(
+        path.name,
+        path,
+        locked,
+        owner_pid,
+        tuple(inspect_store(database) for database in sorted(databases)),
+        _present(names, ".checkpoint", path, read_checkpoint, problems),
+        {name: position for name, position in positions.items() if position is not None},
+        _present(names, "topics.json", path, _read_topics, problems),
+        _read(path, lambda: tuple(_others(path, known)), problems) or (),
+        tuple(problems),
+    )
+
+
+def inspect_store(path: Path) -> StoreReport:
+    """Look at one store's database. Never raises for what is in it: see `StoreReport.problem`."""
+    timestamped = path.name.endswith("-v2")
+    name = path.name.removesuffix("-v2")
+    size_bytes = _size(path)
+    try:
+        with OfflineStore(path) as store:
+            layout = store.layout
+            return StoreReport(
+                name,
+                path,
+                timestamped if layout is None else layout.timestamped,
+                size_bytes,
+                "key_value" if layout is None else layout.kind,
+                layout,
+                store.format_version,
+                store.commit,
+                store.approximate_num_entries(),
+            )
+    except StatelineError as error:
+        return StoreReport(name, path, timestamped, size_bytes, problem=problem_of(path, error))
+
+
+def lock_holder(path: Path) -> tuple[bool | None, int | None]:
+    """Whether a process holds this task's lock now, and its process id.
+
+    Asks by a shared lock that is let go of at once: an owner that opens the task in this very moment tries again
+    (`LockedError`). (None, None) when that cannot be told: the file may not be read, or its file system has no locks.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False, None
+    except OSError:
+        return None, None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(fd, 20, 0).decode(errors="replace").strip()
+        return True, int(text) if text.isdecimal() else None
+    except OSError:  # a file system without locks
+        return None, None
+    else:
+        return False, None
+    finally:
+        os.close(fd)
+
+
+def _is_application(path: Path) -> bool | None:
+    """Whether this is an application's directory: it holds tasks, or what else only such a directory holds. None when
+    it may not be read."""
+    try:
+        holds_tasks = any(_TASK.fullmatch(folder.name) for folder in _folders(path))
+        return holds_tasks or any((path / name).is_file() for name in _APPLICATION_MARKS)
+    except PermissionError:
+        return None
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """The directories in this one, by name; none when it is not there."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+        yield from sorted(Path(entry.path) for entry in entries if entry.is_dir())
+
+
+def _by_number(path: Path) -> list[int]:
+    return [int(number) for number in path.name.split("_") if number.isdecimal()]
+
+
+def _others(path: Path, known: Iterable[str]) -> Iterator[OtherFile]:
+    for name in sorted(set(os.listdir(path)) - set(known)):
+        what: Literal["trash", "journal", "other"] = "other"
+        if name.startswith(_TRASH):
+            what = "trash"
+        elif name.startswith(_JOURNALS):
+            what = "journal"
+        yield OtherFile(path / name, what, _size(path / name))
+
+
+def _size(path: Path) -> int:
+    """What this takes on disk, as far as it may be read; files that go meanwhile do not count."""
+    total = 0
+    with contextlib.suppress(OSError):
+        total += path.lstat().st_blocks * 512
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # POSIX: st_blocks counts 512 bytes
+    return total
+
+
+def _present(
+    names: list[str], name: str, task: Path, read: Callable[[Path], _Content], problems: list[Problem]
+) -> _Content | None:
+    return _read(task / name, lambda: read(task / name), problems) if name in names else None
+
+
+def _read_topics(path: Path) -> dict[str, str]:
+    try:
+        topics = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedDataError(f"{path} is no JSON: {error}. Delete it: the worker writes it anew.") from error
+    if not isinstance(topics, dict) or not all(isinstance(topic_id, str) for topic_id in topics.values()):
+        raise DamagedDataError(f"{path} does not map topics to topic ids. Delete it: the worker writes it anew.")
+    return topics
+
+
+def _read(path: Path, read: Callable[[], _Content], problems: list[Problem]) -> _Content | None:
+    """What is there, or None and one more problem."""
+    try:
+        return read()
+    except (OSError, StatelineError) as error:
+        problems.append(problem_of(path, error))
+        return None
+
+
+def problem_of(path: Path, error: OSError | StatelineError) -> Problem:
+    """What this error says of a part of the directory."""
+    if isinstance(error, OSError):
+        return Problem(path, "not readable", f"{path} cannot be read: {error.strerror}. Inspect it as its owner.")
+    state: State = "not readable"
+    if isinstance(error, DamagedDataError):
+        state = "damaged"
+    elif isinstance(error, CallerError):
+        state = "newer format"
+    return Problem(path, state, str(error))

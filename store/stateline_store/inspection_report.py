@@ -1,0 +1,108 @@
+"""What an inspection of a state directory found (`inspection.py`): values, thread-safe, none of them changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from stateline_store.engine import Commit
+from stateline_store.layout import Layout
+from stateline_store.position import Position, TopicPartition
+
+Level: TypeAlias = Literal["state directory", "application", "task"]
+State: TypeAlias = Literal["damaged", "not readable", "newer format"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a part cannot be shown; the message says what to do."""
+
+    path: Path
+    state: State
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFile:
+    """Something beside the stores: ``trash`` is what a deletion left (the next opening removes it), a ``journal`` says
+    how far a change of the directory has come, ``other`` is what Stateline does not know. `size_bytes` is what it takes
+    on disk, with everything below it."""
+
+    path: Path
+    what: Literal["trash", "journal", "other"]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """One database. `format_version`, `commit` and `approximate_entries` are None when it cannot be opened.
+
+    `layout` is the database's own; of one that has none, or cannot be opened, it is None, and then `timestamped` is
+    told by the directory's name alone and `kind` is None unless the database could be opened: those hold key-value
+    rows (`layout.py`).
+    """
+
+    name: str
+    path: Path
+    timestamped: bool
+    size_bytes: int
+    kind: str | None = None
+    layout: Layout | None = None
+    format_version: int | None = None
+    commit: Commit | None = None
+    approximate_entries: int | None = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """One task. `locked`: whether a process owns it now, None when that cannot be told; `owner_pid` is its process
+    id, None when it is free or its owner has not said. `checkpoint` and `topics` (topic → topic id) are None without
+    such a file; `positions` are those of ``<store>.position`` files, by store."""
+
+    task_id: str
+    path: Path
+    locked: bool | None
+    owner_pid: int | None
+    stores: tuple[StoreReport, ...]
+    checkpoint: Mapping[TopicPartition, int] | None
+    positions: Mapping[str, Position]
+    topics: Mapping[str, str] | None
+    others: tuple[OtherFile, ...]
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationReport:
+    """One application's directory: its tasks in order of their numbers, and files that belong to none of them."""
+
+    application_id: str
+    path: Path
+    tasks: tuple[TaskReport, ...]
+    others: tuple[OtherFile, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryReport:
+    """What was found in a directory, and which level of a state directory it is."""
+
+    path: Path
+    level: Level
+    applications: tuple[ApplicationReport, ...]
+
+    @property
+    def tasks(self) -> Iterator[tuple[ApplicationReport, TaskReport]]:
+        """Every task, with its application."""
+        return ((application, task) for application in self.applications for task in application.tasks)
+
+    @property
+    def problems(self) -> Iterator[Problem]:
+        """Everything that is damaged or cannot be read."""
+        for application in self.applications:
+            yield from application.problems
+            for task in application.tasks:
+                yield from task.problems
+                yield from (store.problem for store in task.stores if store.problem)

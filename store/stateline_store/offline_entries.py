@@ -1,0 +1,111 @@
+"""Stored rows taken apart, for whoever inspects a store: keys, windows, sessions, timestamps.
+
+Everything that is on disk shows, what has expired included: reads of the store itself hide that.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from stateline_store.errors import DamagedDataError
+from stateline_store.layout import KEY_VALUE, Layout
+from stateline_store.offline_store import OfflineStore
+from stateline_store.scan import KeyRange
+from stateline_store.segments import PREFIX
+from stateline_store.timestamped_key_value import split
+from stateline_store.versioned_rows import LATEST, versions
+from stateline_store.windowed_keys import split_session_key, split_window_key
+
+(_LATEST,) = PREFIX.unpack(LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry; of a versioned store one version. Times are milliseconds since the epoch.
+
+    What a kind does not have is None. `value` is None for a deletion that a versioned store remembers. `end_ms` is a
+    session's (included); of a window only the start is on disk. `valid_to_ms` is a version's (excluded), None for the
+    latest; a deletion that begins where it ends is one that is still valid. `segment` is -1 for a versioned store's
+    latest values.
+    """
+
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int | None = None
+    segment: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    sequence: int | None = None
+    valid_to_ms: int | None = None
+
+
+def entries(store: OfflineStore, lower: bytes | None, upper: bytes | None, *, timestamped: bool) -> Iterator[Entry]:
+    """The entries whose key lies between these, both included, None open; in stored order, which of a store with
+    segments is the order of the segments first.
+
+    `timestamped` is for a database without a layout. Raises `DamagedDataError` at a row that makes no sense.
+    """
+    layout = store.layout or replace(KEY_VALUE, timestamped=timestamped)
+    if layout.kind == "key_value":
+        for key, stored in store.scan(KeyRange.between(lower, upper)):
+            yield _with_value(Entry(key, stored), layout)
+        return
+    for segment in segments_on_disk(store):
+        for row, stored in store.scan(_keys(segment, lower, upper)):
+            for entry in _taken_apart(row[PREFIX.size :], stored, segment, layout):
+                if (lower is None or entry.key >= lower) and (upper is None or entry.key <= upper):
+                    yield entry
+
+
+def segments_on_disk(store: OfflineStore) -> Iterator[int]:
+    """The segments that have rows, in stored order (a versioned store's -1 is the last). One seek for each."""
+    rest = KeyRange()
+    while True:
+        with store.scan(rest) as rows:
+            row = next(rows, None)
+        if row is None:
+            return
+        try:
+            (segment,) = PREFIX.unpack_from(row[0])
+        except struct.error as error:
+            raise DamagedDataError(
+                f"The key {row[0]!r} in {store.directory} is too short to name a segment."
+            ) from error
+        yield segment
+        end = KeyRange.prefixed(PREFIX.pack(segment)).end
+        if end is None:
+            return
+        rest = KeyRange(end)
+
+
+def _keys(segment: int, lower: bytes | None, upper: bytes | None) -> KeyRange:
+    """The rows of a segment among which those keys are. What follows the key in a row (a time) counts when rows are
+    compared, so a key below `upper` can stand anywhere behind; of a single key the rows begin with it."""
+    prefix = PREFIX.pack(segment)
+    if lower is not None and lower == upper:
+        return KeyRange.prefixed(prefix + lower)
+    return KeyRange(prefix + (lower or b""), KeyRange.prefixed(prefix).end)
+
+
+def _taken_apart(row: bytes, stored: bytes, segment: int, layout: Layout) -> Iterator[Entry]:
+    if layout.kind == "window":
+        key, start_ms, sequence = split_window_key(row)
+        yield _with_value(Entry(key, stored, segment=segment, start_ms=start_ms, sequence=sequence), layout)
+    elif layout.kind == "session":
+        key, start_ms, end_ms = split_session_key(row)
+        yield _with_value(Entry(key, stored, segment=segment, start_ms=start_ms, end_ms=end_ms), layout)
+    elif segment == _LATEST:
+        value, timestamp_ms = split(stored)
+        yield Entry(row, value, timestamp_ms, segment)
+    else:
+        for version in versions(stored):
+            yield Entry(row, version.value, version.timestamp, segment, valid_to_ms=version.valid_to)
+
+
+def _with_value(entry: Entry, layout: Layout) -> Entry:
+    if not layout.timestamped or entry.value is None:
+        return entry
+    value, timestamp_ms = split(entry.value)
+    return replace(entry, value=value, timestamp_ms=timestamp_ms)

@@ -1,0 +1,151 @@
+"""OfflineStore: a store's database as it is on disk now, for whoever inspects it. Nothing in its directory changes.
+
+RocksDB's read-only mode takes no lock and writes no file, but rocksdict 0.3.29 writes its ``rocksdict-config.json``
+into the directory that it opens, in every mode, and fails where it may not. So a scratch directory of links to the
+database's files is opened instead.
+
+Also while a worker has the store open: the write-ahead log is read to its end, so every commit that the worker has
+handed to the operating system shows. An opening during which the worker flushed is not used (`secondary.py` says why).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from rocksdict import AccessType, Rdict
+
+from stateline_store.engine import Commit
+from stateline_store.errors import CallerError, DamagedDataError, NotPresentError, RetryLaterError
+from stateline_store.layout import Layout
+from stateline_store.rocksdb_errors import damaged, translated
+from stateline_store.rocksdb_options import secondary_options
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format, scan_rows
+from stateline_store.scan import KeyRange, StoreIterator
+
+_FAMILIES = ("default", OFFSETS_FAMILY)
+_NOT_LINKED = frozenset({"LOCK", "LOG", "rocksdict-config.json"})  # written at an opening, or of no use to it
+
+
+class OfflineStore:
+    """One opening of a store's database. A context manager. Not thread-safe. What it shows does not move.
+
+    `format_version` is None, and `layout` too, in a database that says nothing of it: an owner was interrupted at its
+    first opening, or Kafka Streams wrote it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Open the database of this directory; tried twice when it changes meanwhile.
+
+        Raises `DamagedDataError` when it cannot be trusted, `CallerError` when a newer version wrote it,
+        `NotPresentError` when there is none yet, `RetryLaterError` when it was being written all the time or may not
+        be read.
+        """
+        self.directory = directory
+        self.format_version: int | None
+        self.layout: Layout | None
+        self.commit: Commit
+        try:
+            self._open_unchanged()
+        except (RetryLaterError, DamagedDataError):  # files on their way out can look like damage
+            self._open_unchanged()
+
+    def scan(self, keys: KeyRange) -> StoreIterator:
+        """The stored rows of this range, in key order. Raises, now or later, as the constructor does."""
+        return scan_rows(self._db, keys, self.directory, reverse=False)
+
+    def approximate_num_entries(self) -> int:
+        """About how many rows there are."""
+        return estimated_rows(self._db, self.directory)
+
+    def close(self) -> None:
+        """Let go of the database and of the scratch directory; scans that are open keep what they pinned."""
+        self._opened.close()
+
+    def __enter__(self) -> OfflineStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_unchanged(self) -> None:
+        """One attempt, refused when an owner flushed meanwhile."""
+        before = _files(self.directory)
+        self._opened = contextlib.ExitStack()
+        failure: Exception | None = None
+        try:
+            self._open(Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="stateline-inspect-"))))
+        except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
+            failure = error
+        try:
+            if _files(self.directory) != before:
+                raise RetryLaterError(f"{self.directory} is being written by its worker just now: inspect it again.")
+            if failure is not None:
+                raise self._explained(failure) from failure
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, links: Path) -> None:
+        for name in os.listdir(self.directory):
+            if name not in _NOT_LINKED:
+                (links / name).symlink_to(self.directory.absolute() / name)
+        try:
+            found = Rdict.list_cf(str(links))
+            # A manifest that cannot be read has no families here, without an error: that comes from the opening.
+            families = {name: secondary_options() for name in _FAMILIES if name in found or name == "default"}
+            db = Rdict(str(links), secondary_options(), column_families=families, access_type=AccessType.read_only())
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            raise Exception(str(error).replace(str(links), str(self.directory))) from error  # as RocksDB would say it
+        self._opened.callback(db.close)
+        self._check_families(found)
+        offsets = db.get_column_family(OFFSETS_FAMILY)
+        self._opened.callback(offsets.close)
+        self._db = db
+        stored = read_format(offsets, self.directory)
+        self.format_version, self.layout = stored or (None, None)
+        self.commit = read_commit(offsets, self.directory)
+
+    def _check_families(self, found: list[str]) -> None:
+        if extra := sorted(set(found) - set(_FAMILIES)):
+            raise CallerError(
+                f"{self.directory} has column families that this version of Stateline does not know: "
+                f"{', '.join(extra)}. A newer one wrote it, or another program: use that one."
+            )
+        if OFFSETS_FAMILY not in found:
+            raise CallerError(
+                f"{self.directory} has no column family {OFFSETS_FAMILY!r}: it is no store of Stateline's."
+            )
+
+    def _explained(self, error: Exception) -> Exception:
+        if "Permission denied" in str(error):
+            return _refused(self.directory, str(error))
+        return translated(error, self.directory)
+
+
+def _files(directory: Path) -> tuple[str, int, frozenset[str]]:
+    """What an owner's flush changes: the manifest's name and size, and the logs."""
+    try:
+        names = os.listdir(directory)
+        if "CURRENT" not in names:
+            if any(name.endswith(".sst") for name in names):
+                raise damaged(directory, "its file CURRENT is missing")
+            raise NotPresentError(f"{directory} holds no database yet: a worker was interrupted while making it.")
+        manifest = (directory / "CURRENT").read_text(errors="replace").strip()
+        if manifest not in names:
+            raise damaged(directory, f"CURRENT names {manifest!r:.100}, which is not there")
+        size = os.stat(directory / manifest).st_size
+    except OSError as error:
+        raise _refused(directory, error.strerror or str(error)) from error
+    return manifest, size, frozenset(name for name in names if name.endswith(".log"))
+
+
+def _refused(directory: Path, why: str) -> RetryLaterError:
+    return RetryLaterError(f"{directory} cannot be read: {why}. Inspect it as its owner, or let this user read it.")

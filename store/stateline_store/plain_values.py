@@ -1,0 +1,96 @@
+"""A timestamped store over files in the plain (v1) format, while its upgrade is under way (KIP-258).
+
+Everything above sees ``timestamp:i64 ‖ value``; on disk there is the value alone. What is read back has timestamp -1,
+unknown, as in Kafka Streams. The changelog still gets the timestamps, because it is written from what is staged: the
+timestamped store that is built from it beside this one has them all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Mapping
+
+from stateline_store.engine import Commit, Engine
+from stateline_store.position import Position
+from stateline_store.readers import Reader
+from stateline_store.scan import KeyRange, Scan, StoreIterator
+from stateline_store.state_store import IsolationLevel
+
+_UNKNOWN = struct.pack(">q", -1)  # Kafka Streams' value for rows written without a timestamp
+_WIDTH = len(_UNKNOWN)
+
+
+class PlainValuesEngine:
+    """An `Engine` that keeps timestamps off the disk of another one."""
+
+    def __init__(self, plain: Engine) -> None:
+        self._plain = plain
+
+    def get(self, key: bytes) -> bytes | None:
+        return _with_unknown(self._plain.get(key))
+
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+        return _rows_with_unknown(self._plain.scan(keys, reverse=reverse))
+
+    def write(
+        self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
+    ) -> None:
+        plain = {key: None if stored is None else stored[_WIDTH:] for key, stored in rows.items()}
+        self._plain.write(plain, commit, expired, sync=sync)
+
+    def last_commit(self) -> Commit:
+        return self._plain.last_commit()
+
+    def approximate_num_entries(self) -> int:
+        return self._plain.approximate_num_entries()
+
+    def close(self) -> None:
+        self._plain.close()
+
+
+class PlainValuesReader:
+    """A `Reader` of such files that shows what a timestamped store's reader shows. For the thread of the other one."""
+
+    def __init__(self, plain: Reader) -> None:
+        self._plain = plain
+
+    @property
+    def isolation_level(self) -> IsolationLevel:
+        return self._plain.isolation_level
+
+    @property
+    def position(self) -> Position:
+        return self._plain.position
+
+    @property
+    def stream_time_ms(self) -> int:
+        return self._plain.stream_time_ms
+
+    def get(self, key: bytes) -> bytes | None:
+        return _with_unknown(self._plain.get(key))
+
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+        return _rows_with_unknown(self._plain.scan(keys, reverse=reverse))
+
+    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
+        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
+
+    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
+        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
+
+    def approximate_num_entries(self) -> int:
+        return self._plain.approximate_num_entries()
+
+
+def _with_unknown(value: bytes | None) -> bytes | None:
+    return None if value is None else _UNKNOWN + value
+
+
+def _rows_with_unknown(rows: StoreIterator) -> StoreIterator:
+    return Scan.of_chunks(_prefixed(rows))
+
+
+def _prefixed(rows: StoreIterator) -> Generator[list[tuple[bytes, bytes]], None, None]:
+    with rows:
+        for chunk in rows.chunks():
+            yield [(key, _UNKNOWN + value) for key, value in chunk]

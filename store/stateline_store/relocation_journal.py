@@ -1,0 +1,225 @@
+"""How stores move from task to task, so that a crash at any step loses nothing: a journal, and steps that can be done
+again.
+
+``<application>/.relocation.json`` (on disk: never change) is there from before the first step until after the last::
+
+    {"version": 1, "moves": [{"store": "s", "from": "0_3", "to": "1_3", "offset": 17}]}
+
+``offset`` is the store's entry in the ``.checkpoint`` of its old task when the move was decided, null for none: the
+step writes what the journal says, however often it is done. Of a store move
+
+- its databases, ``rocksdb/<store>`` and ``rocksdb/<store>-v2``, and what it keeps itself in ``<store>/``,
+- ``<store>.position``,
+- its entry in ``.checkpoint``, found by the topic ``<application.id>-<store>-changelog``;
+
+the entries of ``topics.json`` (topic → topic id) are copied. Its commit notices are withdrawn first and removed last:
+readers of the old place are told, and the next `init` publishes the store where it is then. Names are unique, so stores
+that change places are never in each other's way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stateline_store.commit_notice import CommitNotice
+from stateline_store.directory import StateDirectory, make_directory
+from stateline_store.durable_files import refused, replace_file, sync_directory
+from stateline_store.errors import CallerError, DamagedDataError, TopologyError
+from stateline_store.offset_checkpoint import read_checkpoint, write_checkpoint
+from stateline_store.position import TopicPartition
+from stateline_store.steps import reached
+
+_VERSION = 1  # on disk: never change what 1 means
+_JOURNAL = ".relocation.json"  # on disk: never change
+_CHECKPOINT = ".checkpoint"  # on disk: never change
+_TOPICS = "topics.json"  # on disk: never change
+_UNSURE = ""  # on disk: never change; the id of no topic, so that the stores of this one are taken for outdated
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One store partition, from the task where it lies to the one that it belongs to."""
+
+    store: str
+    source: str
+    target: str
+
+    @property
+    def partition(self) -> int:
+        """The partition of both tasks."""
+        return int(self.source.partition("_")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A move with the offset that goes with it, None where the old task's `.checkpoint` had none."""
+
+    move: Move
+    offset: int | None
+
+
+def databases(store: str) -> tuple[str, ...]:
+    """The directories where a store keeps rows, below its task: any of these means that it is there."""
+    own = () if store == "rocksdb" else (store,)  # that name is taken: below it are the others
+    return (f"rocksdb/{store}", f"rocksdb/{store}-v2", *own)
+
+
+def position_file(store: str) -> str:
+    """The name of the store's file of its Position, below its task."""
+    return f"{store}.position"
+
+
+def journal_path(directory: StateDirectory) -> Path:
+    """Where the journal is while a relocation is under way."""
+    return directory.application / _JOURNAL
+
+
+def read_journal(directory: StateDirectory) -> list[JournalEntry]:
+    """What an interrupted relocation was to do; empty when there was none.
+
+    Raises `CallerError` for a journal of a newer version, `DamagedDataError` for one that cannot be read.
+    """
+    path = journal_path(directory)
+    try:
+        document = json.loads(path.read_bytes())
+        version = document["version"]
+        entries = [_entry(move) for move in document["moves"]] if version == _VERSION else []
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise refused(path, "read", error) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedDataError(
+            f"{path} is damaged ({error!r}): a relocation was interrupted and cannot go on by itself. Delete the file; "
+            "the next start refuses whatever is in two places, and moves the rest."
+        ) from error
+    if version != _VERSION:
+        raise CallerError(f"{path} has version {version!r}; only {_VERSION} is known here: start the newer Stateline.")
+    return entries
+
+
+def _entry(move: dict[str, Any]) -> JournalEntry:
+    return JournalEntry(Move(move["store"], move["from"], move["to"]), move["offset"])
+
+
+def write_journal(directory: StateDirectory, moves: Iterable[Move]) -> list[JournalEntry]:
+    """From here on the moves will be done, by this start or by another one. The tasks must be locked."""
+    entries = [JournalEntry(move, _offset(directory, move)) for move in moves]
+    document = {
+        "version": _VERSION,
+        "moves": [
+            {"store": e.move.store, "from": e.move.source, "to": e.move.target, "offset": e.offset} for e in entries
+        ],
+    }
+    replace_file(journal_path(directory), json.dumps(document, indent=2).encode())
+    reached("relocation:journal-written")
+    return entries
+
+
+def carry_out(directory: StateDirectory, entries: Sequence[JournalEntry]) -> None:
+    """Do the moves of the journal, or what is left of them, and remove it. The tasks must be locked.
+
+    Raises `RetryLaterError` when the file system refuses, `TopologyError` when a store has been made at its target
+    meanwhile. The journal stays then, and so does everything that it speaks of.
+    """
+    for entry in entries:
+        _carry_out(directory, entry)
+    try:
+        journal_path(directory).unlink(missing_ok=True)
+        sync_directory(directory.application)
+    except OSError as error:
+        raise refused(journal_path(directory), "removed", error) from error
+    reached("relocation:journal-removed")
+
+
+def _carry_out(directory: StateDirectory, entry: JournalEntry) -> None:
+    move = entry.move
+    source, target = directory.task(move.source), directory.task(move.target)
+    try:
+        notices = [path for name in (move.store, f"{move.store}-v2") if (path := source / f"{name}.notice").exists()]
+        for notice in notices:
+            CommitNotice(notice).withdraw()
+        reached("relocation:notices-withdrawn")
+        for name in databases(move.store):
+            if (source / name).is_dir():  # not there: the store has none of it, or it was moved before a crash
+                _rename(source / name, target / name)
+                reached("relocation:database-moved")
+        name = position_file(move.store)
+        if (source / name).is_file():
+            _rename(source / name, target / name)
+        reached("relocation:position-moved")
+        _move_offset(directory, entry)
+        _copy_topics(source / _TOPICS, target / _TOPICS)
+        reached("relocation:topics-copied")
+        for notice in notices:
+            notice.unlink(missing_ok=True)
+        reached("relocation:notices-removed")
+    except OSError as error:
+        raise refused(source, f"moved to {target}", error) from error
+    _log.info("Store %r moved from %s to %s", move.store, source, target)
+
+
+def _rename(source: Path, target: Path) -> None:
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise TopologyError(
+            f"{source} was to be moved to {target}, and that exists now too. Nothing was deleted: keep the right one "
+            "of the two, move the other one out of the state directory, and start again."
+        )
+    make_directory(target.parent)
+    os.rename(source, target)
+    sync_directory(target.parent)
+    sync_directory(source.parent)
+
+
+def _offset(directory: StateDirectory, move: Move) -> int | None:
+    return read_checkpoint(directory.task(move.source) / _CHECKPOINT).get(_changelog(directory, move))
+
+
+def _changelog(directory: StateDirectory, move: Move) -> TopicPartition:
+    return TopicPartition(f"{directory.application.name}-{move.store}-changelog", move.partition)
+
+
+def _move_offset(directory: StateDirectory, entry: JournalEntry) -> None:
+    """The target's entry first: a crash in between leaves it in both, and the journal says which one is right."""
+    changelog = _changelog(directory, entry.move)
+    for task, offset, step in (
+        (entry.move.target, entry.offset, "relocation:offset-given"),
+        (entry.move.source, None, "relocation:offset-taken"),
+    ):
+        path = directory.task(task) / _CHECKPOINT
+        old = read_checkpoint(path)
+        new = {tp: at for tp, at in old.items() if tp != changelog}
+        if offset is not None:
+            new[changelog] = offset
+        if new != old:
+            write_checkpoint(path, new)
+        reached(step)
+
+
+def _copy_topics(source: Path, target: Path) -> None:
+    """Which topics the stores were made from. Two ids of one topic: it was made anew, and some store is of the old one.
+
+    Then none is right for all, and the task takes the topic for one that was made anew.
+    """
+    new, old = _topics(source), _topics(target)
+    merged = old | {topic: name if old.get(topic, name) == name else _UNSURE for topic, name in new.items()}
+    if merged != old:
+        replace_file(target, json.dumps(dict(sorted(merged.items())), indent=2).encode())
+
+
+def _topics(path: Path) -> dict[str, str]:
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        _log.warning("%s cannot be read and counts as empty: %s", path, error)
+        return {}
+    return document if isinstance(document, dict) else {}

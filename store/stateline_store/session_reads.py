@@ -1,0 +1,122 @@
+"""Reads of a session store, over any reader: the owner's, one of committed state, one in another process.
+
+Values are the stored bytes: those of a timestamped store are ``timestamp:i64 BE ‖ aggregate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from stateline_store.errors import InvalidArgumentError
+from stateline_store.keyed_scans import scan_key, scan_keys, scan_nothing
+from stateline_store.readers import Reader
+from stateline_store.scan import Scan, StoreIterator
+from stateline_store.segments import PREFIX, Segments
+from stateline_store.window_reads import WindowedIterator
+from stateline_store.windowed_keys import (
+    MAX_TIMESTAMP_MS,
+    SESSION_SUFFIX,
+    Windowed,
+    session_key,
+    split_session_key,
+)
+
+
+class SessionReads:
+    """Sessions by key, start and end, seen through `reader`. Times are milliseconds since the epoch, bounds are
+    included.
+
+    Nothing is seen that ended ``retention`` or longer before the stream time that the reader sees. Every scan is a
+    snapshot, made now, in Kafka Streams' order: segment by segment of the sessions' ends, by row key within one; so the
+    sessions of one key come by end, then start. Raises what the reader raises; not thread-safe, as the reader.
+    """
+
+    __slots__ = ("_reader", "_segments")
+
+    def __init__(self, reader: Reader, segments: Segments) -> None:
+        self._reader = reader
+        self._segments = segments
+
+    def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
+        """The aggregate of exactly this session, None when there is none."""
+        if not isinstance(key, bytes):
+            raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
+        first, last = self._readable(end_ms, end_ms)
+        if first > last or not 0 <= start_ms <= end_ms:
+            scan_nothing(self._reader).close()
+            return None
+        return self._reader.get(PREFIX.pack(self._segments.id_of(end_ms)) + session_key(key, start_ms, end_ms))
+
+    def fetch(self, key: bytes, *, reverse: bool = False) -> WindowedIterator:
+        """All sessions of a key."""
+        return self.find_sessions(key, 0, MAX_TIMESTAMP_MS, reverse=reverse)
+
+    def fetch_keys(self, key_from: bytes | None, key_to: bytes | None, *, reverse: bool = False) -> WindowedIterator:
+        """All sessions of the keys from `key_from` to `key_to`, both included, None open. `key_from` above `key_to`
+        gives none and logs a warning."""
+        return self.find_sessions_of_keys(key_from, key_to, 0, MAX_TIMESTAMP_MS, reverse=reverse)
+
+    def find_sessions(
+        self, key: bytes, earliest_end: int, latest_start: int, *, reverse: bool = False
+    ) -> WindowedIterator:
+        """The sessions of a key that end at `earliest_end` or later and start at `latest_start` or earlier."""
+        first, last = self._readable(earliest_end, MAX_TIMESTAMP_MS)
+        least, greatest = SESSION_SUFFIX.pack(first, 0), SESSION_SUFFIX.pack(last, MAX_TIMESTAMP_MS)
+        rows = scan_key(self._reader, self._live(first, last), key, least, greatest, reverse=reverse)
+        return Scan(_of_one_key(rows, len(key) + len(least), latest_start))
+
+    def find_sessions_of_keys(
+        self,
+        key_from: bytes | None,
+        key_to: bytes | None,
+        earliest_end: int,
+        latest_start: int,
+        *,
+        reverse: bool = False,
+    ) -> WindowedIterator:
+        """As `find_sessions`, of the keys from `key_from` to `key_to`, as in `fetch_keys`."""
+        first, last = self._readable(earliest_end, MAX_TIMESTAMP_MS)
+        greatest = SESSION_SUFFIX.pack(last, MAX_TIMESTAMP_MS)
+        rows = scan_keys(self._reader, self._live(first, last), key_from, key_to, greatest, reverse=reverse)
+        return Scan(_of_keys(rows, key_from or b"", key_to, first, last, latest_start))
+
+    def find_sessions_ended(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
+        """The sessions of all keys that end from `earliest_end` to `latest_end`."""
+        first, last = self._readable(earliest_end, latest_end)
+        rows = scan_keys(self._reader, self._live(first, last), None, None, b"", reverse=reverse)
+        return Scan(_of_keys(rows, b"", None, first, last, MAX_TIMESTAMP_MS))
+
+    def all(self, *, reverse: bool = False) -> WindowedIterator:
+        """All sessions of all keys."""
+        return self.fetch_keys(None, None, reverse=reverse)
+
+    def _readable(self, earliest_end: int, latest_end: int) -> tuple[int, int]:
+        """The part of this span of ends that can be seen; (1, 0) for none."""
+        stream_time_ms = self._reader.stream_time_ms
+        first = max(earliest_end, self._segments.oldest_readable_ms(stream_time_ms))
+        last = min(latest_end, stream_time_ms)
+        return (first, last) if first <= last else (1, 0)
+
+    def _live(self, first: int, last: int) -> range:
+        return range(self._segments.id_of(first), self._segments.id_of(last) + 1) if first <= last else range(0)
+
+
+def _of_one_key(rows: StoreIterator, width: int, latest_start: int) -> Generator[tuple[Windowed, bytes], None, None]:
+    with rows:
+        for row, value in rows:
+            if len(row) == width:
+                session = split_session_key(row)
+                if session.start_ms <= latest_start:
+                    yield session, value
+
+
+def _of_keys(
+    rows: StoreIterator, lower: bytes, upper: bytes | None, first_end: int, last_end: int, latest_start: int
+) -> Generator[tuple[Windowed, bytes], None, None]:
+    with rows:
+        for row, value in rows:
+            session = split_session_key(row)
+            key, start_ms, end_ms = session
+            inside = key >= lower and (upper is None or key <= upper)
+            if inside and first_end <= end_ms <= last_end and start_ms <= latest_start:
+                yield session, value

@@ -1,0 +1,120 @@
+"""SessionStore: aggregates by key and session, kept for a retention time, persistent or in memory.
+
+Semantics are those of Kafka Streams' `RocksDBSessionStore` and `AbstractRocksDBSegmentedBytesStore`, for every engine
+and isolation level. Row key (on disk and in changelogs: never change): ``key ‖ end:i64 ‖ start:i64``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar
+
+from stateline_store.errors import InvalidArgumentError
+from stateline_store.layout import StoreKind
+from stateline_store.segmented_store import RowPackers, SegmentedStore
+from stateline_store.session_reads import SessionReads
+from stateline_store.state_store import IsolationLevel, StoreContext
+from stateline_store.window_reads import WindowedIterator
+from stateline_store.windowed_keys import SESSION_SUFFIX, Windowed
+
+
+class SessionStore(SegmentedStore):
+    """Bytes by key and session. All times are milliseconds since the epoch, 0 or more; a session includes its end.
+
+    Stream time is the largest end put so far. A put is dropped and counted (`dropped_records`) when its whole segment
+    is older than stream time - retention; reads see what ended after stream time - retention.
+    """
+
+    kind: ClassVar[StoreKind] = "session"
+    _row_suffix = SESSION_SUFFIX
+    _packers = RowPackers(SESSION_SUFFIX)
+    _own: SessionReads
+
+    def init(self, context: StoreContext) -> None:
+        super().init(context)
+        self._own = self.reads(IsolationLevel.READ_UNCOMMITTED)
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    def reads(self, isolation_level: IsolationLevel) -> SessionReads:
+        """The reads of this kind, over stored bytes, as seen at this isolation level; for as long as `reader` says."""
+        return SessionReads(self.reader(isolation_level), self._segments)
+
+    def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
+        """The aggregate of exactly this session, staged or committed; None when there is none, or it has expired."""
+        return self._seen_reads().fetch_session(key, start_ms, end_ms)
+
+    def fetch(self, key: bytes, *, reverse: bool = False) -> WindowedIterator:
+        """(session, aggregate) of all sessions of a key, by end, then start; a snapshot, staged over committed."""
+        return self._seen_reads().fetch(key, reverse=reverse)
+
+    def fetch_keys(self, key_from: bytes | None, key_to: bytes | None, *, reverse: bool = False) -> WindowedIterator:
+        """(session, aggregate) of the keys from `key_from` to `key_to`, both included, None open: segment by segment of
+        their ends, in the order of row keys within one. `key_from` above `key_to` gives none and logs a warning."""
+        return self._seen_reads().fetch_keys(key_from, key_to, reverse=reverse)
+
+    def find_sessions(
+        self, key: bytes, earliest_end: int, latest_start: int, *, reverse: bool = False
+    ) -> WindowedIterator:
+        """As `fetch`, of the sessions that end at `earliest_end` or later and start at `latest_start` or earlier: those
+        to merge with a record, when these are its time less the gap and its time plus the gap."""
+        return self._seen_reads().find_sessions(key, earliest_end, latest_start, reverse=reverse)
+
+    def find_sessions_of_keys(
+        self,
+        key_from: bytes | None,
+        key_to: bytes | None,
+        earliest_end: int,
+        latest_start: int,
+        *,
+        reverse: bool = False,
+    ) -> WindowedIterator:
+        """As `fetch_keys`, of the sessions that `find_sessions` would find."""
+        reads = self._seen_reads()
+        return reads.find_sessions_of_keys(key_from, key_to, earliest_end, latest_start, reverse=reverse)
+
+    def find_sessions_ended(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
+        """As `fetch_keys`, of the sessions of every key that end from `earliest_end` to `latest_end`, both included."""
+        return self._seen_reads().find_sessions_ended(earliest_end, latest_end, reverse=reverse)
+
+    def all(self, *, reverse: bool = False) -> WindowedIterator:
+        """As `fetch_keys`, of every key."""
+        return self._seen_reads().all(reverse=reverse)
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def put(self, session: Windowed, aggregate: bytes | None) -> None:
+        """Stage the aggregate of a session; None removes it.
+
+        A put whose segment has expired is dropped and counted. Raises `InvalidArgumentError` for a key or aggregate
+        that is not bytes and times that are not 0 <= start <= end <= 2^63 - 1; nothing has changed then.
+        """
+        if self._engine is None or self._failure is not None:
+            self._open()
+        try:
+            key, start_ms, end_ms = session
+            if not 0 <= start_ms <= end_ms:
+                raise ValueError("a session starts at 0 or later and does not end before")
+            # The second look is dearer, and needed only for the few that come late.
+            if end_ms < self._stream_time_ms - self._retention_ms and self._is_too_late(end_ms):
+                self._dropped += 1
+                return
+            row = self._packers[len(key)](end_ms // self._interval_ms, key, end_ms, start_ms)
+        except (struct.error, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"A session is a key of bytes, its start and its end in ms, not {session!r:.200}: {error}."
+            ) from error
+        self._buffer.put(row, aggregate)
+        if end_ms > self._stream_time_ms:
+            self._stream_time_ms = end_ms
+
+    def remove(self, session: Windowed) -> None:
+        """Stage a removal, as `put` of None does. One that comes too late is not counted: it loses nothing."""
+        dropped = self._dropped
+        SessionStore.put(self, session, None)
+        self._dropped = dropped
+
+    def _seen_reads(self) -> SessionReads:
+        if self._engine is None or self._failure is not None:
+            self._open()
+        return self._own

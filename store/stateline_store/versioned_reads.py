@@ -1,0 +1,128 @@
+"""VersionedReads: what can be read from a versioned store, over any Reader.
+
+The same functions serve the store's owner, READ_COMMITTED readers and other processes. `versioned_rows` says how rows
+look. A read stops at the history retention, whatever is still on disk: versions that were valid at ``stream time -
+retention`` or later are seen, and the latest value of a key always is, however old.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from typing import NamedTuple
+
+from stateline_store.errors import InvalidArgumentError
+from stateline_store.readers import Reader
+from stateline_store.scan import Scan
+from stateline_store.segments import PREFIX, Segments
+from stateline_store.timestamped_key_value import split
+from stateline_store.versioned_rows import LATEST, bounds, find, versions
+
+_TIMESTAMP = struct.Struct(">q")
+_END_OF_TIME = 2**63 - 1
+
+
+class VersionedRecord(NamedTuple):
+    """A version of a key: valid from `timestamp` (included) to `valid_to` (excluded), in ms since the epoch. `valid_to`
+    is None for the latest version, which is still valid.
+    """
+
+    value: bytes
+    timestamp: int
+    valid_to: int | None
+
+
+class VersionedReads:
+    """The reads of a versioned store. As thread-safe as its reader, which is not; lives as long as the reader.
+
+    Every read raises what the reader raises, `InvalidArgumentError` for a key that is not bytes, and
+    `DamagedDataError` for rows that make no sense.
+    """
+
+    def __init__(self, reader: Reader, segments: Segments) -> None:
+        """`segments` holds the history retention and the segment interval, both as the store was declared."""
+        self._reader = reader
+        self._get = reader.get
+        self._segments = segments
+
+    def get(self, key: bytes) -> VersionedRecord | None:
+        """The latest version, however old; None when the key was never put or was deleted last."""
+        try:
+            stored = self._get(LATEST + key)
+        except TypeError as error:
+            raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.") from error
+        if stored is None:
+            return None
+        try:
+            return VersionedRecord(stored[8:], _TIMESTAMP.unpack_from(stored)[0], None)
+        except struct.error:
+            return VersionedRecord(*split(stored), None)  # raises: it names the bytes that are damaged
+
+    def get_as_of(self, key: bytes, as_of: int) -> VersionedRecord | None:
+        """The version that was valid at this time (ms); None when there was none, or it is older than the history
+        retention and not the latest.
+        """
+        latest = self.get(key)
+        if latest is not None and latest.timestamp <= as_of:
+            return latest
+        if as_of < self._floor():
+            return None
+        for _, row in self.rows(key, as_of):
+            if bounds(row)[1] <= as_of:
+                timestamp, value, valid_to = find(row, as_of)
+                return None if value is None else VersionedRecord(value, timestamp, valid_to)
+        return None
+
+    def get_versions(
+        self, key: bytes, from_time: int | None = None, to_time: int | None = None, *, ascending: bool = False
+    ) -> Scan[VersionedRecord]:
+        """Every version that was valid at some time from `from_time` to `to_time` (ms, both included, None open), the
+        newest first unless `ascending`. A time without a value leaves nothing here, `from_time` above `to_time` finds
+        nothing.
+
+        A snapshot: at most one row per segment, all read now and decoded as the scan goes, so that it does not end
+        when the store is closed. Of versions that ended before the history retention it shows none.
+        """
+        since = self._floor() if from_time is None else max(from_time, self._floor())
+        latest = self.get(key)
+        if to_time is None:
+            return Scan(_records(latest, [row for _, row in self.rows(key, since)], since, _END_OF_TIME, ascending))
+        if latest is not None and (latest.timestamp > to_time or (from_time is not None and from_time > to_time)):
+            latest = None
+        rows = [row for _, row in self.rows(key, since)] if since <= to_time else []
+        return Scan(_records(latest, rows, since, to_time, ascending))
+
+    def rows(self, key: bytes, since: int) -> Generator[tuple[int, bytes], None, None]:
+        """(segment, row) of this key, the newest first, while rows end later than `since`."""
+        segments = self._segments
+        at, last = segments.id_of(max(self._reader.stream_time_ms, 0)), segments.id_of(max(since, 0))
+        while at >= last:
+            row = self._get(PREFIX.pack(at) + key)
+            if row is None:
+                at -= 1
+                continue
+            valid_to, oldest = bounds(row)
+            if valid_to <= since:
+                return
+            yield at, row
+            at = min(at - 1, segments.id_of(oldest))  # the next older row ends where this one begins, or before
+
+    def _floor(self) -> int:
+        """The oldest time for which history is answered; may be negative."""
+        return self._reader.stream_time_ms - self._segments.retention_ms
+
+
+def _records(
+    latest: VersionedRecord | None, rows: list[bytes], since: int, until: int, ascending: bool
+) -> Generator[VersionedRecord, None, None]:
+    if not ascending and latest is not None:
+        yield latest
+    for row in reversed(rows) if ascending else rows:
+        inside = [
+            VersionedRecord(value, timestamp, valid_to)
+            for timestamp, value, valid_to in versions(row)
+            if value is not None and timestamp <= until and valid_to > since
+        ]
+        yield from reversed(inside) if ascending else inside
+    if ascending and latest is not None:
+        yield latest

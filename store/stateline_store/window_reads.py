@@ -1,0 +1,117 @@
+"""Reads of a window store, over any reader: the owner's, one of committed state, one in another process.
+
+Values are the stored bytes: those of a timestamped store are ``timestamp:i64 BE ‖ value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeAlias
+
+from stateline_store.errors import InvalidArgumentError
+from stateline_store.keyed_scans import scan_key, scan_keys, scan_nothing
+from stateline_store.readers import Reader
+from stateline_store.scan import Scan, StoreIterator
+from stateline_store.segments import PREFIX, Segments
+from stateline_store.windowed_keys import (
+    MAX_SEQUENCE,
+    MAX_TIMESTAMP_MS,
+    WINDOW_SUFFIX,
+    Windowed,
+    split_window_key,
+    window_key,
+)
+
+WindowIterator: TypeAlias = Scan[tuple[int, bytes]]
+WindowedIterator: TypeAlias = Scan[tuple[Windowed, bytes]]
+
+
+def window_end_ms(start_ms: int, window_size_ms: int) -> int:
+    """Where a window ends (excluded); at the last possible time when it would end later (Kafka Streams' rule)."""
+    return min(start_ms + window_size_ms, MAX_TIMESTAMP_MS)
+
+
+class WindowReads:
+    """Windows by key and start, seen through `reader`. Times are milliseconds since the epoch, bounds are included,
+    a negative one means 0.
+
+    Nothing is seen that started ``retention`` or longer before the stream time that the reader sees. Every scan is a
+    snapshot, made now, in Kafka Streams' order: segment by segment in time, by row key within one. Raises what the
+    reader raises; not thread-safe, as the reader.
+    """
+
+    __slots__ = ("_duplicates", "_reader", "_segments", "_size")
+
+    def __init__(
+        self, reader: Reader, segments: Segments, window_size_ms: int, *, retain_duplicates: bool = False
+    ) -> None:
+        self._reader = reader
+        self._segments = segments
+        self._size = window_size_ms
+        self._duplicates = retain_duplicates
+
+    def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:
+        """The value of the window that starts then, None when there is none; with retained duplicates the newest."""
+        if not isinstance(key, bytes):
+            raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
+        first, last = self._readable(start_ms, start_ms)
+        if first > last:
+            scan_nothing(self._reader).close()
+            return None
+        if not self._duplicates:
+            return self._reader.get(PREFIX.pack(self._segments.id_of(start_ms)) + window_key(key, start_ms))
+        with self.fetch(key, start_ms, start_ms, reverse=True) as rows:
+            newest = next(rows, None)
+        return None if newest is None else newest[1]
+
+    def fetch(self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False) -> WindowIterator:
+        """(start, value) of this key's windows that start from `time_from` to `time_to`, in time order."""
+        first, last = self._readable(time_from, time_to)
+        least, greatest = WINDOW_SUFFIX.pack(first, 0), WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
+        rows = scan_key(self._reader, self._live(first, last), key, least, greatest, reverse=reverse)
+        return Scan(_of_one_key(rows, len(key) + len(least)))
+
+    def fetch_keys(
+        self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
+    ) -> WindowedIterator:
+        """(windowed key, value) of the keys from `key_from` to `key_to`, both included, None open, whose windows start
+        from `time_from` to `time_to`. `key_from` above `key_to` gives none and logs a warning."""
+        first, last = self._readable(time_from, time_to)
+        greatest = WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
+        rows = scan_keys(self._reader, self._live(first, last), key_from, key_to, greatest, reverse=reverse)
+        return Scan(_of_keys(rows, key_from or b"", key_to, first, last, self._size))
+
+    def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> WindowedIterator:
+        """(windowed key, value) of all windows that start from `time_from` to `time_to`."""
+        return self.fetch_keys(None, None, time_from, time_to, reverse=reverse)
+
+    def all(self, *, reverse: bool = False) -> WindowedIterator:
+        """(windowed key, value) of all windows."""
+        return self.fetch_keys(None, None, 0, MAX_TIMESTAMP_MS, reverse=reverse)
+
+    def _readable(self, time_from: int, time_to: int) -> tuple[int, int]:
+        """The part of this span that can be seen; (1, 0) for none."""
+        stream_time_ms = self._reader.stream_time_ms
+        first, last = max(time_from, self._segments.oldest_readable_ms(stream_time_ms)), min(time_to, stream_time_ms)
+        return (first, last) if first <= last else (1, 0)
+
+    def _live(self, first: int, last: int) -> range:
+        return range(self._segments.id_of(first), self._segments.id_of(last) + 1) if first <= last else range(0)
+
+
+def _of_one_key(rows: StoreIterator, width: int) -> Generator[tuple[int, bytes], None, None]:
+    unpack, behind = WINDOW_SUFFIX.unpack_from, width - WINDOW_SUFFIX.size
+    with rows:
+        for row, value in rows:
+            if len(row) == width:
+                yield unpack(row, behind)[0], value
+
+
+def _of_keys(
+    rows: StoreIterator, lower: bytes, upper: bytes | None, first: int, last: int, size: int
+) -> Generator[tuple[Windowed, bytes], None, None]:
+    with rows:
+        for row, value in rows:
+            key, start_ms, _ = split_window_key(row)
+            if first <= start_ms <= last and key >= lower and (upper is None or key <= upper):
+                yield Windowed(key, start_ms, window_end_ms(start_ms, size)), value

@@ -1,0 +1,151 @@
+"""WindowStore: values by key and window start, kept for a retention time, persistent or in memory.
+
+Semantics are those of Kafka Streams' `RocksDBWindowStore` and `AbstractRocksDBSegmentedBytesStore`, for every engine
+and isolation level. Row key (on disk and in changelogs: never change): ``key ‖ start:i64 ‖ sequence:i32``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+from stateline_store.errors import InvalidArgumentError
+from stateline_store.layout import Layout, StoreKind
+from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
+from stateline_store.segmented_store import Changes, RowPackers, SegmentedStore
+from stateline_store.state_store import IsolationLevel, StoreContext
+from stateline_store.store_schema import StoreSchema
+from stateline_store.window_reads import WindowedIterator, WindowIterator, WindowReads
+from stateline_store.windowed_keys import MAX_SEQUENCE, WINDOW_SUFFIX
+
+
+class WindowStore(SegmentedStore):
+    """Bytes by key and window start. All times are milliseconds since the epoch, 0 or more.
+
+    Stream time is the largest window start put so far. A put is dropped and counted (`dropped_records`) when its whole
+    segment is older than stream time - retention; reads see what started after stream time - retention. With
+    `retain_duplicates` each put adds a row and none can be deleted.
+    """
+
+    kind: ClassVar[StoreKind] = "window"
+    _row_suffix = WINDOW_SUFFIX
+    _packers = RowPackers(WINDOW_SUFFIX)
+    _own: WindowReads
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        retention_ms: int,
+        window_size_ms: int,
+        retain_duplicates: bool = False,
+        persistent: bool = True,
+        tuning: Tuning = DEFAULT_TUNING,
+    ) -> None:
+        """A closed store. Raises `InvalidArgumentError` for a negative window size, or one above the retention."""
+        super().__init__(name, retention_ms=retention_ms, persistent=persistent, tuning=tuning)
+        if not 0 <= window_size_ms <= retention_ms:
+            raise InvalidArgumentError(
+                f"A window of {window_size_ms} ms in store {name!r}: 0 to {retention_ms}, its retention, is possible."
+            )
+        self._window_size_ms = window_size_ms
+        self._retain_duplicates = retain_duplicates
+
+    @property
+    def window_size_ms(self) -> int:
+        """How long each window is."""
+        return self._window_size_ms
+
+    @property
+    def layout(self) -> Layout:
+        return replace(super().layout, retain_duplicates=self._retain_duplicates)
+
+    @property
+    def schema(self) -> StoreSchema:
+        return replace(super().schema, window_size_ms=self._window_size_ms, retain_duplicates=self._retain_duplicates)
+
+    def init(self, context: StoreContext) -> None:
+        super().init(context)
+        self._own = self.reads(IsolationLevel.READ_UNCOMMITTED)
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    def reads(self, isolation_level: IsolationLevel) -> WindowReads:
+        """The reads of this kind, over stored bytes, as seen at this isolation level; for as long as `reader` says."""
+        reader = self.reader(isolation_level)
+        return WindowReads(reader, self._segments, self._window_size_ms, retain_duplicates=self._retain_duplicates)
+
+    def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:
+        """The value of the window that starts then, staged or committed; None when there is none, or it has expired.
+
+        With retained duplicates the newest of them."""
+        return self._seen_reads().fetch_one(key, start_ms)
+
+    def fetch(self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False) -> WindowIterator:
+        """(start, value) of this key's windows that start from `time_from` to `time_to`, both included, a negative one
+        meaning 0, in time order (duplicates in the order of their puts); a snapshot, staged over committed."""
+        return self._seen_reads().fetch(key, time_from, time_to, reverse=reverse)
+
+    def fetch_keys(
+        self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
+    ) -> WindowedIterator:
+        """(windowed key, value) of the keys from `key_from` to `key_to`, both included, None open, and of windows as in
+        `fetch`: segment by segment in time, in the order of row keys within one.
+
+        `key_from` above `key_to` gives none and logs a warning."""
+        return self._seen_reads().fetch_keys(key_from, key_to, time_from, time_to, reverse=reverse)
+
+    def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> WindowedIterator:
+        """As `fetch_keys`, of every key."""
+        return self._seen_reads().fetch_all(time_from, time_to, reverse=reverse)
+
+    def all(self, *, reverse: bool = False) -> WindowedIterator:
+        """As `fetch_keys`, of every key and window."""
+        return self._seen_reads().all(reverse=reverse)
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def put(self, key: bytes, value: bytes | None, window_start_ms: int) -> None:
+        """Stage the value of a window; None deletes it, and does nothing in a store that retains duplicates.
+
+        A put whose segment has expired is dropped and counted. Raises `InvalidArgumentError` for a key or value that is
+        not bytes and a start below 0 or above 2^63 - 1; nothing has changed then.
+        """
+        if self._engine is None or self._failure is not None:
+            self._open()
+        if self._retain_duplicates:
+            if value is None:
+                return
+            self._sequence = self._sequence % MAX_SEQUENCE + 1
+        try:
+            if window_start_ms < 0:
+                raise ValueError("a window starts at 0 or later")
+            # The second look is dearer, and needed only for the few that come late.
+            if window_start_ms < self._stream_time_ms - self._retention_ms and self._is_too_late(window_start_ms):
+                self._dropped += 1
+                return
+            segment = window_start_ms // self._interval_ms
+            row = self._packers[len(key)](segment, key, window_start_ms, self._sequence)
+        except (struct.error, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"A window is a key of bytes and its start in ms, not {key!r:.60}, {window_start_ms!r:.30}: {error}."
+            ) from error
+        self._buffer.put(row, value)
+        if window_start_ms > self._stream_time_ms:
+            self._stream_time_ms = window_start_ms
+
+    def restore(self, changes: Changes) -> None:
+        super().restore(self._counted(changes) if self._retain_duplicates else changes)
+
+    def _counted(self, changes: Changes) -> Iterator[tuple[bytes, bytes | None, int]]:
+        """Raises the sequence to the largest that passes, so that no later put takes a number that is taken."""
+        for change in changes:
+            self._sequence = max(self._sequence, WINDOW_SUFFIX.unpack_from(change[0], -WINDOW_SUFFIX.size)[1])
+            yield change
+
+    def _seen_reads(self) -> WindowReads:
+        if self._engine is None or self._failure is not None:
+            self._open()
+        return self._own

@@ -1,0 +1,252 @@
+"""Whole stores against Kafka Streams': the same calls leave the same changelog records and the same rows.
+
+Where Stateline means to differ, a test here says so:
+
+- a put that comes too late is dropped; Kafka Streams drops it too, and writes it to the changelog all the same;
+- a delete in a window store that retains duplicates does nothing; Kafka Streams writes it to the changelog under a new
+  sequence number, and from then on counts differently there than in the store;
+- removing a session moves the Position that the record carries; Kafka Streams leaves it where it was;
+- a delete with the timestamp of the version that it deletes stays known; Kafka Streams forgets it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from conformance.golden import section, unhex
+from stateline.worker.changelog import staged_changes
+from stateline.worker.records import OutputRecord
+from stateline_store import (
+    IsolationLevel,
+    KeyRange,
+    KeyValueStore,
+    Position,
+    StoreContext,
+    TimestampedKeyValueStore,
+    TopicPartition,
+    TransactionalStore,
+)
+from stateline_store.session_store import SessionStore
+from stateline_store.timestamped_window_store import TimestampedWindowStore
+from stateline_store.versioned_store import VersionedStore
+from stateline_store.window_store import WindowStore
+from stateline_store.windowed_keys import Windowed
+
+History: TypeAlias = dict[str, Any]
+Step: TypeAlias = dict[str, Any]
+Row: TypeAlias = tuple[int | None, bytes, bytes]
+
+CHANGELOG = TopicPartition("app-s-changelog", 0)
+INPUT = TopicPartition("input", 0)
+HISTORIES: dict[str, History] = {history["name"]: history for history in section("stores")}
+DELETED_DUPLICATES = "window, duplicates, deletes"
+FORGOTTEN_DELETE = "versioned, deleted with its timestamp"
+ALIKE = [name for name in HISTORIES if name not in (DELETED_DUPLICATES, FORGOTTEN_DELETE)]
+
+Opened: TypeAlias = Callable[[str], TransactionalStore]
+
+
+@pytest.fixture(params=["rocksdb", "memory"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+    """Opens a store of ours like the one of a history."""
+    stores: list[TransactionalStore] = []
+
+    def open_store(name: str) -> TransactionalStore:
+        store = like(HISTORIES[name], persistent=request.param == "rocksdb")
+        store.init(StoreContext("0_0", tmp_path / "0_0", CHANGELOG))
+        stores.append(store)
+        return store
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+def like(history: History, *, persistent: bool) -> TransactionalStore:
+    match history["kind"], history["timestamped"]:
+        case "key_value", timestamped:
+            kind = TimestampedKeyValueStore if timestamped else KeyValueStore
+            return kind("s", persistent=persistent)
+        case "window", timestamped:
+            window_kind = TimestampedWindowStore if timestamped else WindowStore
+            return window_kind(
+                "s",
+                retention_ms=history["retention_ms"],
+                window_size_ms=history["window_size_ms"],
+                retain_duplicates=history["retain_duplicates"],
+                persistent=persistent,
+            )
+        case "session", False:
+            return SessionStore("s", retention_ms=history["retention_ms"], persistent=persistent)
+        case "versioned", False:
+            return VersionedStore("s", history_retention_ms=history["history_retention_ms"], persistent=persistent)
+    raise AssertionError(f"no store of ours is like {history}")
+
+
+def call(store: TransactionalStore, what: dict[str, Any]) -> None:
+    """Make the call that was made to Kafka Streams' store."""
+    match store:
+        case VersionedStore():
+            call_versioned(store, what)
+        case SessionStore():
+            call_session(store, what)
+        case TimestampedWindowStore():
+            store.put_with_timestamp(unhex(what["key"]), unhex(what["value"]), what["timestamp"], what["start"])
+        case WindowStore():
+            store.put(unhex(what["key"]), unhex(what["value"]), what["start"])
+        case KeyValueStore():
+            call_key_value(store, what)
+        case _:
+            raise AssertionError(f"{store} is not known here")
+
+
+def call_versioned(store: VersionedStore, what: dict[str, Any]) -> None:
+    if what["method"] == "delete":
+        store.delete(unhex(what["key"]), what["timestamp"])
+    else:
+        store.put(unhex(what["key"]), unhex(what["value"]), what["timestamp"])
+
+
+def call_session(store: SessionStore, what: dict[str, Any]) -> None:
+    session = Windowed(unhex(what["key"]), what["start"], what["end"])
+    if what["method"] == "remove":
+        store.remove(session)
+    else:
+        store.put(session, unhex(what["value"]))
+
+
+def call_key_value(store: KeyValueStore, what: dict[str, Any]) -> None:
+    key, value = unhex(what["key"]), unhex(what["value"])
+    match store, what["method"]:
+        case TimestampedKeyValueStore(), "put":
+            store.put_with_timestamp(key, value, what["timestamp"])
+        case TimestampedKeyValueStore(), "put_if_absent":
+            store.put_if_absent_with_timestamp(key, value, what["timestamp"])
+        case _, "put":
+            store.put(key, value)
+        case _, "put_if_absent":
+            store.put_if_absent(key, value)
+        case _, _:
+            store.delete(key)
+
+
+def make_step(store: TransactionalStore, history: History, number: int) -> list[OutputRecord]:
+    """Make one call as of one input record; what it gives the changelog. The call is committed."""
+    store.advance(Position.of({INPUT: number}))
+    call(store, history["steps"][number]["call"])
+    records = staged_changes(
+        store, store.position(IsolationLevel.READ_UNCOMMITTED), CHANGELOG.topic, history["record_time"] + number
+    )
+    store.commit({CHANGELOG: number})
+    if not history["with_positions"]:  # Kafka Streams writes headers when an internal switch is on; Stateline always
+        records = without_headers(records)
+    return records
+
+
+def logged(step: Step) -> list[OutputRecord]:
+    """What Kafka Streams wrote to the changelog."""
+    return [
+        OutputRecord(
+            CHANGELOG.topic,
+            unhex(record["key"]),
+            unhex(record["value"]),
+            record["timestamp"],
+            headers=tuple((name, unhex(value)) for name, value in record["headers"]),
+        )
+        for record in step["records"]
+    ]
+
+
+def rows_of(store: TransactionalStore) -> set[Row]:
+    """Every committed row: segment (None without), key behind it, stored value."""
+    scan = store.reader(IsolationLevel.READ_COMMITTED).scan(KeyRange(b"", None))
+    if isinstance(store, KeyValueStore):
+        return {(None, key, value) for key, value in scan}
+    return {(struct.unpack_from(">q", key)[0], key[8:], value) for key, value in scan}
+
+
+def kept(step: Step) -> set[Row]:
+    """Every row that Kafka Streams' store had after this step."""
+    return {(segment, unhex(key), unhex(value)) for segment, key, value in step["rows"]}
+
+
+def dropped(store: TransactionalStore) -> int:
+    return store.dropped_records if isinstance(store, WindowStore | SessionStore | VersionedStore) else 0
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_the_same_calls_leave_the_same_records_and_rows(name: str, opened: Opened) -> None:
+    store, history = opened(name), HISTORIES[name]
+    before: set[Row] = set()
+    for number, step in enumerate(history["steps"]):
+        late = dropped(store)
+        records = make_step(store, history, number)
+        if dropped(store) > late:
+            assert records == []
+            assert kept(step) == before, "Kafka Streams did not drop it"
+        elif step["call"]["method"] == "remove":
+            assert without_headers(records) == without_headers(logged(step))
+            assert [position_of(record) for record in records] == [number]
+            assert [position_of(record) for record in logged(step)] == [number - 1]
+        else:
+            assert records == logged(step), step["call"]
+        before = kept(step)
+        assert rows_of(store) == before, step["call"]
+
+
+def without_headers(records: list[OutputRecord]) -> list[OutputRecord]:
+    return [record._replace(headers=()) for record in records]
+
+
+def position_of(record: OutputRecord) -> int | None:
+    return Position.decode(dict(record.headers)["c"] or b"").get(*INPUT)
+
+
+@pytest.mark.parametrize("name", ["window", "timestamped window", "session", "versioned", "window, duplicates"])
+def test_a_put_that_comes_too_late_is_dropped_once_in_each_history(name: str, opened: Opened) -> None:
+    store, history = opened(name), HISTORIES[name]
+    for number in range(len(history["steps"])):
+        make_step(store, history, number)
+    assert dropped(store) == 1
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_changelog_that_kafka_streams_wrote_restores_its_rows(name: str, opened: Opened) -> None:
+    store, history = opened(name), HISTORIES[name]
+    records = [record for step in history["steps"] for record in logged(step)]
+    store.restore((record.key or b"", record.value, record.timestamp_ms) for record in records)
+    store.commit({CHANGELOG: len(records)})
+    assert rows_of(store) == kept(history["steps"][-1])
+
+
+def test_a_delete_among_duplicates_does_nothing_and_takes_no_number(opened: Opened) -> None:
+    store, history = opened(DELETED_DUPLICATES), HISTORIES[DELETED_DUPLICATES]
+    ahead = 0
+    for number, step in enumerate(history["steps"]):
+        records = make_step(store, history, number)
+        assert rows_of(store) == kept(step)
+        ahead += step["call"]["value"] is None
+        if step["call"]["value"] is None:
+            assert records == []
+        for ours, theirs in zip(records, logged(step), strict=False):
+            assert (ours.key or b"")[:-4] == (theirs.key or b"")[:-4]
+            assert sequence_of(ours) + ahead == sequence_of(theirs)
+    assert ahead == 2
+
+
+def sequence_of(record: OutputRecord) -> int:
+    return int.from_bytes((record.key or b"")[-4:])
+
+
+def test_a_delete_with_the_timestamp_of_what_it_deletes_stays_known(opened: Opened) -> None:
+    store, history = opened(FORGOTTEN_DELETE), HISTORIES[FORGOTTEN_DELETE]
+    for number, step in enumerate(history["steps"]):
+        assert make_step(store, history, number) == logged(step)
+    assert isinstance(store, VersionedStore)
+    assert store.get(b"k") is None
+    assert (-1, b"k", struct.pack(">q", 40_000) + b"old") in kept(history["steps"][-1])  # theirs is back

@@ -1,0 +1,264 @@
+"""What is committed before what, who is told, and what a failed record leaves. On the embedded log."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from running_worker import create, eventually, read_all, running
+from service.worker.faults import EXACTLY_ONCE, IN, NEVER_MS, Place, Watched, counting, entries
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.config import Config
+from stateline.log.embedded_consumer import EmbeddedConsumer
+from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.query_wire import LENGTH, decode_message, frame
+from stateline.store_views import StoreView
+from stateline.worker import InputRecord, Output, Worker
+from stateline.worker.publication import socket_path
+from stateline.worker.task import TaskState
+from stateline_store import (
+    IsolationLevel,
+    KeyValueStore,
+    LogUnavailableError,
+    RetryLaterError,
+    StateDirectory,
+    TopicPartition,
+    TransactionalStore,
+)
+
+
+def test_at_least_once_the_input_is_not_committed_before_the_changelog_is_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush, committed = EmbeddedProducer.flush, list[Mapping[TopicPartition, int]]()
+
+    def fail_first(producer: EmbeddedProducer) -> dict[TopicPartition, int]:
+        committed.append(place.admin.committed("app", [IN]))
+        if len(committed) == 1:
+            raise LogUnavailableError("the log is busy")
+        return flush(producer)
+
+    app = counting()
+    place.send(entries("a", 10))
+    monkeypatch.setattr(EmbeddedProducer, "flush", fail_first)
+    found = place.work_off(app, place.config(app), 9)
+    assert committed[0] == committed[1] == {IN: 0}
+    assert found.rows("counts", 1) == {b"a": b"10"}
+
+
+def test_a_commit_of_several_stores_is_announced_when_all_of_them_have_made_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = counting(also=True)
+    config = place.config(app, commit__interval__ms=1, **EXACTLY_ONCE)
+    found, looks = place.stores(app, config), list[list[int | None]]()
+    announce, worker = TransactionalStore.announce_commit, place.worker(app, config)
+
+    def looked_at(store: TransactionalStore) -> None:
+        for task in worker._tasks.values():
+            made = [
+                each.position(IsolationLevel.READ_COMMITTED) for _, each in task.stores.transactional if each.is_open
+            ]
+            looks.append([position.get("in", 0) for position in made])
+        announce(store)
+
+    monkeypatch.setattr(TransactionalStore, "announce_commit", looked_at)
+    place.send(entries("abc", 30))
+    worker.reach(lambda: found.offset("again", "in", 0) == 89)
+    assert [89, 89] in looks
+    assert [each for each in looks if len(set(each)) > 1] == []
+
+
+class Subscriber:
+    """A client of a worker's query socket that reads its events."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(20)
+        self._socket.connect(str(path))
+        self._socket.sendall(frame({"id": 1, "type": "subscribe"}))
+        assert self.read()["id"] == 1
+
+    def read(self) -> dict[str, Any]:
+        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
+        return decode_message(bytearray(self._exactly(size)))
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += self._socket.recv(size - len(data)) or pytest.fail("hung up")
+        return data
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def query_socket(config: Config) -> Path:
+    return socket_path(StateDirectory(config.state_dir, "app").application, "worker-0")
+
+
+def test_a_commit_wakes_those_who_subscribed(place: Place) -> None:
+    app = counting()
+    config = place.config(app)
+    found = place.stores(app, config)
+    place.send(entries("a", 10))
+    with running(app, config, place.log):
+        eventually(lambda: found.offset("counts", "in", 0) == 9, "the first commit")
+        with closing(Subscriber(query_socket(config))) as subscriber:
+            place.send(entries("a"))
+            assert subscriber.read() == {"event": "commit"}
+
+
+def test_the_end_of_a_restore_wakes_those_who_subscribed(place: Place) -> None:
+    app = counting()
+    config = place.config(app, commit__interval__ms=NEVER_MS)
+    place.send(entries("a", 10))
+    place.commit_once(app, config, 10)
+    held = StateDirectory(config.state_dir, "app").lock_task("0_0")
+    with running(app, config, place.log):
+        eventually(query_socket(config).exists, "the worker listens")
+        with closing(Subscriber(query_socket(config))) as subscriber:
+            held.release()
+            assert subscriber.read() == {"event": "commit"}
+
+
+def failing_after_forwarding() -> App:
+    """Forwards and keeps each record, and then refuses those of key `bad`."""
+    app = App("app")
+    source = app.topic("in", key=serdes.string, value=serdes.string)
+    out = app.topic("out", key=serdes.string, value=serdes.string)
+    kept = app.store(stores.key_value("kept", key=serdes.string, value=serdes.string))
+
+    @app.process(source, stores=[kept], forwards=[out])
+    def forward(record: InputRecord, kept: StoreView, out: Output) -> None:
+        kept.put(record.key, record.value)
+        out.forward(record.key, record.value)
+        if record.key == "bad":
+            raise RuntimeError("no such luck")
+
+    return app
+
+
+@pytest.mark.parametrize("policy", ["skip", "dead-letter"])
+def test_what_a_record_forwarded_before_it_failed_is_not_written(place: Place, policy: str) -> None:
+    create(place.log, {"out": 1, "dead": 1})
+    settings: dict[str, Any] = {"processing__exception__handler": policy}
+    if policy == "dead-letter":
+        settings["errors__dead__letter__queue__topic__name"] = "dead"
+    app = failing_after_forwarding()
+    place.send(entries(["a", "bad", "b"]))
+    found = place.work_off(app, place.config(app, **settings), 2, "kept")
+    assert [record.key for record in read_all(place.log, "out", 1)] == [b"a", b"b"]
+    assert found.rows("kept", 1).keys() == {b"a", b"b"}
+
+
+@pytest.mark.parametrize("policy", ["skip", "fail"])
+def test_a_store_that_cannot_read_for_a_moment_is_not_the_records_fault(
+    place: Place, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    get, failed = KeyValueStore.get, list[bytes]()
+
+    def fail_once(store: KeyValueStore, key: bytes) -> bytes | None:
+        if key == b"b" and not failed:
+            failed.append(key)
+            raise RetryLaterError("the disk reports an error")
+        return get(store, key)
+
+    monkeypatch.setattr(KeyValueStore, "get", fail_once)
+    app = counting()
+    place.send(entries("abc"))
+    found = place.work_off(app, place.config(app, processing__exception__handler=policy, **EXACTLY_ONCE), 2)
+    assert failed == [b"b"]
+    assert found.rows("counts", 1) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+
+
+def test_a_table_ahead_of_lost_group_offsets_shows_its_processors_nothing_older(place: Place) -> None:
+    workers, seen = list[Watched](), list[bytes]()
+    app = counting(lambda record: seen.extend(worker.staged("newest", b"a") for worker in workers), table=True)
+    config = place.config(app)
+    place.send(entries("a", 40))
+    place.work_off(app, config, 39)
+    place.forget_group_offsets()
+    worker = place.worker(app, config)
+    workers.append(worker)
+    worker.reach(lambda: len(seen) == 40)
+    assert set(seen) == {b"39"}
+
+
+def test_starting_over_now_and_then_for_as_long_as_it_lives_does_not_end_a_worker_that_has_nothing_to_commit(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn, failures = Worker._turn, itertools.count()
+
+    def fail_often(worker: Worker) -> None:
+        if next(failures) < 8:
+            raise LogUnavailableError("the log is busy")
+        turn(worker)
+
+    monkeypatch.setattr(Worker, "_turn", fail_often)
+    monkeypatch.setattr("stateline.worker.worker.time.sleep", lambda _: None)
+    app = counting()
+    with monkeypatch.context() as patch:
+        patch.setattr("stateline.worker.worker._PEACE_S", 0.0)
+        place.worker(app, place.config(app)).reach(lambda: True)
+    failures = itertools.count()
+    with pytest.raises(LogUnavailableError):
+        place.worker(app, place.config(app)).reach(lambda: True)
+    assert next(failures) == 6
+
+
+@contextmanager
+def failing_close(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    close = EmbeddedConsumer.close
+
+    def closed(consumer: EmbeddedConsumer) -> None:
+        close(consumer)
+        raise LogUnavailableError("the group does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedConsumer, "close", closed)
+        yield
+
+
+def test_a_worker_whose_consumer_cannot_be_closed_releases_all_the_rest(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = counting()
+    config = place.config(app)
+    place.send(entries("a"))
+    worker = place.worker(app, config)
+    with failing_close(monkeypatch), pytest.raises(LogUnavailableError):
+        worker.reach(lambda: worker.read_up_to(IN) == 1)
+    directory = StateDirectory(config.state_dir, "app")
+    directory.lock_task("0_0").release()
+    assert not socket_path(directory.application, "watched").exists()
+    assert not (directory.application / "instances" / "watched.json").exists()
+
+
+def test_what_restores_is_not_counted_as_what_a_commit_would_free(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = counting()
+    config = place.config(app, commit__interval__ms=NEVER_MS)
+    for run in range(3):
+        place.send(entries([f"{run}-{n}" for n in range(20)]))
+        place.commit_once(app, config, 20 * (run + 1))
+    place.lose_disk(config)
+    monkeypatch.setattr("stateline.worker.restore._SLICE_RECORDS", 10)
+    worker, looks = place.worker(app, config), list[tuple[TaskState, int, int]]()
+
+    def restored() -> bool:
+        looks.extend((t.state, t.staged_bytes, worker.staged_bytes()) for t in worker._tasks.values())
+        return worker.read_up_to(IN) == 60
+
+    worker.reach(restored)
+    restoring = [(staged, counted) for state, staged, counted in looks if state is TaskState.RESTORING]
+    assert max(staged for staged, _ in restoring) > 0
+    assert {counted for _, counted in restoring} == {0}

@@ -1,0 +1,222 @@
+"""The stores of a task: where they go on from, and what `.checkpoint` and `.position` files say and are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from own_stores import OwnStore
+
+from stateline import serdes, stores
+from stateline.store_definition import StoreDefinition
+from stateline.worker.task_stores import TaskStores
+from stateline_store import (
+    IsolationLevel,
+    KeyValueStore,
+    Position,
+    StateStore,
+    StoreContext,
+    TimestampedKeyValueStore,
+    TopicPartition,
+    TopologyError,
+)
+from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint, write_checkpoint
+
+CHANGELOG = TopicPartition("app-s-changelog", 0)
+SORTS = [(transactional, manages) for transactional in (True, False) for manages in (True, False)]
+
+
+def definition(kind: str = "key_value", *, persistent: bool = True) -> StoreDefinition:
+    make = stores.timestamped_key_value if kind == "timestamped_key_value" else stores.key_value
+    return make("s", key=serdes.bytes, value=serdes.bytes, persistent=persistent)
+
+
+def own(transactional: bool, manages_offsets: bool) -> StoreDefinition:
+    factory = partial(OwnStore, transactional=transactional, manages_offsets=manages_offsets)
+    return stores.custom("s", factory, key=serdes.string, value=serdes.string)
+
+
+@contextmanager
+def opened(
+    directory: Path,
+    declared: StoreDefinition,
+    *,
+    exactly_once: bool = False,
+    changelogs: Mapping[str, TopicPartition] | None = None,
+    clean: bool = True,
+) -> Iterator[TaskStores]:
+    made = TaskStores(
+        "0_0",
+        directory,
+        {"s": declared},
+        {"s": CHANGELOG} if changelogs is None else changelogs,
+        exactly_once=exactly_once,
+        sync=False,
+    )
+    made.open()
+    try:
+        yield made
+    finally:
+        made.close(clean=clean)
+
+
+def of_bytes(store: StateStore) -> KeyValueStore:
+    assert isinstance(store, KeyValueStore)
+    return store
+
+
+def of_own(store: StateStore) -> OwnStore:
+    assert isinstance(store, OwnStore)
+    return store
+
+
+def write_rows(directory: Path, rows: Mapping[bytes, bytes], offsets: Mapping[TopicPartition, int]) -> None:
+    """A store as it was left by a program that kept offsets elsewhere, when `offsets` is empty."""
+    store = KeyValueStore("s")
+    store.init(StoreContext("0_0", directory, CHANGELOG))
+    store.put_all(rows.items())
+    store.commit(offsets)
+    store.close()
+
+
+def test_a_store_goes_on_from_its_own_offset_whatever_the_checkpoint_says(tmp_path: Path) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
+    write_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 99})
+    with opened(tmp_path, definition()) as made:
+        assert made.committed_offset("s") == 7
+        assert read_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 7}
+
+
+def test_an_offset_in_the_checkpoint_is_taken_into_a_store_with_rows_and_none_of_its_own(tmp_path: Path) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {})
+    write_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 41, TopicPartition("other", 3): 5})
+    with opened(tmp_path, definition()) as made:
+        assert made.committed_offset("s") == 41
+        assert of_bytes(made.by_name["s"]).get(b"a") == b"1"
+    (tmp_path / ".checkpoint").unlink()
+    with opened(tmp_path, definition()) as made:
+        assert made.committed_offset("s") == 41
+
+
+@pytest.mark.parametrize("noted", [{}, {CHANGELOG: OFFSET_UNKNOWN}], ids=["no file", "unknown"])
+def test_rows_of_which_nobody_knows_the_offset_are_deleted_and_restored(
+    noted: Mapping[TopicPartition, int], tmp_path: Path
+) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {})
+    write_checkpoint(tmp_path / ".checkpoint", noted)
+    with opened(tmp_path, definition()) as made:
+        assert made.committed_offset("s") is None
+        assert of_bytes(made.by_name["s"]).is_empty()
+
+
+def test_an_offset_in_the_checkpoint_says_nothing_of_a_store_without_rows(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 41})
+    with opened(tmp_path, definition()) as made:
+        assert made.committed_offset("s") is None
+    assert read_checkpoint(tmp_path / ".checkpoint") == {}
+
+
+def test_a_position_file_is_taken_into_a_store_with_rows_and_goes(tmp_path: Path) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
+    write_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
+    with opened(tmp_path, definition()) as made:
+        assert of_bytes(made.by_name["s"]).position(IsolationLevel.READ_COMMITTED) == Position({"in": {0: 12}})
+    assert not (tmp_path / "s.position").exists()
+    with opened(tmp_path, definition()) as made:
+        assert of_bytes(made.by_name["s"]).position(IsolationLevel.READ_COMMITTED) == Position({"in": {0: 12}})
+
+
+def test_a_position_file_says_nothing_of_a_store_with_a_position_or_without_rows(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
+    with opened(tmp_path, definition()) as made:
+        store = of_bytes(made.by_name["s"])
+        assert store.position(IsolationLevel.READ_COMMITTED) == Position()
+        store.put(b"a", b"1")
+        made.commit({"s": {CHANGELOG: 0}})
+        store.advance(Position({"in": {0: 3}}))
+        made.commit({})
+    write_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
+    with opened(tmp_path, definition()) as made:
+        assert of_bytes(made.by_name["s"]).position(IsolationLevel.READ_COMMITTED) == Position({"in": {0: 3}})
+    assert not (tmp_path / "s.position").exists()
+
+
+def test_the_checkpoint_is_written_at_opening_and_closing_and_not_at_commits(tmp_path: Path) -> None:
+    with opened(tmp_path, definition()) as made:
+        of_bytes(made.by_name["s"]).put(b"a", b"1")
+        made.commit({"s": {CHANGELOG: 3}})
+        assert read_checkpoint(tmp_path / ".checkpoint") == {}
+    assert read_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 3}
+
+
+@pytest.mark.parametrize(("transactional", "manages"), SORTS)
+def test_a_store_of_ones_own_is_committed_and_goes_on_from_what_it_declares(
+    transactional: bool, manages: bool, tmp_path: Path
+) -> None:
+    with opened(tmp_path, own(transactional, manages)) as made:
+        of_own(made.by_name["s"]).put("a", "1")
+        made.commit({"s": {CHANGELOG: 3}})
+        assert read_checkpoint(tmp_path / ".checkpoint") == ({} if manages else {CHANGELOG: 3})
+    assert read_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 3}
+    with opened(tmp_path, own(transactional, manages)) as made:
+        assert made.committed_offset("s") == 3
+        assert of_own(made.by_name["s"]).rows() == {"a": "1"}
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize(("transactional", "manages"), SORTS)
+def test_after_a_crash_under_exactly_once_only_a_transactional_store_is_believed(
+    transactional: bool, manages: bool, exactly_once: bool, tmp_path: Path
+) -> None:
+    crashed = TaskStores(
+        "0_0", tmp_path, {"s": own(transactional, manages)}, {"s": CHANGELOG}, exactly_once=exactly_once, sync=False
+    )
+    crashed.open()
+    of_own(crashed.by_name["s"]).put("a", "1")
+    crashed.commit({"s": {CHANGELOG: 3}})
+    of_own(crashed.by_name["s"]).put("b", "never committed")
+    with opened(tmp_path, own(transactional, manages), exactly_once=exactly_once) as made:
+        rows = of_own(made.by_name["s"]).rows()
+        if exactly_once and not transactional:
+            assert (made.committed_offset("s"), rows) == (None, {})
+        else:
+            assert made.committed_offset("s") == 3
+            assert rows == ({"a": "1"} if transactional else {"a": "1", "b": "never committed"})
+
+
+@pytest.mark.parametrize("manages", [True, False])
+def test_a_store_that_was_closed_amid_its_work_is_not_believed_under_exactly_once(
+    manages: bool, tmp_path: Path
+) -> None:
+    for clean in (False, True):
+        with opened(tmp_path, own(False, manages), exactly_once=True, clean=clean) as made:
+            of_own(made.by_name["s"]).put("a", "1")
+            made.commit({"s": {CHANGELOG: 3}})
+        with opened(tmp_path, own(False, manages), exactly_once=True) as made:
+            assert made.committed_offset("s") == (3 if clean else None)
+
+
+def test_plain_files_without_a_changelog_are_refused_and_kept(tmp_path: Path) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {})
+    declared = definition("timestamped_key_value")
+    with pytest.raises(TopologyError, match="declare it without timestamps"), opened(tmp_path, declared, changelogs={}):
+        pass
+    with opened(tmp_path, definition(), changelogs={}) as made:
+        assert of_bytes(made.by_name["s"]).get(b"a") == b"1"
+
+
+def test_plain_files_go_when_the_timestamped_store_is_restored(tmp_path: Path) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
+    with opened(tmp_path, definition("timestamped_key_value")) as made:
+        store = made.by_name["s"]
+        assert isinstance(store, TimestampedKeyValueStore)
+        assert made.committed_offset("s") is None
+        store.put_with_timestamp(b"a", b"1", 5)
+        made.commit({"s": {CHANGELOG: 7}})
+        assert (tmp_path / "rocksdb" / "s").exists()
+        made.drop_plain_files()
+    assert sorted(path.name for path in (tmp_path / "rocksdb").iterdir()) == ["s-v2"]
+    assert not (tmp_path / "s.notice").exists()
