@@ -38,7 +38,7 @@ from stateline_store import (
 # A scan stops after about this many bytes, whatever its limit: one answer must not fill the memory of the
 # worker or the server, nor hold up the worker's thread for long. The entries that are left out are told by
 # `truncated`.
-MAX_RESULT_BYTES = 16 * 1024 * 1024
+MAX_RESULT_BYTES = 4 * 1024 * 1024
 
 Entry = tuple[bytes, bytes]
 ServedBy = Literal["active", "standby", "restoring"]

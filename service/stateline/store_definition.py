@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from stateline.serde import Serde
+from stateline.serde import Serde, shown
 from stateline_store import (
     KeyValueStore,
     SessionStore,
@@ -14,6 +14,7 @@ from stateline_store import (
     TimestampedKeyValueStore,
     TimestampedSessionStore,
     TimestampedWindowStore,
+    TopologyError,
     TransactionalStore,
     VersionedStore,
     WindowStore,
@@ -59,8 +60,19 @@ class StoreDefinition:
     factory: Callable[[str], StateStore] | None = None
 
     def build(self) -> StateStore:
-        """A store of this kind, not yet opened."""
-        return self._own() if self.factory is None else self.factory(self.name)
+        """A store of this kind, not yet opened. Raises `TopologyError` when a factory made something else."""
+        if self.factory is None:
+            return self._own()
+        made = self.factory(self.name)
+        if not isinstance(made, StateStore):
+            raise TopologyError(f"The factory of store {self.name!r} made {shown(made)}: make a StateStore.")
+        declared, actual = (self.name, self.persistent), (made.name, made.persistent)
+        if actual != declared:
+            raise TopologyError(
+                f"The factory of store {self.name!r} made one with (name, persistent) {actual}, declared is {declared}: "
+                "let both say the same."
+            )
+        return made
 
     @property
     def timestamped(self) -> bool:

@@ -108,11 +108,12 @@ def _chunks(
             if reverse and last is None and chunk[0][0] == keys.end:
                 del chunk[0]  # the end is not included
             inside = _inside(chunk, keys, reverse)
-            yield chunk[:inside] if inside < len(chunk) else chunk
             if inside < len(chunk):
+                yield chunk[:inside]
                 return
             if chunk:
-                last = chunk[-1][0]
+                last = chunk[-1][0]  # before the chunk is given away: it is the taker's to change
+                yield chunk
             size = min(size * 4, LARGEST_CHUNK)
         if _last_key(witness, keys, reverse) != last:
             raise damaged(directory, f"a scan ended after the key {last!r}, which is not the last one")

@@ -69,6 +69,8 @@ class VersionedStore(TransactionalStore):
         self._log: list[Change] = []
         self._log_bytes = 0
         self._changed: set[bytes] = set()
+        # Since the savepoint: how long the log was, what it took, and the keys that are changed for the first time.
+        self._undo: tuple[int, int, set[bytes]] | None = None
         self._dropped_records = 0
         super().__init__(name, persistent=persistent, tuning=tuning)
 
@@ -174,10 +176,23 @@ class VersionedStore(TransactionalStore):
         if self._notice is not None:
             self._notice.publish_staged(self.staged_records, self.approximate_num_uncommitted_bytes)
 
+    def savepoint(self) -> None:
+        super().savepoint()
+        self._undo = (len(self._log), self._log_bytes, set[bytes]())
+
+    def rollback_to_savepoint(self) -> None:
+        super().rollback_to_savepoint()
+        if self._undo is not None:
+            count, self._log_bytes, newly_changed = self._undo
+            del self._log[count:]
+            self._changed -= newly_changed
+            self._undo = None
+
     # -- inner workings ---------------------------------------------------------------------------------
 
     def _drop_staged(self) -> None:
         super()._drop_staged()
+        self._undo = None
         self._log = []
         self._log_bytes = 0
         self._changed = set()
@@ -208,7 +223,10 @@ class VersionedStore(TransactionalStore):
         touches, is live.
         """
         self._stream_time_ms = max(self._stream_time_ms, timestamp)
-        self._changed.add(key)
+        if key not in self._changed:
+            self._changed.add(key)
+            if self._undo is not None:
+                self._undo[2].add(key)
         latest = self._reading().get(key)
         if latest is not None and timestamp > latest.timestamp:
             self._append(key, latest.timestamp, latest.value, timestamp)

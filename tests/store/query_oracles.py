@@ -36,7 +36,7 @@ RETENTION, SIZE = 100_000, 10_000  # ms: segments of a minute in window and sess
 END_OF_TIME = 2**63 - 1
 # Keys that are prefixes of others, and one that a window's suffix can make of another.
 KEYS = [b"", b"\x00", b"a", b"a\x00", b"a" + bytes(12), b"a" + bytes(16), b"ab", b"b", b"\xff", b"\xff\xff"]
-SMALL = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=128 * 1024)
+SMALL = Tuning(write_buffer_bytes=1024 * 1024, level_base_bytes=2 * 1024 * 1024)
 
 
 class Put(NamedTuple):

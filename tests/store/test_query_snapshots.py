@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +24,6 @@ from stateline_store import (
     StoreContext,
     TimestampedRangeQuery,
     TransactionalStore,
-    VersionedStore,
     WindowKeyQuery,
     WindowRangeQuery,
     notice_path,
@@ -79,9 +79,8 @@ def scan(request: pytest.FixtureRequest) -> tuple[str, Query[Any]]:
 @pytest.fixture(params=[Order.ASCENDING, Order.DESCENDING])
 def query(request: pytest.FixtureRequest, scan: tuple[str, Query[Any]]) -> Query[Any]:
     """That scan in both orders."""
-    kind, query = type(scan[1]), scan[1]
-    values = {name: getattr(query, name) for name in kind.__slots__}
-    ordered: Query[Any] = kind(**{**values, "order": request.param})
+    asked: Any = scan[1]  # a dataclass with an order, which `Query` alone does not say
+    ordered: Query[Any] = replace(asked, order=request.param)
     return ordered
 
 
@@ -94,8 +93,10 @@ def store(scan: tuple[str, Query[Any]], through: str, tmp_path: Path) -> Iterato
 
 
 def secondary(store: TransactionalStore, task: Path, scratch: Path) -> SecondaryReader:
-    paths = (path(task, "s", timestamped=store.timestamped) for path in (store_path, notice_path))
-    return SecondaryReader(*paths, scratch)
+    stamped = store.timestamped
+    return SecondaryReader(
+        store_path(task, "s", timestamped=stamped), notice_path(task, "s", timestamped=stamped), scratch
+    )
 
 
 @pytest.fixture
@@ -235,7 +236,8 @@ def test_every_answer_during_commits_is_right_at_its_position(kind: str, tmp_pat
     )
     try:
         follower = followed(kind, tmp_path, writer)
-        rounds, unfinished = 0, []
+        rounds = 0
+        unfinished: list[tuple[queries.QueryResult[Any], Any]] = []
         while rounds < 30 or follower.number < 500:
             assert writer.poll() is None
             try:

@@ -21,12 +21,15 @@ from stateline.store_definition import StoreDefinition
 from stateline_store import (
     NotPresentError,
     NotReadyError,
+    Reader,
     RetryLaterError,
     SecondaryReader,
     StateDirectory,
     StatelineError,
     StoreState,
 )
+from stateline_store.format_upgrade import Files, UpgradeMode, choose_files
+from stateline_store.plain_values import PlainValuesReader
 
 _log = logging.getLogger(__name__)
 
@@ -56,14 +59,23 @@ class Partitions:
     """The secondaries of one server process. For the event loop's thread only.
 
     `scratch` is an empty directory of this process for what RocksDB writes beside a secondary;
-    `has_owner(task)` says whether a live worker has the task.
+    `has_owner(task)` says whether a live worker has the task. `upgrading` is the `upgrade.mode` of the workers while
+    `upgrade.from` is set: plain files of timestamped stores are read then, where there are any.
     """
 
-    def __init__(self, directory: StateDirectory, scratch: Path, has_owner: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        directory: StateDirectory,
+        scratch: Path,
+        has_owner: Callable[[str], bool],
+        upgrading: UpgradeMode | None = None,
+    ) -> None:
         self._directory = directory
+        self._upgrading = upgrading
         self._scratch = scratch
         self._has_owner = has_owner
         self._readers: dict[tuple[str, str], SecondaryReader] = {}
+        self._shown: dict[tuple[str, str], Reader] = {}  # what queries see of each
         self._last_asked_s: dict[tuple[str, str], float] = {}
 
     def ask(self, store: ServedStore, terms: Terms, queries: Mapping[int, Query]) -> dict[int, Outcome]:
@@ -78,7 +90,7 @@ class Partitions:
         task_id = store.placement.task_id(partition)
         reader = self._readers.get((task_id, store.name))
         if reader is None:
-            reader = self._readers[task_id, store.name] = self._new_reader(store.definition, task_id)
+            reader = self._new_reader(store.definition, task_id)
         return reader
 
     def check(self, store: ServedStore, partition: int) -> None:
@@ -133,7 +145,8 @@ class Partitions:
         if reader.is_behind:
             self._refresh_with_siblings(store, reader)
         self._last_asked_s[store.placement.task_id(partition), store.name] = time.monotonic()
-        return execute(query, reader, partition, terms, self.status(store, partition, reader))
+        shown = self._shown[store.placement.task_id(partition), store.name]
+        return execute(query, shown, partition, terms, self.status(store, partition, reader))
 
     def _refresh_with_siblings(self, store: ServedStore, reader: SecondaryReader) -> None:
         """Refresh this reader, and those of the store's other partitions that were asked lately.
@@ -161,11 +174,19 @@ class Partitions:
             reader.close()
 
     def _new_reader(self, definition: StoreDefinition, task_id: str) -> SecondaryReader:
-        name, timestamped = definition.name, definition.timestamped
+        name, task = definition.name, self._directory.task(task_id)
+        files = choose_files(task, name, timestamped=definition.timestamped, mode=self._upgrading)
+        timestamped = definition.timestamped and files is Files.DECLARED
         store = self._directory.store(task_id, name, timestamped=timestamped)
         notice = self._directory.notice(task_id, name, timestamped=timestamped)
         with _reading(store):
-            return SecondaryReader(store, notice, self._scratch / task_id / name)
+            reader = SecondaryReader(store, notice, self._scratch / task_id / name)
+        plain = definition.timestamped and not timestamped
+        self._readers[task_id, name], self._shown[task_id, name] = (
+            reader,
+            PlainValuesReader(reader) if plain else reader,
+        )
+        return reader
 
 
 @contextlib.contextmanager

@@ -17,9 +17,11 @@ from pathlib import Path
 from stateline.config import Config
 from stateline.query import (
     Failure,
+    KeyQuery,
     KeysQuery,
     Outcome,
     Query,
+    RangeQuery,
     Terms,
     answers_of,
     any_may_come,
@@ -41,11 +43,14 @@ from stateline_store import (
     PositionBound,
     StateDirectory,
     StatelineError,
+    UnknownQueryTypeError,
 )
 
 # How often files of the workers are looked at, and connections and secondaries that are missing are tried
 # again.
 _KEEP_INTERVAL_S = 0.5
+
+_OF_KEYS = (KeyQuery, KeysQuery, RangeQuery)
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +65,8 @@ class Serving:
         self._signal = CommitSignal()
         self.limits = TimeLimits()
         self.workers = Workers(self._directory.application, self._signal.announce, self.limits)
-        self.partitions = Partitions(self._directory, scratch, self.workers.has_live_owner)
+        upgrading = config.upgrade_mode if config.upgrade_from else None
+        self.partitions = Partitions(self._directory, scratch, self.workers.has_live_owner, upgrading)
         self._stores: dict[str, ServedStore] = {}
         self._stopping = False
         self._fault = ""  # what the keeper meets at the moment, in words
@@ -75,6 +81,10 @@ class Serving:
         if name not in self.topology.stores:
             known = ", ".join(sorted(self.topology.stores)) or "none"
             raise DoesNotExistError(f"There is no store {name[:200]!r}; there are: {known}.")
+        if self.topology.stores[name].kind == "custom":
+            raise UnknownQueryTypeError(
+                f"{name!r} is a store of the application's own kind: only processors ask it."
+            )
         self._read_placements()
         if name not in self._stores:
             raise NotReadyError(
@@ -82,12 +92,23 @@ class Serving:
             )
         return self._stores[name]
 
+    def served_names(self) -> list[str]:
+        """The stores that can be asked: all but those of the user's own kinds."""
+        return [name for name, definition in self.topology.stores.items() if definition.kind != "custom"]
+
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
     ) -> dict[int, Outcome]:
         """What each of these partitions answers; those behind the bound, or for which there is no copy to ask or not
         the one that is demanded, are waited for until the deadline.
+
+        Raises `UnknownQueryTypeError` for keys and ranges of a store whose values are not named by keys alone.
         """
+        if not store.definition.key_value and any(isinstance(q, _OF_KEYS) for q in queries.values()):
+            raise UnknownQueryTypeError(
+                f"The store {store.name!r} is of kind {store.definition.kind}: keys alone name no value of it, so it "
+                "answers no key, keys or range; it answers count and position."
+            )
         if self._stopping:
             raise shutting_down()
         if any(self._foreign_topics(store, terms.bound, p) for p in queries):
@@ -154,7 +175,7 @@ class Serving:
         if self._stopping:
             return ["The server is shutting down."]
         reasons = [self._fault] if self._fault else []
-        for name in self.topology.stores:
+        for name in self.served_names():
             try:
                 store = self.store(name)
             except StatelineError as error:
@@ -207,9 +228,7 @@ class Serving:
     def _read_placements(self) -> None:
         placements = read_placements(self._directory.application)
         self._stores = {
-            name: self._served(name, placement)
-            for name, placement in placements.items()
-            if name in self.topology.stores
+            name: self._served(name, placement) for name, placement in placements.items() if name in self.served_names()
         }
 
     def _served(self, name: str, placement: Placement) -> ServedStore:
@@ -221,7 +240,12 @@ class Serving:
     ) -> dict[int, Outcome]:
         if self._needs_worker(store, terms.isolation_level):
             return await self._ask_workers(store, terms, queries, deadline_s)
-        return self.partitions.ask(store, terms, queries)
+        outcomes: dict[int, Outcome] = {}
+        for partition, query in queries.items():
+            outcomes |= self.partitions.ask(store, terms, {partition: query})
+            if isinstance(query, RangeQuery):
+                await asyncio.sleep(0)  # a large one takes many milliseconds: let requests in between
+        return outcomes
 
     async def _ask_workers(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None

@@ -29,7 +29,7 @@ class StateRoutes:
     async def stores(self, request: Request) -> Response:
         """GET /v1/stores: every store."""
         refuse_parameters(request)
-        return json_response({"stores": [self._store(name) for name in self._serving.topology.stores]})
+        return json_response({"stores": [self._store(name) for name in self._serving.served_names()]})
 
     async def store(self, request: Request) -> Response:
         """GET /v1/stores/{store}: one store."""
@@ -135,7 +135,7 @@ def _definition(definition: StoreDefinition) -> dict[str, Any]:
         "value_type": definition.value.name,
         "persistent": definition.persistent,
         "logged": definition.logged,
-        "retention_ms": None,  # stores of these kinds keep every key until it is deleted
+        "retention_ms": definition.retention_ms or None,  # key-value stores keep every key until it is deleted
     }
 
 

@@ -29,15 +29,17 @@ from stateline.topics import ensure_topics, subtopology_partitions
 from stateline.topology import Subtopology
 from stateline.worker.commit import Committer
 from stateline.worker.failures import FailureHandler
+from stateline.worker.format_upgrades import FormatUpgrades
+from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.pace import Pace
 from stateline.worker.publication import InstanceFile, publish, socket_path, topology_document
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.restore import Restorer, by_partition, plan
 from stateline.worker.task import Task, TaskState
+from stateline.worker.topic_watch import TopicWatch
 from stateline_store import (
     FencedError,
     LockedError,
-    LogUnavailableError,
     RetryLaterError,
     StateDirectory,
     StatelineError,
@@ -54,8 +56,6 @@ _POLL_PATIENCE_S = 2.0
 _IDLE_POLL_S = 0.005
 # How long a task may be held by another process (its previous owner closing down) before this is an error.
 _LOCK_PATIENCE_S = 60.0
-# How often, at most, a worker that commits looks whether its topics are still the same ones.
-_TOPICS_LOOK_S = 60.0
 # A worker that must start over this often, with less than this much time in between, gives up: its supervisor
 # backs off, and two workers that fence each other come to an end.
 _MAX_RESTARTS = 5
@@ -89,6 +89,8 @@ class Worker:
         identity = config.group_instance_id or f"{socket.gethostname()}-{instance}"
         self._committer = Committer(log, config, self._topology, identity)
         self._restorer = Restorer(log)
+        self._upgrades = FormatUpgrades(log, self._admin)
+        self._housekeeping = Housekeeping(self._directory, self._topology, config)
         self._socket_path = socket_path(self._directory.application, instance)
         self._socket = QuerySocket(self._socket_path, self._hosted_partition)
         self._consumer: Consumer | None = None
@@ -96,10 +98,7 @@ class Worker:
         self._locked_since: dict[str, float] = {}  # tasks whose directory another process holds
         self._by_source: dict[TopicPartition, Task] = {}
         self._hosted: dict[tuple[str, int], Task] = {}
-        self._topic_ids: dict[str, str] = {}
-        # What was read of the source topics when their ids were looked at last.
-        self._looked_at: dict[TopicPartition, int] = {}
-        self._last_look = time.monotonic()
+        self._topics = TopicWatch(self._admin)
         configured = config.producer.get("message.max.bytes")
         self._max_record_bytes = int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES
         self._pace = Pace()
@@ -140,6 +139,7 @@ class Worker:
         also = [self._config.dead_letter_topic] if self._config.dead_letter_topic else []
         counts = ensure_topics(self._topology, self._admin, also_required=also)
         partitions = subtopology_partitions(self._topology, counts)
+        self._housekeeping.settle_places()
         publish(
             self._directory.application / "topology.json",
             topology_document(self._topology, partitions, self._config.default_state_isolation_level),
@@ -162,8 +162,10 @@ class Worker:
         self._work_off(by_partition(records))
         if self._restorer.busy:
             self._run_restored(_IDLE_POLL_S)
+        self._upgrades.advance()
         self._commit_if_due()
         self._between_slices()
+        self._housekeeping.clean_if_due(self._tasks)
 
     def _poll(self) -> list[Record]:
         try:
@@ -183,7 +185,9 @@ class Worker:
             if task is None or task.state is not TaskState.RUNNING:
                 continue
             if records[0].offset < task.next_offsets.get(source, 0):
-                self._refuse_to_go_back(source, records[0].offset, task.next_offsets[source])
+                self._topics.refuse_to_go_back(
+                    source, records[0].offset, task.next_offsets[source], self._by_source, self._group_consumer()
+                )
             done = self._process(task, records, deadline)
             if done < len(records) and not self._stopping:
                 self._group_consumer().seek(source, records[done].offset)
@@ -205,37 +209,9 @@ class Worker:
 
     def _commit_if_due(self) -> None:
         if time.monotonic() - self._last_commit >= self._config.commit_interval_ms / 1000:
-            if self._dirty_tasks() and time.monotonic() - self._last_look >= _TOPICS_LOOK_S:
-                self._look_at_topics()
+            if self._dirty_tasks() and self._topics.is_due:
+                self._topics.look(self._by_source, self._group_consumer())
             self._commit()
-
-    def _refuse_to_go_back(self, source: TopicPartition, offset: int, passed: int) -> None:
-        """The consumer gives what the task has passed already: a consumer whose place is gone begins anew."""
-        self._look_at_topics({source: offset})
-        raise LogUnavailableError(f"{source} went back from offset {passed} to {offset}: its end was lost.")
-
-    def _look_at_topics(self, back_at: Mapping[TopicPartition, int] | None = None) -> None:
-        """Raise when a source topic was created anew; `back_at` is where the consumer was seen to begin anew in it.
-
-        The group's offset may be the old topic's then: committed, by name, after the new one was made. What it would
-        pass over and nobody has read is given back.
-        """
-        ids, self._last_look = self._ids_of_topics(), time.monotonic()
-        old = self._topic_ids
-        anew = [tp for tp in self._by_source if ids.get(tp.topic, old.get(tp.topic)) != old.get(tp.topic)]
-        running = {tp: task for tp, task in self._by_source.items() if task.state is TaskState.RUNNING}
-        if not anew:
-            self._looked_at = {tp: task.next_offsets.get(tp, 0) for tp, task in running.items()}
-            return
-        firsts = {tp: self._admin.watermarks(tp)[0] for tp in anew if tp in running}
-        seen_to_begin = back_at or {}
-        # Read up to here of the old topic: the new one's records before it were passed over.
-        unread = {tp: at for tp, at in firsts.items() if tp in seen_to_begin or at < self._looked_at.get(tp, 0)}
-        self._group_consumer().commit(unread)
-        raise LogUnavailableError(f"{', '.join(sorted({tp.topic for tp in anew}))}: deleted and created anew.")
-
-    def _ids_of_topics(self) -> dict[str, str]:
-        return {name: info.topic_id for name, info in self._admin.topics().items()}
 
     def staged_bytes(self) -> int:
         """Memory that the next commit frees, over all tasks."""
@@ -275,8 +251,7 @@ class Worker:
     # ---- tasks come and go
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
-        self._topic_ids = self._ids_of_topics()
-        self._looked_at, self._last_look = {}, time.monotonic()
+        self._topics.remember()
         for subtopology in self._topology.subtopologies:
             names = {topic.name for topic in subtopology.sources}
             for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
@@ -287,7 +262,8 @@ class Worker:
         """Commit and let go. A commit that fails loses nothing: what was staged is dropped and read again."""
         try:
             if self._dirty_tasks():
-                self._look_at_topics()  # a topic that was created anew moves its partitions
+                # A topic that was created anew moves its partitions.
+                self._topics.look(self._by_source, self._group_consumer())
             self._commit()
         except _Mendable as error:
             self._failed = error
@@ -326,7 +302,7 @@ class Worker:
                 raise
             return
         self._locked_since.pop(task.id, None)
-        task.settle_topics(self._topic_ids)
+        task.settle_topics(self._topics.ids)
         self._restorer.add(task, plan(task, self._admin, self._group))
         self._run_restored(0.0)
 
@@ -342,6 +318,7 @@ class Worker:
             for source, offset in task_plan.next_offsets.items():
                 self._group_consumer().seek(source, offset)
             self._group_consumer().resume(task.sources)
+            self._upgrades.add(task)
         if restored:
             self._say_tasks()
             self._socket.announce_commit()  # what they restored was committed too, with its Position
@@ -349,6 +326,7 @@ class Worker:
     def _drop(self, task: Task) -> None:
         self._locked_since.pop(task.id, None)
         self._restorer.remove(task.id)
+        self._upgrades.remove(task.id)
         task.close()
         self._tasks.pop(task.id, None)
         for source in task.sources:
@@ -386,6 +364,7 @@ class Worker:
             last_first.callback(self._socket.close)
             last_first.callback(self._committer.close)
             last_first.callback(self._restorer.close)
+            last_first.callback(self._upgrades.close)
             last_first.callback(self._drop_all)
             if self._consumer is not None:
                 last_first.callback(self._consumer.close)

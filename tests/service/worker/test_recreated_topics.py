@@ -84,7 +84,7 @@ def test_a_shorter_topic_is_read_from_its_start_by_the_running_worker_and_its_ta
 def test_a_longer_topic_is_noticed_by_its_id_and_what_was_passed_over_is_read(
     anew: Anew, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateline.worker.worker._TOPICS_LOOK_S", 0.0)
+    monkeypatch.setattr("stateline.worker.topic_watch._LOOK_INTERVAL_S", 0.0)
     with running(anew.app, anew.config, anew.log):
         eventually(anew.at(9), "the old records are in")
         produce(anew.log, anew.topic, [(b"old", b"10", 10)])  # a commit more: its look saw the first ten

@@ -406,7 +406,7 @@ class TestTopicsThatWereDeleted:
     def test_a_longer_topic_that_only_its_id_tells_is_read_from_its_start_by_the_running_worker(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("stateline.worker.worker._TOPICS_LOOK_S", 0.0)
+        monkeypatch.setattr("stateline.worker.topic_watch._LOOK_INTERVAL_S", 0.0)
         app = counting(table=True)
         config = place.config(app)
         found = place.stores(app, config)

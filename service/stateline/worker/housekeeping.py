@@ -1,0 +1,51 @@
+"""A worker's care for the state directory: every store at its place before the start, unused tasks deleted later."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+
+from stateline.config import Config
+from stateline.topology import Topology
+from stateline_store import StateDirectory, clean, settle_places
+
+logger = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """One worker's, on its thread."""
+
+    def __init__(self, directory: StateDirectory, topology: Topology, config: Config) -> None:
+        self._directory = directory
+        self._subtopologies = {s.ordinal: s for s in topology.subtopologies}
+        self._automatic = config.automatic_state_relocation
+        self._delay_s = config.state_cleanup_delay_ms / 1000
+        self._last_clean = time.monotonic()  # the first pass comes a delay after the start
+
+    def settle_places(self) -> None:
+        """Move stores whose subtopology has another number now (KIP-816), before any task is opened.
+
+        Raises as `stateline_store.settle_places` does: the message says what is where.
+        """
+        wanted = {store.name: s.ordinal for s in self._subtopologies.values() for store in s.stores}
+        for move in settle_places(self._directory, wanted, automatic=self._automatic).moved:
+            logger.info("Store %s moved from task %s to %s: its subtopology has another number now",
+                        move.store, move.source, move.target)  # fmt: skip
+
+    def clean_if_due(self, live: Collection[str]) -> None:
+        """Delete the directories of tasks that nobody has used for ``state.cleanup.delay.ms``, now and then.
+
+        `live` are the tasks that this worker has. A task with a store that nothing can rebuild stays, and so does one
+        that the topology does not know.
+        """
+        if time.monotonic() - self._last_clean < self._delay_s:
+            return
+        self._last_clean = time.monotonic()
+        clean(self._directory, live, int(self._delay_s * 1000), time.time_ns() // 1_000_000, self._must_stay)
+
+    def _must_stay(self, task_id: str) -> bool:
+        subtopology = self._subtopologies.get(int(task_id.partition("_")[0]))
+        if subtopology is None:
+            return True
+        return any(store.persistent and store.source is None and not store.logged for store in subtopology.stores)

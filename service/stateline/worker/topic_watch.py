@@ -1,0 +1,79 @@
+"""Notices that a topic was deleted and created anew while a worker reads it, and makes the worker start over.
+
+A broker says nothing of it: the consumer begins anew, or goes on in the middle of another topic. What tells is the
+topic's id, and a consumer that gives what was processed already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from stateline.log.interface import Admin, Consumer
+from stateline.worker.task import Task, TaskState
+from stateline_store import LogUnavailableError, TopicPartition
+
+# How often, at most, a worker that commits looks whether its topics are still the same ones.
+_LOOK_INTERVAL_S = 60.0
+
+
+class TopicWatch:
+    """One worker's, on its thread. `ids` is topic → topic id, as of the last assignment."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self.ids: dict[str, str] = {}
+        self._read_up_to: dict[TopicPartition, int] = {}  # when the ids were looked at last
+        self._last_look = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last look was long ago."""
+        return time.monotonic() - self._last_look >= _LOOK_INTERVAL_S
+
+    def remember(self) -> None:
+        """Partitions were assigned: these are their topics."""
+        self.ids = self._ids()
+        self._read_up_to, self._last_look = {}, time.monotonic()
+
+    def look(
+        self,
+        by_source: Mapping[TopicPartition, Task],
+        consumer: Consumer,
+        back_at: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Raise `LogUnavailableError` when one of these sources was created anew: start over.
+
+        `back_at` is where the consumer was seen to begin anew in it. The group's offset may be the old topic's then:
+        committed, by name, after the new one was made. What it would pass over and nobody has read is given back.
+        """
+        ids, self._last_look = self._ids(), time.monotonic()
+        anew = [tp for tp in by_source if ids.get(tp.topic, self.ids.get(tp.topic)) != self.ids.get(tp.topic)]
+        running = {tp: task for tp, task in by_source.items() if task.state is TaskState.RUNNING}
+        if not anew:
+            self._read_up_to = {tp: task.next_offsets.get(tp, 0) for tp, task in running.items()}
+            return
+        firsts = {tp: self._admin.watermarks(tp)[0] for tp in anew if tp in running}
+        seen_to_begin = back_at or {}
+        # Read up to here of the old topic: the new one's records before it were passed over.
+        unread = {tp: at for tp, at in firsts.items() if tp in seen_to_begin or at < self._read_up_to.get(tp, 0)}
+        consumer.commit(unread)
+        raise LogUnavailableError(f"{', '.join(sorted({tp.topic for tp in anew}))}: deleted and created anew.")
+
+    def refuse_to_go_back(
+        self,
+        source: TopicPartition,
+        offset: int,
+        passed: int,
+        by_source: Mapping[TopicPartition, Task],
+        consumer: Consumer,
+    ) -> None:
+        """The consumer gives what the task has passed already: a consumer whose place is gone begins anew.
+
+        Always raises `LogUnavailableError`.
+        """
+        self.look(by_source, consumer, {source: offset})
+        raise LogUnavailableError(f"{source} went back from offset {passed} to {offset}: its end was lost.")
+
+    def _ids(self) -> dict[str, str]:
+        return {name: info.topic_id for name, info in self._admin.topics().items()}
