@@ -11,6 +11,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import starmap
+from operator import itemgetter
 from pathlib import Path
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
@@ -157,16 +159,16 @@ class RocksDBEngine:
     def _batch(self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        keys = sorted(rows)  # sorted batches go in 1.3 to 2 times faster: memtable inserts find their place near
+        # Sorted batches go in 1.3 to 2 times faster: memtable inserts find their place near the one before.
+        ordered = sorted(rows.items(), key=itemgetter(0))
         if None in rows.values():
-            for key in keys:
-                value = rows[key]
+            for key, value in ordered:
                 if value is None:
                     delete(key)
                 else:
                     put(key, value)
         else:
-            deque(map(put, keys, map(rows.__getitem__, keys)), maxlen=0)  # the loop above, without an interpreter
+            deque(starmap(put, ordered), maxlen=0)  # the loop above, without an interpreter
         if expired is not None and not expired.is_empty:
             assert expired.end is not None
             batch.delete_range(expired.start, expired.end)  # after the rows: it removes those of them that have expired
