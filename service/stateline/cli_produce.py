@@ -9,10 +9,11 @@ from contextlib import closing
 import orjson
 
 from stateline.app import App
-from stateline.config import EMBEDDED, Config
+from stateline.config import Config
 from stateline.configured_log import configured_log
 from stateline.log.embedded_producer import MAX_RECORD_BYTES
 from stateline.serde import Serde, shown
+from stateline.setting_types import EMBEDDED
 from stateline.topology import Topic
 from stateline_store import DoesNotExistError, InvalidArgumentError, Position
 

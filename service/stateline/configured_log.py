@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stateline.config import EMBEDDED, Config
+from stateline.config import Config
 from stateline.log import Log, open_log
+from stateline.setting_types import EMBEDDED
 
 
 def log_exists(config: Config) -> bool:

@@ -171,13 +171,14 @@ class PositionBound:
         """Whether every Position is accepted."""
         return not self.position.offsets
 
-    def is_met(self, seen: Position, partition: int) -> bool:
-        """Whether a task of this partition number that has seen `seen` satisfies the bound (rules above)."""
+    def is_met(self, seen: Position, partition: int | None) -> bool:
+        """Whether a task of this partition number that has seen `seen` satisfies the bound (rules above). None is for a
+        global store, which has every partition: each one that the bound names is looked at."""
         for topic, partitions in self.position.offsets.items():
-            wanted = partitions.get(partition)
-            if wanted is None:
-                continue
-            offset = seen.get(topic, partition)
-            if offset is None or offset < wanted:
-                return False
+            for number, wanted in partitions.items():
+                if partition is not None and number != partition:
+                    continue
+                offset = seen.get(topic, number)
+                if offset is None or offset < wanted:
+                    return False
         return True

@@ -243,6 +243,14 @@ def test_a_dead_letter_handler_needs_its_topic() -> None:
     assert config.dead_letter_topic == "bad"
 
 
+def test_an_upgrade_says_its_mode_and_a_mode_alone_says_nothing() -> None:
+    assert "needs upgrade.mode: in_place or roll_over" in refusal(overrides=["upgrade.from=v1"])
+    assert refusal(overrides=["upgrade.from=v3"]).startswith("upgrade.from = 'v3' (from --set)")
+    config = load_config("flights", overrides=["upgrade.from=v1", "upgrade.mode=in_place"])
+    assert (config.upgrade_from, config.upgrade_mode) == ("v1", "in_place")
+    assert load_config("flights", overrides=["upgrade.mode=in_place"]).upgrade_from is None
+
+
 def test_a_transaction_outlives_the_commit_interval() -> None:
     settings = [EXACTLY_ONCE, "commit.interval.ms=2000", "transaction.timeout.ms=1000"]
     assert refusal(overrides=settings).startswith("transaction.timeout.ms = 1000 (from --set)")

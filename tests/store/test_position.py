@@ -83,9 +83,11 @@ def test_json_of_another_form_is_refused(value: object) -> None:
         (at(a={1: 5}), at(), 0, True, "another partition's entry is skipped"),
         (at(a={0: 5}, b={0: 1}), at(a={0: 5}), 0, False, "every topic counts"),
         (at(a={0: 5}, b={1: 1}), at(a={0: 5}), 0, True, "but only its own partition's"),
+        (at(a={0: 5, 1: 2}), at(a={0: 5, 1: 2}), None, True, "a global store has every partition"),
+        (at(a={0: 5, 1: 2}), at(a={0: 5, 1: 1}), None, False, "and each one counts"),
     ],
 )
-def test_a_bound_is_checked_for_the_own_partition_only(
-    bound: Position, seen: Position, partition: int, met: bool, why: str
+def test_a_bound_is_checked_for_the_own_partition_only_and_of_a_global_store_for_all(
+    bound: Position, seen: Position, partition: int | None, met: bool, why: str
 ) -> None:
     assert PositionBound(bound).is_met(seen, partition) is met, why
