@@ -4,6 +4,7 @@ Depends on the standard library and rocksdict only. RocksDB does not survive `fo
 spawn.
 """
 
+from stateline_store import queries
 from stateline_store.cleaning import clean
 from stateline_store.commit_notice import CommitNotice, NoticeView, StoreState
 from stateline_store.directory import StateDirectory, TaskLock, notice_path, store_path
@@ -108,6 +109,7 @@ __all__ = [  # noqa: RUF022  # grouped by topic, for the reader
     "TimestampedWindowIterator",
     "TimestampedWindowedIterator",
     # queries
+    "queries",
     "StoreSchema",
     "Query",
     "QueryResult",

@@ -12,24 +12,30 @@ application declares as timestamped:
 | v1             | any            | none        | its timestamped files                                   |
 
 Without `upgrade.from` on the first start with new code, the second row is the offline upgrade. Nothing here is lost by
-a crash: plain files go only when the timestamped store has been restored, and a start finds the rest by itself.
+a crash: plain files go only when the timestamped store has been restored, and a start finds the rest by itself. Until
+they go, they hold what was committed before, and readers in other processes may read them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from stateline_store.commit_notice import CommitNotice
 from stateline_store.directory import notice_path, store_path
-from stateline_store.errors import RetryLaterError
+from stateline_store.errors import DamagedDataError, RetryLaterError
+from stateline_store.layout import Layout
+from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.steps import reached
 
 UpgradeMode: TypeAlias = Literal["in_place", "roll_over"]
+_log = logging.getLogger(__name__)
 
 
 class Files(enum.Enum):
@@ -52,6 +58,22 @@ def has_plain_files(task: Path, store: str) -> bool:
     return store_path(task, store, timestamped=False).exists() or _trash(task, store).exists()
 
 
+def check_plain_files(task: Path, store: str, declared: Layout) -> None:
+    """Make sure that the plain files are of the store that the application declares, now as a timestamped one.
+
+    Raises `TopologyError` when they hold another kind of store, or values with timestamps: they would be deleted in the
+    end, and nobody but the user knows what they are. Raises `CallerError` for a newer format. Files that are damaged,
+    or cut into other segments, pass: the store is rebuilt from its changelog. The caller holds the task's lock.
+    """
+    path = store_path(task, store, timestamped=False)
+    if not path.exists():
+        return
+    try:
+        RocksDBEngine(path, layout=replace(declared, timestamped=False)).close()
+    except DamagedDataError as error:
+        _log.warning("Plain files that an upgrade replaces cannot be used themselves: %s", error)
+
+
 def remove_plain_files(task: Path, store: str) -> None:
     """Delete the plain files of a store whose timestamped ones are complete. Goes on where a crash has left it.
 
@@ -70,10 +92,11 @@ def remove_plain_files(task: Path, store: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.rename(files, trash)  # in one step: half a database could be taken for a whole one
         reached("upgrade:plain-moved")
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(trash)
-        reached("upgrade:plain-deleted")
         notice.unlink(missing_ok=True)
+        reached("upgrade:notice-removed")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(trash)  # last: as long as it is there, the next start goes on with all of this
+        reached("upgrade:plain-deleted")
     except OSError as error:
         raise RetryLaterError(
             f"{files} cannot be removed: {error.strerror}. Nothing is lost; it is tried again."

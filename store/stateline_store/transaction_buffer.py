@@ -58,7 +58,10 @@ class TransactionBuffer(SortedMap):
             old = rows[key]
             self.bytes_staged += (len(value) if value else 0) - (len(old) if old else 0)
         else:
-            version.tail.append(key)
+            if key in version.dead:  # taken back by a rollback, and still listed
+                version.dead.discard(key)
+            else:
+                version.tail.append(key)
             self.bytes_staged += len(key) + (len(value) if value else 0) + ENTRY_OVERHEAD
         rows[key] = value
 

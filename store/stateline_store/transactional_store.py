@@ -224,17 +224,19 @@ class TransactionalStore(StateStore):
         pending = self._pending.merge(position) if position else self._pending
         old = self._committed
         moved = {tp: offset for tp, offset in changelog_offsets.items() if old.offsets.get(tp) != offset}
-        reached = old.position.merge(pending)
+        combined = old.position.merge(pending)
         new = self._buffer.rows or moved or self.stream_time_ms != old.stream_time_ms
-        if not new and reached == old.position:
+        if not new and combined == old.position:
             self._pending = Position()
             return
         now_ms = max(time.time_ns() // 1_000_000, old.committed_at_ms)
-        commit = Commit(old.number + 1, now_ms, reached, moved, self.stream_time_ms, self._sequence)
+        commit = Commit(old.number + 1, now_ms, combined, moved, self.stream_time_ms, self._sequence)
         assert self._context is not None
         try:
             expired = self._expired(old.stream_time_ms, self.stream_time_ms)
+            reached("commit:batch-ready")
             engine.write(self._buffer.rows, commit, expired, sync=self._context.sync)
+            reached("commit:batch-written")
             self._committed = replace(commit, offsets={**old.offsets, **moved})
         except PoisonedError as error:
             self._failure = str(error)
@@ -249,6 +251,7 @@ class TransactionalStore(StateStore):
         """Let readers in other processes see the newest commit, after one that was made without announcing it."""
         if self._notice is not None:
             self._notice.publish(self._committed.number, self._committed.committed_at_ms)
+            reached("commit:store-announced")
 
     def forget(self, topic: str) -> None:
         """Take a topic out of the committed Position, at once: it was deleted, and an offset of a topic that was made
@@ -389,6 +392,7 @@ class TransactionalStore(StateStore):
             self.commit({}, position=read_position(path))
             reached("position:taken")
         path.unlink(missing_ok=True)
+        reached("position:removed")
 
     def _trash(self, directory: Path) -> Path:
         return directory / f".wiped-{directory_name(self._name, timestamped=self._timestamped_files)}"

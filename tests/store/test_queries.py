@@ -42,6 +42,7 @@ from stateline_store import (
     queries,
     store_path,
 )
+from stateline_store.plain_values import PlainValuesReader
 from store.query_oracles import (
     END_OF_TIME,
     KINDS,
@@ -336,6 +337,28 @@ def test_a_schema_without_segments_is_refused_where_they_are_needed(stage: Stage
     reader = stage.open("window", "memory, committed").reader(COMMITTED)
     with pytest.raises(InvalidArgumentError, match="needs `segments`"):
         queries.run(WindowKeyQuery(b"a"), reader, StoreSchema("window"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("timestamped")])
+def test_a_timestamped_store_in_the_plain_format_answers_with_unknown_timestamps(kind: str, tmp_path: Path) -> None:
+    """While an upgrade is under way (KIP-258): the owner, and a secondary of the plain files."""
+    store = KINDS[kind](True)
+    store.init(StoreContext("0_0", tmp_path, plain_format=True))
+    oracle, rnd, times = oracle_of(store), Random(kind), []
+    for put in random_puts(rnd, 200, first_ms=0, last_ms=200_000):
+        write(store, put)
+        oracle.put(put._replace(timestamp=-1))
+        times.append(put.time)
+    store.commit({})
+    store_files, notice = (path(tmp_path, "s", timestamped=False) for path in (store_path, notice_path))
+    secondary = SecondaryReader(store_files, notice, tmp_path / "scratch")
+    for query_type in ANSWERS[kind]:
+        for _ in range(30):
+            query = random_query(rnd, query_type, times, sessions=store.kind == "session")
+            for reader in (store.reader(COMMITTED), PlainValuesReader(secondary)):
+                assert materialized(queries.run(query, reader, store.schema).result) == oracle.answer(query)
+    secondary.close()
+    store.close()
 
 
 # -- other processes, closed stores -----------------------------------------------------------------------
