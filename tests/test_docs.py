@@ -48,6 +48,7 @@ from stateline_store import (
     StoreState,
     TimestampedKeyValueStore,
     TopicPartition,
+    WindowStore,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -344,6 +345,15 @@ def test_serdes_write_the_bytes_shown() -> None:
     assert shown.keys() == {name for name in serdes.__all__ if name != "Serde"}
 
 
+def database(path: Path) -> Any:
+    families = {name: Options(raw_mode=True) for name in ("default", "offsets")}
+    return Rdict(str(path), Options(raw_mode=True), column_families=families, access_type=AccessType.read_only())
+
+
+def offsets_rows(db: Any) -> dict[str, bytes]:
+    return {key.decode(): value for key, value in db.get_column_family("offsets").items()}
+
+
 def test_a_database_has_the_rows_shown(tmp_path: Path) -> None:
     text = document("docs/formats.md")
     store = TimestampedKeyValueStore("orders")
@@ -351,18 +361,30 @@ def test_a_database_has_the_rows_shown(tmp_path: Path) -> None:
     store.put_with_timestamp(b"alice", b'{"amount": 12}', TIME_MS)
     store.commit({TopicPartition("orders", 0): 2}, position=Position({"orders": {0: 2}}))
     store.close()
-    families = {name: Options(raw_mode=True) for name in ("default", "offsets")}
-    path = str(tmp_path / "rocksdb" / "orders-v2")
-    db: Any = Rdict(path, Options(raw_mode=True), column_families=families, access_type=AccessType.read_only())
-    offsets: Any = db.get_column_family("offsets")
+    db = database(tmp_path / "rocksdb" / "orders-v2")
     assert hex_in(db[b"alice"], text)
-    found = {key.decode(): value for key, value in offsets.items()}
+    found = offsets_rows(db)
     shown = {plain(row[0]): row[2] for row in rows(text, "up to offset 2 of its changelog partition `orders-0`:\n")}
     assert {"orders-0" if name == "<topic>-<partition>" else name for name in shown} == found.keys()
     for name, cell in shown.items():
         if example := re.search(r"`([0-9a-f ]+)`$", cell):
             assert bytes.fromhex(example[1]) == found.get(name, found["orders-0"]), name
     assert Position.decode(found["position"]) == Position({"orders": {0: 2}})
+    assert shown["layout"] == f"`{found['layout'].decode()}`"
+
+
+def test_a_database_with_a_retention_and_duplicates_has_the_other_rows_shown(tmp_path: Path) -> None:
+    store = WindowStore("visits", retention_ms=600_000, window_size_ms=60_000, retain_duplicates=True)
+    store.init(StoreContext("0_0", tmp_path))
+    store.put(b"key", b"one", 300_000)
+    store.put(b"key", b"two", 300_000)
+    store.commit({})
+    store.close()
+    found = offsets_rows(database(tmp_path / "rocksdb" / "visits"))
+    shown = {plain(row[0]): plain(row[2]) for row in rows(document("docs/formats.md"), "that starts at 300000:\n")}
+    assert shown == {name: found[name].hex(" ") for name in ("stream_time", "sequence")} | {
+        "layout": found["layout"].decode()
+    }
 
 
 def test_a_notice_has_the_slots_shown(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ PREFIX = "STATELINE_"
 # Variables that begin with STATELINE_ and are no settings: the command line's own, those of tests and
 # benchmarks, and what Kubernetes gives every container for a Service whose name begins with "stateline".
 _NO_SETTING = re.compile(
-    r"(TRACEBACK|(TEST|BENCH)_.*)=.*"
+    r"(TRACEBACK|(TEST|BENCH|CRASH)_.*)=.*"
     r"|((.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT_\d+_.*)=.*"
     r"|(.*_)?PORT=\w+://.*",
     re.DOTALL,

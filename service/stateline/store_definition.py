@@ -61,18 +61,7 @@ class StoreDefinition:
 
     def build(self) -> StateStore:
         """A store of this kind, not yet opened. Raises `TopologyError` when a factory made something else."""
-        if self.factory is None:
-            return self._own()
-        made = self.factory(self.name)
-        if not isinstance(made, StateStore):
-            raise TopologyError(f"The factory of store {self.name!r} made {shown(made)}: make a StateStore.")
-        declared, actual = (self.name, self.persistent), (made.name, made.persistent)
-        if actual != declared:
-            raise TopologyError(
-                f"The factory of store {self.name!r} made one with (name, persistent) {actual}, declared is {declared}: "
-                "let both say the same."
-            )
-        return made
+        return self._own() if self.factory is None else self._of_the_users(self.factory(self.name))
 
     @property
     def timestamped(self) -> bool:
@@ -98,6 +87,25 @@ class StoreDefinition:
         if self.key_value or self.kind == "custom":
             return _COMPACTED
         return {**_COMPACTED, "cleanup.policy": "compact,delete", "retention.ms": kept_ms}
+
+    def _of_the_users(self, made: object) -> StateStore:
+        """What the factory made, if it is what was declared."""
+        if not isinstance(made, StateStore):
+            raise TopologyError(f"The factory of store {self.name!r} made {shown(made)}: make a StateStore.")
+        declared, actual = (self.name, self.persistent), (made.name, made.persistent)
+        if actual != declared:
+            raise TopologyError(
+                f"The factory of store {self.name!r} made one of (name, persistent) {actual}, declared is {declared}: "
+                "let both say the same."
+            )
+        kind = type(made)
+        defined = kind.staged_changes is not StateStore.staged_changes and kind.restore is not StateStore.restore
+        if self.logged and not defined:  # its changelog would stay empty, and a lost disk would be noticed too late
+            raise TopologyError(
+                f"Store {self.name!r} is logged, but {kind.__name__} does not define both `staged_changes` and "
+                "`restore`: define them, or declare the store with logged=False."
+            )
+        return made
 
     def _own(self) -> TransactionalStore:
         name, persistent = self.name, self.persistent

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from stateline.serde import shown
+from stateline.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.store_definition import StoreDefinition
 from stateline_store import (
-    InvalidArgumentError,
     KeyValueStore,
     Scan,
     SessionStore,
@@ -30,20 +29,8 @@ from stateline_store import (
     WindowStore,
 )
 
-_Stored, _Typed = TypeVar("_Stored"), TypeVar("_Typed")
-
-HEADROOM_BYTES = 16_384  # what headers (the Position) and framing may take of a record
-MAX_RECORD_BYTES = 1_000_000 - HEADROOM_BYTES  # librdkafka's default `message.max.bytes`
-
-
-def refuse_too_large(key: bytes | None, value: bytes | None, max_record_bytes: int) -> None:
-    """Raise `InvalidArgumentError` for a record that the log would refuse, while it can still be told whose it is."""
-    size = len(key or b"") + len(value or b"")
-    if size > max_record_bytes:
-        raise InvalidArgumentError(
-            f"Key {shown(key)} and its value have {size} bytes, but a record of the log takes {max_record_bytes}: make "
-            "it smaller, or raise producer.message.max.bytes and the topic's max.message.bytes."
-        )
+_Stored = TypeVar("_Stored")
+_Typed = TypeVar("_Typed")
 
 
 class Timestamped(NamedTuple):

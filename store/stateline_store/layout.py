@@ -55,7 +55,8 @@ class Layout:
         if stored.kind != self.kind or stored.timestamped != self.timestamped:
             raise TopologyError(
                 f"{directory} holds a {stored.description} store, but the application declares a {self.description} "
-                "store of that name: give it another name, or delete the directory to build it anew from its changelog."
+                "store of that name: give it another name, or delete the directory and the changelog topic, which is "
+                "of the old kind too, to begin anew."
             )
         if stored != self:
             raise DamagedDataError(

@@ -97,7 +97,7 @@ def _checked(chunks: Generator[list[Row], None, None], cut: list[None]) -> Gener
 
 
 # Chunks grow: a look at a few rows reads few ahead, a long scan pays little per row.
-FIRST_CHUNK, LARGEST_CHUNK = 8, 1024
+FIRST_CHUNK, LARGEST_CHUNK = 8, 512
 
 
 StoreIterator: TypeAlias = Scan[tuple[bytes, bytes]]

@@ -606,3 +606,16 @@ def test_the_segment_interval_follows_the_history_retention() -> None:
     for retention, interval in ((-1, None), (1, 0)):
         with pytest.raises(InvalidArgumentError):
             VersionedStore("s", history_retention_ms=retention, segment_interval_ms=interval)
+
+
+def test_what_is_taken_back_to_a_savepoint_is_no_change_either(store: VersionedStore) -> None:
+    store.put(b"k", b"kept", 10)
+    size = store.approximate_num_uncommitted_bytes
+    store.savepoint()
+    store.put(b"k", b"taken back", 20)
+    store.put(b"other", b"taken back", 2 * RETENTION)
+    store.rollback_to_savepoint()
+    assert list(store.staged_changes()) == [Change(b"k", b"kept", 10)]
+    assert (store.staged_records, store.approximate_num_uncommitted_bytes) == (1, size)
+    assert store.put(b"k", b"v", 5) == 10  # stream time went back too, and the next one is valid from 10 as before
+    assert [version.value for version in store.get_versions(b"k", ascending=True)] == [b"v", b"kept"]

@@ -2,7 +2,7 @@
 
     <application>/topology.json          {"subtopologies": [{"ordinal", "partitions", …}],
                                           "stores": {name: {"subtopology", "changelog"}}, …}
-    <application>/instances/<name>.json  {"instance", "pid", "socket", "tasks": {task: "running" |
+    <application>/instances/<name>.json  {"instance", "process_id", "pid", "socket", "tasks": {task: "running" |
     "restoring"}}
 
 Both are replaced by rename, so a reader sees a whole file or none. Fields that are not read here are ignored.

@@ -28,7 +28,6 @@ from stateline_store import (
     StatelineError,
     StoreState,
 )
-from stateline_store.format_upgrade import Files, UpgradeMode, choose_files
 from stateline_store.plain_values import PlainValuesReader
 
 _log = logging.getLogger(__name__)
@@ -59,8 +58,9 @@ class Partitions:
     """The secondaries of one server process. For the event loop's thread only.
 
     `scratch` is an empty directory of this process for what RocksDB writes beside a secondary;
-    `has_owner(task)` says whether a live worker has the task. `upgrading` is the `upgrade.mode` of the workers while
-    `upgrade.from` is set: plain files of timestamped stores are read then, where there are any.
+    `has_owner(task)` says whether a live worker has the task. Plain files of a timestamped store are read where there
+    are any, for a worker deletes them when its timestamped files are complete; `upgrading` says that the workers serve
+    them (they have `upgrade.from` set), and are not restoring the others just now.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Partitions:
         directory: StateDirectory,
         scratch: Path,
         has_owner: Callable[[str], bool],
-        upgrading: UpgradeMode | None = None,
+        *,
+        upgrading: bool = False,
     ) -> None:
         self._directory = directory
         self._upgrading = upgrading
@@ -109,6 +110,8 @@ class Partitions:
         state = notice.state
         if state is StoreState.ACTIVE and not self._has_owner(store.placement.task_id(partition)):
             state = StoreState.CLOSED
+        if not self._upgrading and self._shows_plain(store, partition):
+            state = StoreState.RESTORING
         return CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
 
     def opened(self) -> Iterator[tuple[str, str, SecondaryReader]]:
@@ -126,7 +129,12 @@ class Partitions:
         try:
             try:
                 return self._execute(store, partition, query, terms)
-            except (NotPresentError, NotReadyError):
+            except NotPresentError:
+                if not self._shows_plain(store, partition):
+                    raise
+                self._forget(store, partition)  # the timestamped files have taken their place
+                return self._execute(store, partition, query, terms)
+            except NotReadyError:
                 raise
             except RetryLaterError:  # the owner was quicker than the reader, which has let go: open it anew, once
                 return self._execute(store, partition, query, terms)
@@ -169,24 +177,31 @@ class Partitions:
             reader.refresh()
 
     def _forget(self, store: ServedStore, partition: int) -> None:
-        reader = self._readers.pop((store.placement.task_id(partition), store.name), None)
+        key = (store.placement.task_id(partition), store.name)
+        self._shown.pop(key, None)
+        reader = self._readers.pop(key, None)
         if reader is not None:
             reader.close()
 
+    def _shows_plain(self, store: ServedStore, partition: int) -> bool:
+        return isinstance(self._shown.get((store.placement.task_id(partition), store.name)), PlainValuesReader)
+
     def _new_reader(self, definition: StoreDefinition, task_id: str) -> SecondaryReader:
-        name, task = definition.name, self._directory.task(task_id)
-        files = choose_files(task, name, timestamped=definition.timestamped, mode=self._upgrading)
-        timestamped = definition.timestamped and files is Files.DECLARED
+        name = definition.name
+        if definition.timestamped and self._directory.store(task_id, name, timestamped=False).exists():
+            with contextlib.suppress(NotPresentError):  # being deleted just now
+                plain = self._opened(task_id, name, timestamped=False)
+                self._readers[task_id, name], self._shown[task_id, name] = plain, PlainValuesReader(plain)
+                return plain
+        reader = self._opened(task_id, name, timestamped=definition.timestamped)
+        self._readers[task_id, name] = self._shown[task_id, name] = reader
+        return reader
+
+    def _opened(self, task_id: str, name: str, *, timestamped: bool) -> SecondaryReader:
         store = self._directory.store(task_id, name, timestamped=timestamped)
         notice = self._directory.notice(task_id, name, timestamped=timestamped)
         with _reading(store):
-            reader = SecondaryReader(store, notice, self._scratch / task_id / name)
-        plain = definition.timestamped and not timestamped
-        self._readers[task_id, name], self._shown[task_id, name] = (
-            reader,
-            PlainValuesReader(reader) if plain else reader,
-        )
-        return reader
+            return SecondaryReader(store, notice, self._scratch / task_id / name)
 
 
 @contextlib.contextmanager

@@ -65,8 +65,9 @@ class Serving:
         self._signal = CommitSignal()
         self.limits = TimeLimits()
         self.workers = Workers(self._directory.application, self._signal.announce, self.limits)
-        upgrading = config.upgrade_mode if config.upgrade_from else None
-        self.partitions = Partitions(self._directory, scratch, self.workers.has_live_owner, upgrading)
+        self.partitions = Partitions(
+            self._directory, scratch, self.workers.has_live_owner, upgrading=config.upgrade_from is not None
+        )
         self._stores: dict[str, ServedStore] = {}
         self._stopping = False
         self._fault = ""  # what the keeper meets at the moment, in words
@@ -82,9 +83,7 @@ class Serving:
             known = ", ".join(sorted(self.topology.stores)) or "none"
             raise DoesNotExistError(f"There is no store {name[:200]!r}; there are: {known}.")
         if self.topology.stores[name].kind == "custom":
-            raise UnknownQueryTypeError(
-                f"{name!r} is a store of the application's own kind: only processors ask it."
-            )
+            raise UnknownQueryTypeError(f"{name!r} is a store of the application's own kind: only processors ask it.")
         self._read_placements()
         if name not in self._stores:
             raise NotReadyError(

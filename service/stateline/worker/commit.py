@@ -25,6 +25,7 @@ from stateline.worker.changelog import staged_changes
 from stateline.worker.records import OutputRecord
 from stateline.worker.task import READ_UNCOMMITTED, Task
 from stateline_store import InvalidArgumentError, RecordError, TopicPartition
+from stateline_store.steps import reached
 
 
 def writes_to_log(topology: Topology, dead_letter_topic: str | None) -> bool:
@@ -74,32 +75,45 @@ class Committer:
         try:
             for task in tasks:
                 task.commit_stores(offsets)
+                reached("commit:task-committed")
         finally:
             # All at once: a query over several partitions and stores sees this commit in all of them or in none, and
             # a server catches up once.
             for task in tasks:
                 task.stores.announce()
+                reached("commit:task-announced")
 
     def _commit_transaction(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
+        reached("commit:begun")
         self._produce_changes(tasks)
+        reached("commit:changes-produced")
         writer = self._writer()
         offsets = writer.flush()
+        reached("commit:changes-flushed")
         writer.send_offsets_to_transaction(_next_offsets(tasks), consumer)
+        reached("commit:offsets-sent")
         writer.commit_transaction()
         self._in_transaction = False
+        reached("commit:log-committed")
         return offsets
 
     def _commit_offsets(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = {}
+        reached("commit:begun")
         if self._producer is not None:
             # A worker that has lost its partitions, and does not know it yet, must not write its old values behind the
             # new owner's: only the group can tell, and it does when offsets that are committed are committed again.
             consumer.commit({tp: offset for task in tasks for tp, offset in task.committed_next_offsets.items()})
+            reached("commit:still-owner")
             self._produce_changes(tasks)
+            reached("commit:changes-produced")
             offsets = self._producer.flush()
+            reached("commit:changes-flushed")
         for task in tasks:
             task.commit_unlogged_stores()
+        reached("commit:unlogged-committed")
         consumer.commit(_next_offsets(tasks))
+        reached("commit:log-committed")
         return offsets
 
     def close(self) -> None:

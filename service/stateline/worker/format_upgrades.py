@@ -17,7 +17,15 @@ from stateline.log.interface import Admin, Log
 from stateline.topology import Topic
 from stateline.worker.restore import Restorer, StoreRestore, TaskPlan
 from stateline.worker.task import Task
-from stateline_store import StoreContext, StoreState, TopicPartition, TransactionalStore
+from stateline_store import (
+    DamagedDataError,
+    IsolationLevel,
+    StoreContext,
+    StoreState,
+    TopicPartition,
+    TransactionalStore,
+)
+from stateline_store.steps import reached
 
 logger = logging.getLogger(__name__)
 
@@ -41,16 +49,19 @@ class FormatUpgrades:
 
     def __init__(self, log: Log, admin: Admin) -> None:
         self._admin = admin
-        self._restorer = Restorer(log)
+        self._restorer = Restorer(log, logging.DEBUG)  # following would fill the log
         self._tasks: dict[str, tuple[Task, list[_Build]]] = {}
         self._looked_at = 0.0
 
     def add(self, task: Task) -> None:
         """The task serves its stores from now on: begin to build, or go on with, the timestamped files of those that
         are to be upgraded."""
-        builds = [self._opened(task, name) for name in task.stores.to_build()]
-        if builds:
-            self._tasks[task.id] = (task, builds)
+        if names := task.stores.to_build():
+            builds: list[_Build] = []
+            self._tasks[task.id] = (task, builds)  # known before the first is open: `remove` closes what was opened
+            for name in names:
+                builds.append(self._opened(task, name))
+                reached("upgrade:build-opened")
             self._looked_at = 0.0
 
     def remove(self, task_id: str) -> None:
@@ -68,6 +79,7 @@ class FormatUpgrades:
         if self._restorer.busy:
             for task, _ in self._restorer.advance(0.0):
                 self._note_ready(task)
+            reached("upgrade:build-advanced")
         elif time.monotonic() - self._looked_at > _FOLLOW_INTERVAL_S:
             self._looked_at = time.monotonic()
             for task, builds in self._tasks.values():
@@ -84,26 +96,39 @@ class FormatUpgrades:
         store = definition.build()
         if changelog is None or not isinstance(store, TransactionalStore):
             raise AssertionError(f"Store {name!r} cannot be built from a changelog.")
-        context = StoreContext(task.id, task.directory, changelog)
-        store.init(context)
+        build = _Build(store, StoreContext(task.id, task.directory, changelog), changelog, definition.source)
+        try:
+            store.init(build.context)
+        except DamagedDataError as error:
+            logger.warning("What was built of %s of task %s is deleted and built anew: %s", name, task.id, error)
+            _begin_anew(build)
+        if changelog.topic in task.recreated:
+            _begin_anew(build)
         store.set_state(StoreState.RESTORING)
         logger.info("Upgrading %s of task %s: timestamped files are built beside the plain ones", name, task.id)
-        return _Build(store, context, changelog, definition.source)
+        return build
 
     def _plan(self, builds: list[_Build]) -> TaskPlan:
         """What was added to the changelogs since the builds have read them."""
-        restores = []
-        for build in builds:
-            offset = build.store.committed_offset(build.changelog)
-            first, _ = self._admin.watermarks(build.changelog)
-            if offset is not None and offset + 1 < first:  # it cannot know what it missed
-                build.store.close()
-                build.store.wipe()
-                build.store.init(build.context)
-                offset = None
-            at, end = first if offset is None else offset + 1, self._admin.watermarks(build.changelog)[1]
-            restores.append(StoreRestore(build.store, build.store.commit, build.changelog, at, end, build.table_of))
+        restores = [self._plan_one(build) for build in builds]
         return TaskPlan(tuple(each for each in restores if each.remaining), {}, {}, {})
+
+    def _plan_one(self, build: _Build) -> StoreRestore:
+        store, changelog = build.store, build.changelog
+        first, end = self._admin.watermarks(changelog)
+        offset = store.committed_offset(changelog)
+        if offset is not None and not first <= offset + 1 <= end and self._is_outside(changelog, first, offset + 1):
+            logger.warning("What was built of %s stands at offset %d, and %s holds %d to %d: it is built anew",
+                           store.name, offset, changelog, first, end - 1)  # fmt: skip
+            _begin_anew(build)
+            offset = None
+        at, has_commits = first if offset is None else offset + 1, bool(store.position(IsolationLevel.READ_COMMITTED))
+        return StoreRestore(store, store.commit, changelog, at, end, build.table_of, has_commits=has_commits)
+
+    def _is_outside(self, changelog: TopicPartition, first: int, at: int) -> bool:
+        """Whether the changelog has lost what is needed from here on, or what was read before. An open transaction
+        behind the visible end is no loss."""
+        return at < first or at > self._admin.log_end(changelog)
 
     def _note_ready(self, task: Task) -> None:
         for build in self._tasks[task.id][1]:
@@ -115,3 +140,10 @@ class FormatUpgrades:
                     "unset upgrade.from and start the workers again.",
                     build.store.name, task.id,
                 )  # fmt: skip
+                reached("upgrade:build-ready")
+
+
+def _begin_anew(build: _Build) -> None:
+    build.store.close()
+    build.store.wipe()
+    build.store.init(build.context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
+from pathlib import Path
 
 from stateline.config import Config
 from stateline.topology import Topology
@@ -36,8 +37,8 @@ class Housekeeping:
     def clean_if_due(self, live: Collection[str]) -> None:
         """Delete the directories of tasks that nobody has used for ``state.cleanup.delay.ms``, now and then.
 
-        `live` are the tasks that this worker has. A task with a store that nothing can rebuild stays, and so does one
-        that the topology does not know.
+        `live` are the tasks that this worker has. A task that holds a store that nothing can rebuild stays, and so does
+        one that holds a store that the topology does not have there: nobody knows whether it could be rebuilt.
         """
         if time.monotonic() - self._last_clean < self._delay_s:
             return
@@ -48,4 +49,13 @@ class Housekeeping:
         subtopology = self._subtopologies.get(int(task_id.partition("_")[0]))
         if subtopology is None:
             return True
-        return any(store.persistent and store.source is None and not store.logged for store in subtopology.stores)
+        rebuilt = {store.name for store in subtopology.stores if store.source is not None or store.logged}
+        return not _held(self._directory.task(task_id)) <= rebuilt
+
+
+def _held(task: Path) -> set[str]:
+    """The names of the stores that have files in this task's directory."""
+    below = task / "rocksdb"
+    databases = {path.name.removesuffix("-v2") for path in below.iterdir()} if below.is_dir() else set[str]()
+    own = {path.name for path in task.iterdir() if path.is_dir() and path.name != below.name}
+    return {name for name in databases | own if not name.startswith(".")}  # those with a dot were being deleted

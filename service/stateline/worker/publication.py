@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -89,11 +90,17 @@ class InstanceFile:
                 "that it belongs to; a `stateline worker` of its own can take another name (--instance)."
             ) from error
 
-    def update(self, socket: Path, tasks: Mapping[str, str]) -> None:
-        """Say which tasks this worker has, and in which state."""
+    def update(self, socket: Path, tasks: Mapping[str, str], process_id: UUID) -> None:
+        """Say which tasks this worker has, in which state, and on which directory (`StateDirectory.process_id`)."""
         publish(
             self._path,
-            {"instance": self.instance, "pid": os.getpid(), "socket": str(socket), "tasks": dict(tasks)},
+            {
+                "instance": self.instance,
+                "process_id": str(process_id),
+                "pid": os.getpid(),
+                "socket": str(socket),
+                "tasks": dict(tasks),
+            },
         )
 
     def remove(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from stateline.log.interface import Headers
-from stateline.store_views import MAX_RECORD_BYTES, refuse_too_large
+from stateline.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.topology import Topic
 
 

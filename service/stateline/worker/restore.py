@@ -242,8 +242,10 @@ def _rebuild(task: Task, store: str, log: TopicPartition, first: int, end: int) 
 class Restorer:
     """Reads changelogs for the tasks that need it. One worker's; used between its slices of work."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, level: int = logging.INFO) -> None:
+        """`level` is that of what it says when a restore begins and ends."""
         self._log = log
+        self._level = level
         self._consumer: Consumer | None = None
         self._tasks: dict[str, tuple[Task, TaskPlan]] = {}
         self._pending: list[StoreRestore] = []
@@ -252,7 +254,9 @@ class Restorer:
         """Restore this task; `advance` returns it when it is done (at once when there is nothing to read)."""
         for restore in task_plan.restores:
             _say_remaining(restore)
-            logger.info("Restoring %s of task %s: %d offsets", restore.store.name, task.id, restore.remaining)
+            logger.log(
+                self._level, "Restoring %s of task %s: %d offsets", restore.store.name, task.id, restore.remaining
+            )
         self._tasks[task.id] = (task, task_plan)
         self._reassign()
 
@@ -299,8 +303,8 @@ class Restorer:
                 if isinstance(restore.store, TransactionalStore):
                     restore.store.advance(restore.position)
                 _commit(restore)
-                logger.info("Restored %s from %s: %d records",
-                            restore.store.name, restore.changelog, restore.restored)  # fmt: skip
+                logger.log(self._level, "Restored %s from %s: %d records",
+                           restore.store.name, restore.changelog, restore.restored)  # fmt: skip
         if any(not restore.remaining for restore in self._pending):
             self._reassign()
 

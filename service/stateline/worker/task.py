@@ -16,8 +16,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from stateline.log.interface import Record
+from stateline.record_size import MAX_RECORD_BYTES
 from stateline.store_definition import StoreDefinition
-from stateline.store_views import MAX_RECORD_BYTES
 from stateline.topology import Subtopology, Topic
 from stateline.worker.changelog import position_of_input, stage
 from stateline.worker.failures import FailureHandler

@@ -31,6 +31,7 @@ from stateline_store import (
     IsolationLevel,
     PoisonedError,
     Position,
+    RetryLaterError,
     StatelineError,
     StateStore,
     StoreContext,
@@ -39,8 +40,16 @@ from stateline_store import (
     TopologyError,
     TransactionalStore,
 )
-from stateline_store.format_upgrade import Files, UpgradeMode, choose_files, has_plain_files, remove_plain_files
+from stateline_store.format_upgrade import (
+    Files,
+    UpgradeMode,
+    check_plain_files,
+    choose_files,
+    has_plain_files,
+    remove_plain_files,
+)
 from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint, write_checkpoint
+from stateline_store.steps import reached
 
 logger = logging.getLogger(__name__)
 
@@ -114,14 +123,12 @@ class TaskStores:
 
     def drop_plain_files(self) -> None:
         """The stores are restored: the plain files of those that have timestamped ones now are not needed any more."""
-        for name, files in self._files.items():
-            if (
-                self._definitions[name].timestamped
-                and files is Files.DECLARED
-                and has_plain_files(self._directory, name)
-            ):
-                logger.info("Store %s of task %s is upgraded: its plain files are deleted", name, self._task_id)
+        for name in filter(self._is_outdated, self._files):
+            logger.info("Store %s of task %s is upgraded: its plain files are deleted", name, self._task_id)
+            try:
                 remove_plain_files(self._directory, name)
+            except RetryLaterError as error:
+                logger.warning("Plain files are in nobody's way, and stay until the next start: %s", error)
 
     def rebuild(self, name: str) -> None:
         """Delete this store's data and open it empty: its changelog and its offset do not fit together."""
@@ -146,6 +153,7 @@ class TaskStores:
                 self._commit_one(name, offsets.get(name, {}))
             except StatelineError as error:
                 failures.append(error)
+            reached("commit:store-committed")
         if failures:
             raise failures[0]
         if any(store.persistent and not store.manages_offsets for store in self.by_name.values()):
@@ -206,11 +214,16 @@ class TaskStores:
     def _choose_files(self, name: str, *, can_be_rebuilt: bool) -> None:
         timestamped = self._definitions[name].timestamped and self.by_name[name].persistent
         self._files[name] = choose_files(self._directory, name, timestamped=timestamped, mode=self._upgrade_mode)
-        if self._is_outdated(name) and not can_be_rebuilt:
+        if not timestamped or not has_plain_files(self._directory, name):
+            return
+        if not can_be_rebuilt:
             raise TopologyError(
                 f"Store {name!r} of task {self._task_id} is on disk without timestamps, and has no changelog that its "
                 "timestamped files could be built from: declare it without timestamps, or under another name."
             )
+        store = self.by_name[name]
+        if self._is_outdated(name) and isinstance(store, TransactionalStore):
+            check_plain_files(self._directory, name, store.layout)
 
     def _is_outdated(self, name: str) -> bool:
         """Whether there are plain files of a store that is on its timestamped ones."""
@@ -233,6 +246,7 @@ class TaskStores:
             self.rebuild(name)
         elif store.manages_offsets:
             store.commit({changelog: noted})
+            reached("checkpoint:offset-taken")
         else:
             self._offsets[changelog] = noted
 

@@ -24,7 +24,7 @@ from stateline.app import App
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Record
 from stateline.query import HostedPartition
-from stateline.store_views import HEADROOM_BYTES, MAX_RECORD_BYTES
+from stateline.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
 from stateline.topics import ensure_topics, subtopology_partitions
 from stateline.topology import Subtopology
 from stateline.worker.commit import Committer
@@ -78,6 +78,7 @@ class Worker:
         self._group = app.application_id
         self._directory = StateDirectory(config.state_dir, app.application_id)
         self._instance = InstanceFile(self._directory.application, instance)
+        self._process_id = self._directory.process_id()
         self._admin = log.admin()
         self.failures = FailureHandler(
             config.deserialization_exception_handler,
@@ -351,7 +352,7 @@ class Worker:
         return self._consumer
 
     def _say_tasks(self) -> None:
-        self._instance.update(self._socket_path, {t.id: str(t.state) for t in self._tasks.values()})
+        self._instance.update(self._socket_path, {t.id: str(t.state) for t in self._tasks.values()}, self._process_id)
 
     def _leave(self) -> None:
         """Let go in this order: the group first (its listener commits), then stores, producer, socket, presence.
