@@ -29,6 +29,7 @@ from typing import Literal, TypeAlias
 
 from stateline_store.commit_notice import CommitNotice
 from stateline_store.directory import notice_path, store_path
+from stateline_store.engine import Commit
 from stateline_store.errors import DamagedDataError, RetryLaterError
 from stateline_store.layout import Layout
 from stateline_store.rocksdb_engine import RocksDBEngine
@@ -58,8 +59,9 @@ def has_plain_files(task: Path, store: str) -> bool:
     return store_path(task, store, timestamped=False).exists() or _trash(task, store).exists()
 
 
-def check_plain_files(task: Path, store: str, declared: Layout) -> None:
-    """Make sure that the plain files are of the store that the application declares, now as a timestamped one.
+def check_plain_files(task: Path, store: str, declared: Layout) -> Commit:
+    """Make sure that the plain files are of the store that the application declares, now as a timestamped one; how far
+    they have come: their last commit, an empty one when they cannot be read.
 
     Raises `TopologyError` when they hold another kind of store, or values with timestamps: they would be deleted in the
     end, and nobody but the user knows what they are. Raises `CallerError` for a newer format. Files that are damaged,
@@ -67,11 +69,16 @@ def check_plain_files(task: Path, store: str, declared: Layout) -> None:
     """
     path = store_path(task, store, timestamped=False)
     if not path.exists():
-        return
+        return Commit()
     try:
-        RocksDBEngine(path, layout=replace(declared, timestamped=False)).close()
+        engine = RocksDBEngine(path, layout=replace(declared, timestamped=False))
     except DamagedDataError as error:
         _log.warning("Plain files that an upgrade replaces cannot be used themselves: %s", error)
+        return Commit()
+    try:
+        return engine.last_commit()
+    finally:
+        engine.close()
 
 
 def remove_plain_files(task: Path, store: str) -> None:

@@ -9,11 +9,11 @@ without that row holds a key-value store.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-from stateline_store.errors import DamagedDataError, TopologyError
+from stateline_store.errors import CallerError, DamagedDataError, TopologyError
 
 StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned"]  # on disk: never change
 STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
@@ -37,10 +37,15 @@ class Layout:
 
     @classmethod
     def decode(cls, data: bytes) -> Layout:
-        """Read them. Raises `DamagedDataError` for bytes that are no layout."""
+        """Read them. Raises `CallerError` for those of a newer version, `DamagedDataError` for bytes that are none."""
         try:
-            layout = cls(**json.loads(data))
-        except (ValueError, TypeError) as error:
+            members: dict[str, Any] = json.loads(data)
+            if more := members.keys() - {field.name for field in fields(cls)}:
+                raise CallerError(
+                    f"A newer version of Stateline wrote {sorted(more)} into {data!r:.200}: run that one."
+                )
+            layout = cls(**members)
+        except (ValueError, TypeError, AttributeError) as error:
             raise DamagedDataError(f"{data!r:.200} is no layout of a store: {error}.") from error
         if layout.kind not in STORE_KINDS:
             raise DamagedDataError(f"{data!r:.200} names no kind of store; {', '.join(STORE_KINDS)} are known.")
@@ -49,8 +54,8 @@ class Layout:
     def check(self, stored: Layout, directory: Path) -> None:
         """Refuse rows that were written in another layout than this one, which the application declares.
 
-        Raises `TopologyError` for another kind of store: nobody but the user knows which one is meant. Raises
-        `DamagedDataError` for other segments: a rebuild from the changelog writes them as they are declared now.
+        Raises `TopologyError`: nobody but the user knows which one is meant. Other segments are none: a database keeps
+        the interval that it began with, whatever its retention becomes.
         """
         if stored.kind != self.kind or stored.timestamped != self.timestamped:
             raise TopologyError(
@@ -58,12 +63,10 @@ class Layout:
                 "store of that name: give it another name, or delete the directory and the changelog topic, which is "
                 "of the old kind too, to begin anew."
             )
-        if stored != self:
-            raise DamagedDataError(
-                f"The rows in {directory} were written with segments of {stored.segment_interval_ms} ms and "
-                f"retain_duplicates {stored.retain_duplicates}; the store is declared with {self.segment_interval_ms} "
-                f"ms (from its retention) and {self.retain_duplicates}: declare it as it was, or delete the directory "
-                "to rebuild it from its changelog."
+        if stored.retain_duplicates != self.retain_duplicates:
+            raise TopologyError(
+                f"{directory} was written with retain_duplicates={stored.retain_duplicates}, but the store is declared "
+                f"with {self.retain_duplicates}: declare it as it was, or give it another name."
             )
 
     @property

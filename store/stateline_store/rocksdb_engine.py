@@ -66,7 +66,7 @@ class RocksDBEngine:
         try:
             self._offsets = self._db.get_column_family(OFFSETS_FAMILY)
             self._offsets_handle = self._db.get_column_family_handle(OFFSETS_FAMILY)
-            self._check_format(layout)
+            self.layout = self._check_format(layout)
         except BaseException:
             self.close()
             raise
@@ -177,8 +177,8 @@ class RocksDBEngine:
             put(key, value, family)
         return batch
 
-    def _check_format(self, layout: Layout) -> None:
-        """Refuse a newer format or another layout; mark a new database."""
+    def _check_format(self, layout: Layout) -> Layout:
+        """The layout of the rows that are there. Refuses a newer format or another layout; marks a new database."""
         stored = read_format(self._offsets, self.directory)
         if stored is None:
             batch = WriteBatch(raw_mode=True)
@@ -188,7 +188,7 @@ class RocksDBEngine:
                 self._db.write(batch)
             except Exception as error:
                 raise translated(error, self.directory) from error
-        elif stored.layout is not None:
-            layout.check(stored.layout, self.directory)
-        elif layout.kind != "key_value":
-            layout.check(KEY_VALUE, self.directory)
+            return layout
+        found = stored.layout or (layout if layout.kind == "key_value" else KEY_VALUE)
+        layout.check(found, self.directory)
+        return found

@@ -56,7 +56,7 @@ class SegmentedStore(TransactionalStore):
         super().__init__(name, persistent=persistent, tuning=tuning)
         self._segments = Segments.of_retention(retention_ms)
         self._retention_ms = retention_ms
-        self._interval_ms = self._segments.interval_ms
+        self._interval_ms = self._declared_interval_ms = self._segments.interval_ms
         self._dropped = 0
 
     @property
@@ -66,7 +66,7 @@ class SegmentedStore(TransactionalStore):
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.kind, self.timestamped, self._interval_ms)
+        return Layout(self.kind, self.timestamped, self._declared_interval_ms)
 
     @property
     def schema(self) -> StoreSchema:
@@ -81,6 +81,10 @@ class SegmentedStore(TransactionalStore):
     def init(self, context: StoreContext) -> None:
         super().init(context)
         self._dropped = 0
+
+    def _take_layout(self, layout: Layout) -> None:
+        self._interval_ms = layout.segment_interval_ms or self._declared_interval_ms
+        self._segments = Segments(self._retention_ms, self._interval_ms)
 
     def staged_changes(self) -> Iterable[Change]:
         width = PREFIX.size

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterable
+from typing import TypeVar
 
 from stateline_store.scan import EVERY_KEY, FIRST_CHUNK, LARGEST_CHUNK, KeyRange, Scan
 
 MaybeRow = tuple[bytes, bytes | None]
+Row = TypeVar("Row")
 
 
 class SortedVersion:
@@ -91,7 +93,7 @@ class SortedMap:
     def scan(self, keys: KeyRange = EVERY_KEY, *, reverse: bool = False) -> Scan[MaybeRow]:
         """The rows of this range in key order, pinned as they are now."""
         version, low, high = self._pinned(keys)
-        return Scan.of_chunks(_chunks(version, low, high, reverse))
+        return Scan.of_chunks(begun(_chunks(version, low, high, reverse)))
 
     def _pinned(self, keys: KeyRange) -> tuple[SortedVersion, int, int]:
         """The rows of this range as they are now: a version, and where in its keys they are. Give the pin back."""
@@ -111,9 +113,9 @@ class SortedMap:
 
 
 def _chunks(version: SortedVersion, low: int, high: int, reverse: bool) -> Generator[list[MaybeRow], None, None]:
-    # A scan dropped before its first row never gets here and leaves its pin: that costs one copy, no more.
     keys, rows, size = version.keys, version.rows, FIRST_CHUNK
     try:
+        yield []  # `begun`
         while low < high:
             first, last = (max(low, high - size), high) if reverse else (low, min(high, low + size))
             chunk = [(key, rows[key]) for key in keys[first:last]]
@@ -122,3 +124,10 @@ def _chunks(version: SortedVersion, low: int, high: int, reverse: bool) -> Gener
             size = min(size * 4, LARGEST_CHUNK)
     finally:
         version.pins -= 1
+
+
+def begun(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], None, None]:
+    """These chunks after a first one that is empty: a generator that has begun gives its pin back when it is closed,
+    also before its first row is taken."""
+    next(chunks)
+    return chunks

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK, KeyRange, Scan, StoreIterator
-from stateline_store.sorted_map import SortedMap, SortedVersion
+from stateline_store.sorted_map import SortedMap, SortedVersion, begun
 
 # Estimated for 64-bit CPython: two bytes headers (33 each), a dict slot at its usual load (about 50), a
 # pointer in the key list (8), rounded up for the allocator's size classes.
@@ -116,7 +116,7 @@ class TransactionBuffer(SortedMap):
         if not self._version.rows:
             return base
         version, low, high = self._pinned(keys)
-        return Scan.of_chunks(_merged(version, low, high, base, reverse))
+        return Scan.of_chunks(begun(_merged(version, low, high, base, reverse)))
 
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
@@ -129,6 +129,7 @@ def _merged(
     """Each chunk of the base with the staged rows that come before its end, then the staged rows after them all."""
     keys, rows = version.keys, version.rows
     try:
+        yield []  # `begun`
         with base:
             for chunk in base.chunks():
                 if not chunk:
@@ -149,6 +150,7 @@ def _merged(
         for at in range(0, len(rest), LARGEST_CHUNK):
             yield [(key, value) for key in rest[at : at + LARGEST_CHUNK] if (value := rows[key]) is not None]
     finally:
+        base.close()
         version.pins -= 1
 
 

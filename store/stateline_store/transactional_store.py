@@ -12,6 +12,7 @@ store with a retention has seen, goes the same way.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import time
@@ -23,7 +24,7 @@ from typing import ClassVar
 from stateline_store.commit_notice import CommitNotice, StoreState
 from stateline_store.directory import directory_name, make_directory, notice_path, store_path
 from stateline_store.engine import Commit, Engine
-from stateline_store.errors import InvalidArgumentError, PoisonedError, StoreClosedError
+from stateline_store.errors import DamagedDataError, InvalidArgumentError, PoisonedError, StoreClosedError
 from stateline_store.layout import Layout, StoreKind
 from stateline_store.memory_engine import MemoryEngine
 from stateline_store.offset_checkpoint import read_position
@@ -37,6 +38,8 @@ from stateline_store.state_store import Change, IsolationLevel, StateStore, Stor
 from stateline_store.steps import reached
 from stateline_store.store_schema import StoreSchema
 from stateline_store.transaction_buffer import TransactionBuffer
+
+_log = logging.getLogger(__name__)
 
 
 class TransactionalStore(StateStore):
@@ -89,7 +92,7 @@ class TransactionalStore(StateStore):
 
     @property
     def layout(self) -> Layout:
-        """How this store writes its rows."""
+        """How this store is declared to write its rows; a database that exists keeps the segments it began with."""
         return Layout(self.kind, self.timestamped)
 
     @property
@@ -367,8 +370,10 @@ class TransactionalStore(StateStore):
         self._empty_trash(context.directory)
         path = store_path(context.directory, self._name, timestamped=self._timestamped_files)
         layout = replace(self.layout, timestamped=self._timestamped_files)
-        engine: Engine = RocksDBEngine(path, self._tuning, layout)
+        database = RocksDBEngine(path, self._tuning, layout)
+        engine: Engine = database
         try:
+            self._take_layout(database.layout)
             committed = engine.last_commit()
             notice = CommitNotice(notice_path(context.directory, self._name, timestamped=self._timestamped_files))
         except BaseException:
@@ -381,6 +386,9 @@ class TransactionalStore(StateStore):
         self._drop_staged()
         self._take_position_file(context.directory / f"{self._name}.position")
 
+    def _take_layout(self, layout: Layout) -> None:
+        """These are the segments of the database that was opened: an older one keeps those it began with."""
+
     def _take_position_file(self, path: Path) -> None:
         """Move the Position that Kafka Streams kept in a file into the store, if that has rows and none of its own.
 
@@ -389,7 +397,12 @@ class TransactionalStore(StateStore):
         if not path.exists():
             return
         if not self._committed.position and not self.is_empty():
-            self.commit({}, position=read_position(path))
+            try:
+                position = read_position(path)
+            except DamagedDataError as error:
+                _log.warning("The Position of store %s is not taken over, and its file stays: %s", self._name, error)
+                return
+            self.commit({}, position=position)
             reached("position:taken")
         path.unlink(missing_ok=True)
         reached("position:removed")

@@ -64,6 +64,7 @@ class VersionedStore(TransactionalStore):
                 "0 or more and 1 or more are accepted."
             )
         interval_ms = segment_interval_ms or default_segment_interval_ms(history_retention_ms)
+        self._declared_interval_ms = interval_ms
         self._segments = Segments(history_retention_ms, interval_ms)
         self._reads: VersionedReads | None = None
         self._log: list[Change] = []
@@ -76,7 +77,7 @@ class VersionedStore(TransactionalStore):
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.kind, segment_interval_ms=self._segments.interval_ms)
+        return Layout(self.kind, segment_interval_ms=self._declared_interval_ms)
 
     @property
     def schema(self) -> StoreSchema:
@@ -90,6 +91,10 @@ class VersionedStore(TransactionalStore):
     def init(self, context: StoreContext) -> None:
         super().init(context)
         self._reads = VersionedReads(self._own_reader(), self._segments)
+
+    def _take_layout(self, layout: Layout) -> None:
+        interval_ms = layout.segment_interval_ms or self._declared_interval_ms
+        self._segments = Segments(self._segments.retention_ms, interval_ms)
 
     def close(self) -> None:
         super().close()

@@ -578,13 +578,23 @@ def test_a_secondary_and_the_notice_tell_of_the_same_keys(context: StoreContext,
     store.close()
 
 
-def test_rows_of_another_segment_interval_are_refused(context: StoreContext) -> None:
+def test_a_database_keeps_the_segments_it_began_with_when_the_retention_changes(context: StoreContext) -> None:
     store = make(persistent=True)
     store.init(context)
+    for at_ms in range(1, 3 * S, S // 4):
+        store.put(b"k", b"%d" % at_ms, at_ms)
+    store.commit({})
+    seen = list(store.get_versions(b"k"))
     store.close()
-    other = VersionedStore("s", history_retention_ms=RETENTION, segment_interval_ms=S + 1)
-    with pytest.raises(DamagedDataError, match="segments"):
-        other.init(context)
+    other = VersionedStore("s", history_retention_ms=2 * RETENTION, segment_interval_ms=S + 1)
+    other.init(context)
+    assert other.segments.interval_ms == S
+    assert list(other.get_versions(b"k"))[: len(seen)] == seen
+    other.close()
+    other.wipe()
+    other.init(context)
+    assert other.segments.interval_ms == S + 1
+    other.close()
 
 
 def test_a_damaged_row_is_named(store: VersionedStore) -> None:

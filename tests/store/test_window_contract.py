@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -562,3 +563,21 @@ def test_what_is_no_value_and_timestamp_is_refused(
     with pytest.raises(InvalidArgumentError):
         stamped.put_with_timestamp(b"k", value, timestamp, 1)
     assert stamped.staged_records == 0
+
+
+def test_a_database_keeps_the_segments_it_began_with_when_the_retention_changes(tmp_path: Path) -> None:
+    context, hour = StoreContext("0_0", tmp_path), 3_600_000
+    store = WindowStore("s", retention_ms=hour, window_size_ms=1000)
+    store.init(context)
+    for start_ms in range(0, hour, hour // 8):
+        store.put(b"k", b"%d" % start_ms, start_ms)
+    store.commit({})
+    seen = list(store.fetch(b"k", 0, hour))
+    store.close()
+    longer = WindowStore("s", retention_ms=4 * hour, window_size_ms=1000)
+    longer.init(context)
+    assert longer.segments.interval_ms == hour // 2
+    assert list(longer.fetch(b"k", 0, hour)) == seen
+    longer.put(b"k", b"late", 3 * hour)
+    assert [start for start, _ in longer.fetch(b"k", 0, 3 * hour)] == [start for start, _ in seen] + [3 * hour]
+    longer.close()

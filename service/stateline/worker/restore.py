@@ -201,7 +201,7 @@ def _resume_logged(
     committed: Mapping[TopicPartition, int],
 ) -> int:
     """The next offset to read. A changelog that ends before its store is the one that lost something."""
-    offset = task.stores.committed_offset(store)
+    offset = task.stores.reached(store)
     if offset is None:
         return first
     if offset + 1 > end and task.is_same_topic(changelog.topic) and _went_back(task, store, committed):
@@ -212,7 +212,10 @@ def _resume_logged(
             "topic was deleted or this is another cluster. Bring the topic back; or, to begin anew without the store's "
             f"data, stop the workers and delete {store!r} below the task's directory."
         )
-    return _rebuild(task, store, changelog, first, end) if offset + 1 < first else offset + 1
+    own = task.stores.committed_offset(store)
+    if own is None:
+        return first
+    return _rebuild(task, store, changelog, first, end) if own + 1 < first else own + 1
 
 
 def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:

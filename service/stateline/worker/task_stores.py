@@ -7,7 +7,8 @@ Whether what is on disk can be gone on with is decided here when a store opens (
 |------------|------------------|----------|-------------------------------------------------------------------|
 | yes        | any              | any      | its own offset                                                    |
 | no         | an offset        | yes      | that offset, which it takes over if it manages its own            |
-| no         | none             | yes      | the beginning, emptied: nobody knows what is in it                |
+| no         | none             | yes      | the beginning, emptied: nobody knows what is in it; refused when  |
+|            |                  |          | Stateline wrote it, without a changelog: it may be the only copy  |
 | no         | any              | no       | the beginning                                                     |
 
 A store that is not transactional writes before a commit. Under exactly-once what it holds after a crash may never have
@@ -23,6 +24,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from stateline.store_definition import StoreDefinition
@@ -39,6 +41,7 @@ from stateline_store import (
     TopicPartition,
     TopologyError,
     TransactionalStore,
+    store_path,
 )
 from stateline_store.format_upgrade import (
     Files,
@@ -74,6 +77,7 @@ class TaskStores:
         self._definitions = definitions
         self._upgrade_mode = upgrade_mode
         self._files: dict[str, Files] = {}
+        self._outdated: dict[str, int] = {}  # how far plain files had come that timestamped ones replace
         self._task_id = task_id
         self._directory = directory
         self._changelogs = changelogs
@@ -104,6 +108,7 @@ class TaskStores:
         store = self.by_name[name]
         if isinstance(store, TransactionalStore):
             store.forget(topic)
+            self._wipe_build(name)
 
     def open(self) -> None:
         """Open every store. Raises `DamagedDataError` for one that is damaged and that nothing can rebuild."""
@@ -124,6 +129,9 @@ class TaskStores:
     def drop_plain_files(self) -> None:
         """The stores are restored: the plain files of those that have timestamped ones now are not needed any more."""
         for name in filter(self._is_outdated, self._files):
+            if (self.committed_offset(name) or 0) < self._outdated.get(name, -1):
+                logger.warning("Plain files of %s in task %s stay: they had more of the changelog", name, self._task_id)
+                continue
             logger.info("Store %s of task %s is upgraded: its plain files are deleted", name, self._task_id)
             try:
                 remove_plain_files(self._directory, name)
@@ -133,6 +141,7 @@ class TaskStores:
     def rebuild(self, name: str) -> None:
         """Delete this store's data and open it empty: its changelog and its offset do not fit together."""
         self._wipe(name)
+        self._wipe_build(name)
         self.by_name[name].init(self._context(name))
 
     def committed_offset(self, name: str) -> int | None:
@@ -141,6 +150,11 @@ class TaskStores:
         if changelog is None or not store.persistent:
             return None
         return store.committed_offset(changelog) if store.manages_offsets else self._offsets.get(changelog)
+
+    def reached(self, name: str) -> int | None:
+        """The changelog offset that this store has applied once: what it has now, or plain files that it replaces."""
+        known = [each for each in (self.committed_offset(name), self._outdated.get(name, -1)) if each is not None]
+        return max(known) if max(known, default=-1) >= 0 else None
 
     def commit(self, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Commit every store with its changelog offsets. Other processes see it with `announce`.
@@ -214,6 +228,11 @@ class TaskStores:
     def _choose_files(self, name: str, *, can_be_rebuilt: bool) -> None:
         timestamped = self._definitions[name].timestamped and self.by_name[name].persistent
         self._files[name] = choose_files(self._directory, name, timestamped=timestamped, mode=self._upgrade_mode)
+        if not timestamped and not can_be_rebuilt and self._has_only_timestamped_files(name):
+            raise TopologyError(
+                f"Store {name!r} of task {self._task_id} is on disk with timestamps, and has no changelog that plain "
+                "files could be built from: declare it with timestamps, or under another name."
+            )
         if not timestamped or not has_plain_files(self._directory, name):
             return
         if not can_be_rebuilt:
@@ -223,7 +242,12 @@ class TaskStores:
             )
         store = self.by_name[name]
         if self._is_outdated(name) and isinstance(store, TransactionalStore):
-            check_plain_files(self._directory, name, store.layout)
+            outdated = check_plain_files(self._directory, name, store.layout)
+            self._outdated[name] = outdated.offsets.get(self._changelogs[name], -1)
+
+    def _has_only_timestamped_files(self, name: str) -> bool:
+        plain, timestamped = (store_path(self._directory, name, timestamped=each) for each in (False, True))
+        return self.by_name[name].persistent and timestamped.exists() and not plain.exists()
 
     def _is_outdated(self, name: str) -> bool:
         """Whether there are plain files of a store that is on its timestamped ones."""
@@ -238,6 +262,11 @@ class TaskStores:
             return
         if own is None and isinstance(store, TransactionalStore) and store.is_empty():
             return
+        if own is None and isinstance(store, TransactionalStore) and noted is None and store.commit_number > 0:
+            raise TopologyError(
+                f"Store {name!r} of task {self._task_id} has records that {changelog} has not: it had no changelog "
+                "when they were put. Declare it with logged=False as before; or give it another name; or delete it."
+            )
         if noted is None or noted == OFFSET_UNKNOWN:
             logger.warning(
                 "Store %s of task %s does not say how much of %s it has: it is emptied and restored",
@@ -269,6 +298,17 @@ class TaskStores:
                 shutil.rmtree(self._directory / name)
         if (changelog := self._changelogs.get(name)) is not None:
             self._offsets.pop(changelog, None)
+
+    def _wipe_build(self, name: str) -> None:
+        """Delete the timestamped files that are built beside plain ones: they would keep what those do not."""
+        built = store_path(self._directory, name, timestamped=True)
+        store = self._definitions[name].build()
+        if self._files[name] is Files.DECLARED or not built.exists() or not isinstance(store, TransactionalStore):
+            return
+        with contextlib.suppress(DamagedDataError):
+            store.init(replace(self._context(name), plain_format=False))
+        store.close()
+        store.wipe()
 
     # ---- the checkpoint
 

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from own_stores import OwnStore
 
+from own_stores import OwnStore
 from stateline import serdes, stores
 from stateline.store_definition import StoreDefinition
 from stateline.worker.task_stores import TaskStores
@@ -24,6 +24,7 @@ from stateline_store import (
     TopologyError,
 )
 from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint, write_checkpoint
+from stateline_store.rocksdb_engine import RocksDBEngine
 
 CHANGELOG = TopicPartition("app-s-changelog", 0)
 SORTS = [(transactional, manages) for transactional in (True, False) for manages in (True, False)]
@@ -74,7 +75,13 @@ def of_own(store: StateStore) -> OwnStore:
 
 
 def write_rows(directory: Path, rows: Mapping[bytes, bytes], offsets: Mapping[TopicPartition, int]) -> None:
-    """A store as it was left by a program that kept offsets elsewhere, when `offsets` is empty."""
+    """A store as it was left behind; without `offsets`, by another program that keeps them elsewhere."""
+    if not offsets:
+        engine = RocksDBEngine(directory / "rocksdb" / "s")
+        for key, value in rows.items():
+            engine._db[key] = value
+        engine.close()
+        return
     store = KeyValueStore("s")
     store.init(StoreContext("0_0", directory, CHANGELOG))
     store.put_all(rows.items())
@@ -110,6 +117,46 @@ def test_rows_of_which_nobody_knows_the_offset_are_deleted_and_restored(
     with opened(tmp_path, definition()) as made:
         assert made.committed_offset("s") is None
         assert of_bytes(made.by_name["s"]).is_empty()
+
+
+def test_records_that_were_put_without_a_changelog_are_not_deleted_when_there_is_one(tmp_path: Path) -> None:
+    with opened(tmp_path, definition(), changelogs={}) as made:
+        of_bytes(made.by_name["s"]).put(b"a", b"the only copy")
+        made.commit({})
+    with pytest.raises(TopologyError, match="logged=False"), opened(tmp_path, definition()):
+        pass
+    with opened(tmp_path, definition(), changelogs={}) as made:
+        assert of_bytes(made.by_name["s"]).get(b"a") == b"the only copy"
+
+
+def test_records_with_timestamps_and_no_changelog_are_not_passed_over_when_declared_without(tmp_path: Path) -> None:
+    with opened(tmp_path, definition("timestamped_key_value"), changelogs={}) as made:
+        of_bytes(made.by_name["s"]).put(b"a", b"the only copy")
+        made.commit({})
+    with (
+        pytest.raises(TopologyError, match="declare it with timestamps"),
+        opened(tmp_path, definition(), changelogs={}),
+    ):
+        pass
+    assert not (tmp_path / "rocksdb" / "s").exists()
+
+
+def test_a_damaged_position_file_costs_nothing_but_itself(tmp_path: Path) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
+    (tmp_path / "s.position").write_text("neither\n")
+    with opened(tmp_path, definition()) as made:
+        assert made.committed_offset("s") == 7
+        assert of_bytes(made.by_name["s"]).get(b"a") == b"1"
+    assert (tmp_path / "s.position").exists()
+
+
+def test_plain_files_that_had_more_of_the_changelog_stay(tmp_path: Path) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
+    with opened(tmp_path, definition("timestamped_key_value")) as made:
+        assert (made.committed_offset("s"), made.reached("s")) == (None, 7)
+        made.commit({"s": {CHANGELOG: 6}})
+        made.drop_plain_files()
+    assert (tmp_path / "rocksdb" / "s").exists()
 
 
 def test_an_offset_in_the_checkpoint_says_nothing_of_a_store_without_rows(tmp_path: Path) -> None:
