@@ -19,6 +19,7 @@ from stateline_store import (
     StoreContext,
     clean,
 )
+from stateline_store.relocation_journal import journal_path
 
 DELAY_MS = 600_000
 LONG_AGO_MS = 1_000_000_000_000
@@ -215,3 +216,12 @@ def test_nothing_is_ever_gone_that_was_used_within_the_delay(tmp_path: Path) -> 
 
 if __name__ == "__main__":
     _owner(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+
+
+def test_nothing_is_deleted_while_a_relocation_is_to_be_finished(directory: StateDirectory) -> None:
+    journal_path(directory).write_text("{}")
+    assert run(directory) == []
+    journal_path(directory).unlink()
+    age(directory.task("0_0"))
+    age(directory.task("0_1"))
+    assert run(directory) == ["0_0", "0_1"]

@@ -256,3 +256,22 @@ def test_closing_under_an_iterator_never_looks_like_the_end_of_data(
         reader.get(b"b")
     store.init(context)  # and the open scan does not keep the directory locked
     store.close()
+
+
+def test_a_forgotten_topic_is_out_of_the_position_at_once_and_after_a_reopening(
+    store: KeyValueStore, context: StoreContext
+) -> None:
+    store.put(b"a", b"1")
+    store.commit({CHANGELOG: 4}, position=Position({"input": {0: 3}, "gone": {0: 7}}))
+    number = store.commit_number
+    store.forget("gone")
+    assert store.position(COMMITTED) == Position({"input": {0: 3}})
+    assert store.commit_number == number + 1
+    store.forget("never there")
+    assert store.commit_number == number + 1
+    if store.persistent:
+        store.close()
+        store.init(context)
+        assert store.position(COMMITTED) == Position({"input": {0: 3}})
+        assert store.committed_offset(CHANGELOG) == 4
+        assert committed(store) == {b"a": b"1"}
