@@ -64,8 +64,8 @@ def check_plain_files(task: Path, store: str, declared: Layout) -> Commit:
     they have come: their last commit, an empty one when they cannot be read.
 
     Raises `TopologyError` when they hold another kind of store, or values with timestamps: they would be deleted in the
-    end, and nobody but the user knows what they are. Raises `CallerError` for a newer format. Files that are damaged,
-    or cut into other segments, pass: the store is rebuilt from its changelog. The caller holds the task's lock.
+    end, and nobody but the user knows what they are. Raises `CallerError` for a newer format. Files that are damaged
+    pass: the store is rebuilt from its changelog. The caller holds the task's lock.
     """
     path = store_path(task, store, timestamped=False)
     if not path.exists():
@@ -81,6 +81,14 @@ def check_plain_files(task: Path, store: str, declared: Layout) -> Commit:
         engine.close()
 
 
+def withdraw_plain_files(task: Path, store: str) -> None:
+    """Tell readers in other processes to look elsewhere than in the plain files, which may stay. Raises
+    `RetryLaterError` when the file system refuses. The caller holds the task's lock."""
+    notice = notice_path(task, store, timestamped=False)
+    if notice.exists():
+        CommitNotice(notice).withdraw()
+
+
 def remove_plain_files(task: Path, store: str) -> None:
     """Delete the plain files of a store whose timestamped ones are complete. Goes on where a crash has left it.
 
@@ -93,8 +101,7 @@ def remove_plain_files(task: Path, store: str) -> None:
         _trash(task, store),
     )
     try:
-        if notice.exists():
-            CommitNotice(notice).withdraw()
+        withdraw_plain_files(task, store)
         reached("upgrade:plain-withdrawn")
         with contextlib.suppress(FileNotFoundError):
             os.rename(files, trash)  # in one step: half a database could be taken for a whole one

@@ -50,6 +50,7 @@ from stateline_store.format_upgrade import (
     choose_files,
     has_plain_files,
     remove_plain_files,
+    withdraw_plain_files,
 )
 from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint, write_checkpoint
 from stateline_store.steps import reached
@@ -131,6 +132,7 @@ class TaskStores:
         for name in filter(self._is_outdated, self._files):
             if (self.committed_offset(name) or 0) < self._outdated.get(name, -1):
                 logger.warning("Plain files of %s in task %s stay: they had more of the changelog", name, self._task_id)
+                withdraw_plain_files(self._directory, name)  # what is asked is what the store has from now on
                 continue
             logger.info("Store %s of task %s is upgraded: its plain files are deleted", name, self._task_id)
             try:
