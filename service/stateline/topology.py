@@ -37,9 +37,13 @@ def checked_name(what: str, name: str) -> str:
 
 
 def checked_store_name(name: str) -> str:
-    """As `checked_name`; refuses also what would be another store's directory."""
-    if checked_name("store", name).endswith("-v2"):
-        raise InvalidArgumentError(f"{name!r} cannot be used as store name: '-v2' at its end marks formats on disk.")
+    """As `checked_name`; refuses also what is a file or a directory of something else in a task's directory."""
+    taken = checked_name("store", name).startswith(".") or name in ("rocksdb", "topics.json")
+    if taken or name.endswith(("-v2", ".notice", ".position")):
+        raise InvalidArgumentError(
+            f"{name!r} cannot be used as store name: Stateline's own files are called so. Taken are 'rocksdb', "
+            "'topics.json', names that begin with '.', and those that end with '-v2', '.notice' or '.position'."
+        )
     return name
 
 

@@ -169,7 +169,7 @@ def _refusal(directory: StateDirectory, moves: Sequence[Move]) -> TopologyError:
     return TopologyError(
         f"The topology has other ordinals than the state directory: {differences}. Set "
         "automatic.state.relocation=true to have the stores moved, or run the topology that wrote them. "
-        "Nothing was touched."
+        "No store was moved for it."
     )
 
 

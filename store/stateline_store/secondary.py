@@ -33,10 +33,11 @@ from rocksdict import AccessType, Rdict
 from stateline_store.commit_notice import NoticeView
 from stateline_store.engine import Commit
 from stateline_store.errors import NotPresentError, RetryLaterError, StatelineError, StoreClosedError
+from stateline_store.layout import KEY_VALUE, Layout
 from stateline_store.position import Position
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import secondary_options
-from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, scan_rows
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format, scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.state_store import IsolationLevel
 
@@ -87,6 +88,8 @@ class _Secondary:
             self._offsets = self.db.get_column_family(OFFSETS_FAMILY)
             if _Files.of(directory).manifest != self._files.manifest:
                 raise RetryLaterError(f"{directory} was flushed or compacted while it was being opened.")
+            stored = read_format(self._offsets, directory)
+            self.layout = stored.layout if stored is not None else None
             self.commit: Commit = read_commit(self._offsets, directory)
         except Exception as error:
             self.close()
@@ -151,6 +154,11 @@ class SecondaryReader:
     def position(self) -> Position:
         """The committed Position as of the last refresh."""
         return self._open().commit.position
+
+    @property
+    def layout(self) -> Layout:
+        """How the rows are written: of which kind the store is, and its segments. Nothing else tells a reader."""
+        return self._open().layout or KEY_VALUE
 
     @property
     def stream_time_ms(self) -> int:

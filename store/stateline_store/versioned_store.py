@@ -203,7 +203,10 @@ class VersionedStore(TransactionalStore):
         self._changed = set()
 
     def _expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
-        return self._segments.expired(before_ms, stream_time_ms)
+        if self._segments.expired(before_ms, stream_time_ms) is None:
+            return None
+        # From the beginning of time, not from `before_ms`: an earlier run with a longer history has removed less.
+        return self._segments.expired(-1, stream_time_ms)
 
     def _reading(self) -> VersionedReads:
         self._open()  # raises before init, after close and after a failed commit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -227,3 +228,9 @@ def test_changelogs_in_the_embedded_log_have_kafka_streams_settings(tmp_path: Pa
         assert_settings_of_kafka_streams(found, prefix)
         for kind, wanted in CHANGELOGS.items():
             assert found(f"{prefix}{kind}-changelog") == wanted
+
+
+@pytest.mark.parametrize("name", ["rocksdb", "topics.json", ".checkpoint", ".lock", "x-v2", "x.notice", "x.position"])
+def test_a_name_that_is_a_file_of_statelines_own_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(repr(name))):
+        stores.key_value(name, key=serdes.string, value=serdes.string)

@@ -629,3 +629,19 @@ def test_what_is_taken_back_to_a_savepoint_is_no_change_either(store: VersionedS
     assert (store.staged_records, store.approximate_num_uncommitted_bytes) == (1, size)
     assert store.put(b"k", b"v", 5) == 10  # stream time went back too, and the next one is valid from 10 as before
     assert [version.value for version in store.get_versions(b"k", ascending=True)] == [b"v", b"kept"]
+
+
+def test_a_shorter_history_leaves_nothing_of_a_longer_one_behind(context: StoreContext) -> None:
+    long = VersionedStore("s", history_retention_ms=100 * S, segment_interval_ms=S)
+    long.init(context)
+    for at_ms in range(0, 20 * S, S):
+        long.put(b"k", b"%d" % at_ms, at_ms)
+    long.commit({})
+    long.close()
+    short = VersionedStore("s", history_retention_ms=2 * S, segment_interval_ms=S)
+    short.init(context)
+    short.put(b"k", b"new", 40 * S)
+    short.commit({})
+    segments = {PREFIX.unpack_from(key)[0] for key, _ in short.reader(COMMITTED).range(None, None)}
+    assert all(segment < 0 or segment >= 38 for segment in segments)
+    short.close()

@@ -171,7 +171,7 @@ async def _lifespan(serving: Serving, scratch: Path) -> AsyncIterator[None]:
 def _routes(serving: Serving, metrics: Metrics) -> list[BaseRoute]:
     queries, state = QueryRoutes(serving), StateRoutes(serving, metrics)
     openapi = document(serving.topology.application_id, OPERATIONS)
-    docs, index = docs_page(openapi), index_page(serving.topology.application_id, serving.topology.stores)
+    docs, index = docs_page(openapi), index_page(serving.topology.application_id, serving.names_of_key_value())
 
     async def show_openapi(request: Request) -> Response:
         refuse_parameters(request)

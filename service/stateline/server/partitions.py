@@ -190,18 +190,34 @@ class Partitions:
         name = definition.name
         if definition.timestamped and self._directory.store(task_id, name, timestamped=False).exists():
             with contextlib.suppress(NotPresentError):  # being deleted just now
-                plain = self._opened(task_id, name, timestamped=False)
+                plain = self._opened(task_id, definition, timestamped=False)
                 self._readers[task_id, name], self._shown[task_id, name] = plain, PlainValuesReader(plain)
                 return plain
-        reader = self._opened(task_id, name, timestamped=definition.timestamped)
+        reader = self._opened(task_id, definition, timestamped=definition.timestamped)
         self._readers[task_id, name] = self._shown[task_id, name] = reader
         return reader
 
-    def _opened(self, task_id: str, name: str, *, timestamped: bool) -> SecondaryReader:
-        store = self._directory.store(task_id, name, timestamped=timestamped)
-        notice = self._directory.notice(task_id, name, timestamped=timestamped)
+    def _opened(self, task_id: str, definition: StoreDefinition, *, timestamped: bool) -> SecondaryReader:
+        store = self._directory.store(task_id, definition.name, timestamped=timestamped)
+        notice = self._directory.notice(task_id, definition.name, timestamped=timestamped)
         with _reading(store):
-            return SecondaryReader(store, notice, self._scratch / task_id / name)
+            reader = SecondaryReader(store, notice, self._scratch / task_id / definition.name)
+        try:
+            _check_kind(definition, reader, store)
+        except NotReadyError:
+            reader.close()
+            raise
+        return reader
+
+
+def _check_kind(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:
+    """Raise `NotReadyError` when the files are of another kind of store than the application declares."""
+    declared, found = definition.kind.removeprefix("timestamped_"), reader.layout.kind
+    if found != declared:
+        raise NotReadyError(
+            f"{path} holds a {found} store, but the application declares a {declared} store of that name: give it "
+            "another name, and start the workers again."
+        )
 
 
 @contextlib.contextmanager

@@ -95,6 +95,10 @@ class Serving:
         """The stores that can be asked: all but those of the user's own kinds."""
         return [name for name, definition in self.topology.stores.items() if definition.kind != "custom"]
 
+    def names_of_key_value(self) -> list[str]:
+        """The stores whose entries can be asked by key and range."""
+        return [name for name in self.served_names() if self.topology.stores[name].key_value]
+
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
     ) -> dict[int, Outcome]:
@@ -106,7 +110,7 @@ class Serving:
         if not store.definition.key_value and any(isinstance(q, _OF_KEYS) for q in queries.values()):
             raise UnknownQueryTypeError(
                 f"The store {store.name!r} is of kind {store.definition.kind}: keys alone name no value of it, so it "
-                "answers no key, keys or range; it answers count and position."
+                "answers no key, keys or range over HTTP; it answers count and position."
             )
         if self._stopping:
             raise shutting_down()

@@ -9,6 +9,7 @@ Both are replaced by an atomic rename: a reader sees the old or the new, never a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -66,7 +67,8 @@ def publish(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _not_writable(path: Path, error: OSError) -> RetryLaterError:
-    return RetryLaterError(f"{path} cannot be written: {error.strerror}. Make the state directory writable.")
+    advice = "Free some space" if error.errno == errno.ENOSPC else "Make the state directory writable"
+    return RetryLaterError(f"{path} cannot be written: {error.strerror}. {advice}, then start again.")
 
 
 class InstanceFile:

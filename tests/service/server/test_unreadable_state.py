@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from query_server import OwningWorker, server_process, wait_until
+from stateline_store import Layout
+from stateline_store.rocksdb_engine import RocksDBEngine
 
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
 LEVEL = "default.state.isolation.level=read_committed"
@@ -66,3 +68,24 @@ def test_instances_that_may_not_be_read_are_told_and_logged_once(
     assert logged.count(str(instances)) == 1
     assert "Traceback" not in logged
     worker.close()
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "said"),
+    [
+        (b"format_version", (2).to_bytes(4, "big"), "format version 2"),
+        (b"layout", Layout("window", timestamped=True, segment_interval_ms=60_000).encode(), "holds a window store"),
+    ],
+)
+def test_a_store_of_a_newer_format_or_another_kind_is_not_answered_from(
+    tmp_path: Path, row: bytes, value: bytes, said: str
+) -> None:
+    worker = OwningWorker(tmp_path)
+    directory = worker.application / "0_1" / "rocksdb" / "aircraft-v2"
+    worker.close()
+    engine = RocksDBEngine(directory, layout=Layout("key_value", timestamped=True))
+    engine._offsets[row] = value
+    engine.close()
+    with server_process(tmp_path, LEVEL) as client:
+        for path in ("range", "count"):
+            assert said in refusal(client.get(f"/v1/stores/aircraft/{path}"))
