@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from stateline_store.errors import InvalidArgumentError
 from stateline_store.position import Position, TopicPartition
 from stateline_store.scan import KeyRange, StoreIterator
 
@@ -25,6 +26,11 @@ class Commit:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     stream_time_ms: int = -1
     sequence: int = 0
+
+
+def no_key(key: object) -> InvalidArgumentError:
+    """What to raise for a key that is none."""
+    return InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
 
 
 class Engine(Protocol):

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 
-from stateline_store.engine import Commit
+from stateline_store.engine import Commit, no_key
 from stateline_store.errors import StoreClosedError
 from stateline_store.scan import KeyRange, Scan, StoreIterator
 from stateline_store.sorted_map import MaybeRow, SortedMap
@@ -21,6 +21,8 @@ class MemoryEngine:
         self._scans: weakref.WeakSet[StoreIterator] = weakref.WeakSet()
 
     def get(self, key: bytes) -> bytes | None:
+        if not isinstance(key, bytes):
+            raise no_key(key)
         return self._open().rows.get(key)
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:

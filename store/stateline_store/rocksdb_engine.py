@@ -18,7 +18,7 @@ from pathlib import Path
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from stateline_store.directory import make_directory
-from stateline_store.engine import Commit
+from stateline_store.engine import Commit, no_key
 from stateline_store.errors import (
     PoisonedError,
     StatelineError,
@@ -75,6 +75,8 @@ class RocksDBEngine:
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
+            if not isinstance(key, bytes):
+                raise no_key(key) from error
             raise self._refusal() or translated(error, self.directory) from error
         return value
 

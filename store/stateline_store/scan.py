@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from stateline_store.errors import StoreClosedError
+from stateline_store.errors import InvalidArgumentError, StoreClosedError
 
 _log = logging.getLogger(__name__)
 
@@ -117,6 +117,8 @@ class KeyRange:
     def between(cls, lower: bytes | None, upper: bytes | None) -> KeyRange:
         """Both ends included, None open. `lower` above `upper` covers nothing and logs a warning, because it
         is most often a serializer whose bytes do not sort like its values (Kafka Streams' rule)."""
+        _check_bound(lower)
+        _check_bound(upper)
         if lower is not None and upper is not None and lower > upper:
             _log.warning(
                 "Range with lower bound %r above upper bound %r is empty: bounds compare as bytes; negative "
@@ -133,6 +135,8 @@ class KeyRange:
         """Every key that begins with `prefix`; the end is its successor, and open for 0xff… and for
         nothing.
         """
+        if not isinstance(prefix, bytes):
+            raise InvalidArgumentError(f"A prefix is bytes, not {prefix!r:.60}.")
         stem = prefix.rstrip(b"\xff")
         return cls(prefix, stem[:-1] + bytes((stem[-1] + 1,)) if stem else None)
 
@@ -140,6 +144,11 @@ class KeyRange:
     def is_empty(self) -> bool:
         """Whether no key can be inside."""
         return self.end is not None and self.end <= self.start
+
+
+def _check_bound(bound: object) -> None:
+    if bound is not None and not isinstance(bound, bytes):
+        raise InvalidArgumentError(f"A bound of a range is bytes or None, not {bound!r:.60}.")
 
 
 EVERY_KEY = KeyRange()

@@ -31,7 +31,7 @@ from typing import NamedTuple
 from rocksdict import AccessType, Rdict
 
 from stateline_store.commit_notice import NoticeView
-from stateline_store.engine import Commit
+from stateline_store.engine import Commit, no_key
 from stateline_store.errors import NotPresentError, RetryLaterError, StatelineError, StoreClosedError
 from stateline_store.layout import KEY_VALUE, Layout
 from stateline_store.position import Position
@@ -193,7 +193,9 @@ class SecondaryReader:
         secondary = self._open()
         try:
             value: bytes | None = secondary.db.get(key)
-        except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
+        except Exception as error:  # rocksdict raises nothing narrower
+            if not isinstance(key, bytes):
+                raise no_key(key) from error
             return self._get_anew(key, translated(error, self._directory))
         return value
 

@@ -105,7 +105,11 @@ class TransactionalStore(StateStore):
             raise StoreClosedError(f"Store {self._name!r} is open already: close it before opening it again.")
         self._context = context
         if self._persistent:
-            self._open_persistent(context)
+            try:
+                self._open_persistent(context)
+            except BaseException:
+                self.close()  # what was opened by then would keep the next `init` out
+                raise
         else:
             self._engine, self._committed = MemoryEngine(), Commit()
         self._drop_staged()
