@@ -36,7 +36,6 @@ from stateline_store import (
     DamagedDataError,
     IsolationLevel,
     Position,
-    RetryLaterError,
     StateStore,
     StoreState,
     TopicPartition,
@@ -264,14 +263,13 @@ class Restorer:
         self._reassign()
 
     def remove(self, task_id: str) -> None:
-        """Forget a task. What its stores have restored so far is committed, so that the next owner reads the rest."""
-        if task_id not in self._tasks:
-            return
-        _, task_plan = self._tasks.pop(task_id)
-        for restore in task_plan.restores:
-            if restore.remaining:
-                _commit_quietly(restore)
-        self._reassign()
+        """Forget a task: what was restored since its last batch is read again by the next owner.
+
+        It is not committed on the way out: nobody would be there to go on, and readers would be left with rows that are
+        ahead of their Position.
+        """
+        if self._tasks.pop(task_id, None) is not None:
+            self._reassign()
 
     @property
     def busy(self) -> bool:
@@ -381,13 +379,6 @@ def _say_remaining(restore: StoreRestore) -> None:
     if isinstance(restore.store, TransactionalStore):
         restore.store.announce_commit()
         restore.store.set_state(StoreState.RESTORING, restore.remaining)
-
-
-def _commit_quietly(restore: StoreRestore) -> None:
-    try:
-        _commit(restore)
-    except RetryLaterError as error:
-        logger.warning("What was restored of %s is not kept and will be read again: %s", restore.store.name, error)
 
 
 def by_partition(records: list[Record]) -> dict[TopicPartition, list[Record]]:

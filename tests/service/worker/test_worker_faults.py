@@ -482,7 +482,7 @@ class TestRestoring:
         assert [record.offset for record in delivered] == list(range(before, before + 5))
         assert len(found.rows("counts", 1)) == 55
 
-    def test_what_was_restored_is_kept_when_the_partitions_go_elsewhere(
+    def test_batches_that_were_restored_are_kept_when_the_partitions_go_elsewhere(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, delivered: list[Record]
     ) -> None:
         app = counting()
@@ -492,6 +492,7 @@ class TestRestoring:
             place.commit_once(app, config, 20 * (run + 1))
         shutil.rmtree(config.state_dir)
         monkeypatch.setattr(restore, "_SLICE_RECORDS", 10)
+        monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
         place.worker(app, config).reach(lambda: len(delivered) >= 50)
         assert [record.offset for record in delivered] == list(range(50))
         found = place.stores(app, config)
@@ -500,6 +501,22 @@ class TestRestoring:
         delivered.clear()
         found = place.work_off(app, config, 99)
         assert [record.offset for record in delivered] == list(range(40, 100))
+        assert len(found.rows("counts", 1)) == 100
+
+    def test_less_than_a_batch_leaves_nothing_when_the_partitions_go_elsewhere(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, delivered: list[Record]
+    ) -> None:
+        app = counting()
+        config = place.config(app, commit__interval__ms=NEVER_MS)
+        for run in range(5):
+            place.send(entries([f"{run}-{n}" for n in range(20)]))
+            place.commit_once(app, config, 20 * (run + 1))
+        shutil.rmtree(config.state_dir)
+        monkeypatch.setattr(restore, "_SLICE_RECORDS", 10)
+        place.worker(app, config).reach(lambda: len(delivered) >= 50)
+        found = place.stores(app, config)
+        assert (found.rows("counts", 1), found.offset("counts", "in", 0)) == ({}, -1)
+        found = place.work_off(app, config, 99)
         assert len(found.rows("counts", 1)) == 100
 
     def test_a_restore_never_shows_half_a_commit(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
