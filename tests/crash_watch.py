@@ -12,10 +12,13 @@ import random
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import crash_app
-from running_worker import Stores
+from running_worker import Stores, create, eventually, read_all
+from stateline.config import load_config
 from stateline.log import Log
 
 PARTITIONS = 2
@@ -139,3 +142,68 @@ def start_worker(run: str, settings: list[str], output: Path, restore_slice: int
     with output.open("ab") as file:
         environment = {**os.environ, "CRASH_RUN": run, "CRASH_RESTORE_SLICE": str(restore_slice)}
         return subprocess.Popen(command, cwd=Path(crash_app.__file__).parent, env=environment, stdout=file, stderr=file)
+
+
+def check_forwarded(log: Log, run: str, inputs: Oracle, *, exact: bool) -> None:
+    """What the application forwarded, held against what all of the input makes of it."""
+    for partition, records in enumerate(inputs.inputs):
+        inputs.go_to(partition, len(records) - 1)
+    forwarded = len(read_all(log, f"tenths-{run}", PARTITIONS))
+    wanted = sum(n // 10 for counts in inputs.counts for n, _ in counts.values())
+    assert forwarded == wanted if exact else forwarded >= wanted
+
+
+class WatchedRun:
+    """One load over one disk, watched from the first record to the last: workers come and are killed meanwhile."""
+
+    def __init__(self, bootstrap: str, log: Log, guarantee: str, root: Path) -> None:
+        self._run, self._log, self._exact = uuid4().hex[:8], log, guarantee == "exactly_once_v2"
+        source = f"numbers-{self._run}"
+        create(log, {source: PARTITIONS, f"tenths-{self._run}": PARTITIONS})
+        self._settings = [
+            f"bootstrap.servers={bootstrap}",
+            f"processing.guarantee={guarantee}",
+            f"state.dir={root / 'state'}",
+            "commit.interval.ms=20",
+            "group.instance.id=the-worker",
+        ]
+        app = crash_app.build(self._run)
+        config = load_config(app.application_id, environment={}, overrides=self._settings)
+        self._stores = Stores(app, config, root / "scratch")
+        self._oracle = Oracle()
+        self._feeder = Feeder(log, source, self._oracle)
+        self.watcher = Watcher(self._stores, source, self._oracle, self._exact)
+        self.output = root / "worker.log"
+
+    def __enter__(self) -> WatchedRun:
+        self._feeder.start()
+        self.watcher.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._feeder.done.set()
+        self.watcher.done.set()
+        self._feeder.join()
+        self.watcher.join()
+        self._stores.close()
+        if self._feeder.error or self.watcher.error:
+            raise self._feeder.error or self.watcher.error or AssertionError
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        """The next worker, on the disk that the last one left."""
+        return start_worker(self._run, self._settings, self.output)
+
+    def work_off(self) -> None:
+        """End the input; a last worker comes to its end, is seen there, and leaves when it is asked to."""
+        self._feeder.done.set()
+        self._feeder.join()
+        worker = self.start_worker()
+        for partition, records in enumerate(self._oracle.inputs):
+            at_end = partial(self.watcher.finished, partition, len(records) - 1)
+            eventually(at_end, "the last worker reaches the end", 60)
+        worker.terminate()
+        assert worker.wait(30) == 0, self.output.read_text()[-2_000:]
+
+    def check_forwarded(self) -> None:
+        """As the function of that name."""
+        check_forwarded(self._log, self._run, self._oracle, exact=self._exact)

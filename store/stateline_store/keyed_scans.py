@@ -7,7 +7,7 @@ filters (by length for one key, by the key itself for many).
 
 from __future__ import annotations
 
-from stateline_store.errors import InvalidArgumentError
+from stateline_store.engine import no_key
 from stateline_store.readers import Reader
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.segments import scan_segments
@@ -26,7 +26,7 @@ def scan_key(
     """The rows of one key with suffixes from `least` to `greatest`, both included. Rows of this key are the ones with
     ``len(key) + len(least)`` bytes. Raises `InvalidArgumentError` unless the key is bytes."""
     if not isinstance(key, bytes):
-        raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
+        raise no_key(key)
     if not segments:
         return scan_nothing(reader)
     return scan_segments(reader, segments, key + least, key + greatest + b"\0", reverse=reverse)
@@ -39,9 +39,6 @@ def scan_keys(
 
     `lower` above `upper` gives none and logs a warning. Raises `InvalidArgumentError` unless both are bytes or None.
     """
-    for bound in (lower, upper):
-        if bound is not None and not isinstance(bound, bytes):
-            raise InvalidArgumentError(f"A bound is bytes or None, not {bound!r:.60}.")
     if KeyRange.between(lower, upper).is_empty or not segments:
         return scan_nothing(reader)
     end = None if upper is None else end_of_keys(upper, greatest)

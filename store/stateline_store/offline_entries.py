@@ -14,7 +14,7 @@ from stateline_store.layout import KEY_VALUE, Layout
 from stateline_store.offline_store import OfflineStore
 from stateline_store.scan import KeyRange
 from stateline_store.segments import PREFIX
-from stateline_store.timestamped_key_value import split
+from stateline_store.timestamped_rows import split
 from stateline_store.versioned_rows import LATEST, versions
 from stateline_store.windowed_keys import split_session_key, split_window_key
 

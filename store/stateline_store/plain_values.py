@@ -48,7 +48,7 @@ class PlainValuesEngine:
         self._plain.close()
 
 
-class PlainValuesReader:
+class PlainValuesReader(Reader):
     """A `Reader` of such files that shows what a timestamped store's reader shows. For the thread of the other one."""
 
     def __init__(self, plain: Reader) -> None:
@@ -71,12 +71,6 @@ class PlainValuesReader:
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         return _rows_with_unknown(self._plain.scan(keys, reverse=reverse))
-
-    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
-        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
 
     def approximate_num_entries(self) -> int:
         return self._plain.approximate_num_entries()

@@ -34,8 +34,7 @@ from stateline_store.scan import Scan, ValueAndTimestamp
 from stateline_store.segments import Segments
 from stateline_store.session_reads import SessionReads
 from stateline_store.store_schema import StoreSchema
-from stateline_store.timestamped_key_value import split
-from stateline_store.timestamped_rows import values_of, with_timestamps
+from stateline_store.timestamped_rows import split, values_of, with_timestamps
 from stateline_store.versioned_reads import VersionedReads, VersionedRecord
 from stateline_store.window_reads import WindowReads
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, Windowed

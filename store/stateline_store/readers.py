@@ -45,15 +45,17 @@ class Reader(Protocol):
 
         `lower` above `upper` gives none and logs a warning.
         """
+        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
 
     def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
         """The rows whose key begins with `prefix`; a snapshot made now."""
+        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
 
     def approximate_num_entries(self) -> int:
         """About how many rows there are; staged ones may count twice."""
 
 
-class CommittedReader:
+class CommittedReader(Reader):
     """Sees what was committed, and nothing that is staged. In the owner's process and thread."""
 
     isolation_level = IsolationLevel.READ_COMMITTED
@@ -76,17 +78,11 @@ class CommittedReader:
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         return self._engine.scan(keys, reverse=reverse)
 
-    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
-        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
-
     def approximate_num_entries(self) -> int:
         return self._engine.approximate_num_entries()
 
 
-class UncommittedReader:
+class UncommittedReader(Reader):
     """Sees what is staged over what was committed. In the owner's process and thread."""
 
     isolation_level = IsolationLevel.READ_UNCOMMITTED
@@ -114,12 +110,6 @@ class UncommittedReader:
     def get(self, key: bytes) -> bytes | None:
         staged = self._buffer.rows
         return staged[key] if key in staged else self._engine.get(key)
-
-    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
-        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         return self._buffer.merge_over(self._engine.scan(keys, reverse=reverse), keys, reverse=reverse)

@@ -76,7 +76,11 @@ def secondary_options() -> Options:
 
     Files must stay open (`max_open_files` is -1), or a compaction of the primary pulls them from under it.
     """
-    return _common()
+    options = _common()
+    # Each catch-up starts as many threads per column family, whether or not there are files to open (16 by default:
+    # two milliseconds of each); with one, the calling thread does it.
+    options.set_max_file_opening_threads(1)
+    return options
 
 
 def _common() -> Options:

@@ -25,6 +25,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,8 @@ from stateline_store.commit_notice import NoticeView
 from stateline_store.engine import Commit, no_key
 from stateline_store.errors import NotPresentError, RetryLaterError, StatelineError, StoreClosedError
 from stateline_store.layout import KEY_VALUE, Layout
-from stateline_store.position import Position
+from stateline_store.position import Position, TopicPartition
+from stateline_store.readers import Reader
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import secondary_options
 from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format, scan_rows
@@ -53,10 +55,12 @@ class _Files(NamedTuple):
     @classmethod
     def of(cls, directory: Path) -> _Files:
         """As they are now. Raises `NotPresentError` when there is no database, or not yet."""
+        path = str(directory)  # each refresh comes here twice, and pathlib takes longer than the system
         try:
-            name = (directory / "CURRENT").read_text().strip()
-            size = os.stat(directory / name).st_size
-            logs = frozenset(int(entry[:-4]) for entry in os.listdir(directory) if entry.endswith(".log"))
+            with open(f"{path}/CURRENT", "rb", buffering=0) as current:
+                name = current.read().decode().strip()
+            size = os.stat(f"{path}/{name}").st_size
+            logs = frozenset(int(entry[:-4]) for entry in os.listdir(path) if entry.endswith(".log"))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise NotPresentError(f"{directory} holds no database now: {error}. Ask again.") from error
         return cls((name, size), logs)
@@ -122,7 +126,7 @@ class _Secondary:
         shutil.rmtree(self.scratch, ignore_errors=True)  # scratch: a leftover is only a few kilobytes
 
 
-class SecondaryReader:
+class SecondaryReader(Reader):
     """A `Reader` of committed state in another process. Between two `refresh` calls data and position do not
     move.
 
@@ -166,6 +170,11 @@ class SecondaryReader:
         return self._open().commit.stream_time_ms
 
     @property
+    def offsets(self) -> Mapping[TopicPartition, int]:
+        """The committed changelog offsets, each of the last record applied, as of the last refresh."""
+        return self._open().commit.offsets
+
+    @property
     def commit_number(self) -> int:
         """The commit that is read, as of the last refresh."""
         return self._open().commit.number
@@ -202,14 +211,6 @@ class SecondaryReader:
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         """As `Reader.scan`. The scan keeps what it saw, across refreshes and even across `close`."""
         return scan_rows(self._open().db, keys, self._directory, reverse=reverse)
-
-    def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        """As `Reader.range`; the scan keeps what it saw."""
-        return self.scan(KeyRange.between(lower, upper), reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
-        """As `Reader.prefix_scan`; the scan keeps what it saw."""
-        return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
 
     def approximate_num_entries(self) -> int:
         """About how many rows there are."""

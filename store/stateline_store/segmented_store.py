@@ -18,9 +18,9 @@ from stateline_store.layout import Layout
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
 from stateline_store.scan import KeyRange
 from stateline_store.segments import PREFIX, Segments
-from stateline_store.state_store import Change, StoreContext
+from stateline_store.state_store import StoreContext
 from stateline_store.store_schema import StoreSchema
-from stateline_store.timestamped_key_value import join, split
+from stateline_store.timestamped_rows import join
 from stateline_store.transactional_store import TransactionalStore
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
@@ -47,6 +47,7 @@ class RowPackers(dict[int, Callable[[int, bytes, int, int], bytes]]):
 class SegmentedStore(TransactionalStore):
     """A TransactionalStore whose rows expire. Each kind says what a row key is."""
 
+    _segment_width: ClassVar[int] = PREFIX.size
     _row_suffix: ClassVar[struct.Struct]
     _packers: ClassVar[RowPackers]
 
@@ -85,14 +86,6 @@ class SegmentedStore(TransactionalStore):
     def _take_layout(self, layout: Layout) -> None:
         self._interval_ms = layout.segment_interval_ms or self._declared_interval_ms
         self._segments = Segments(self._retention_ms, self._interval_ms)
-
-    def staged_changes(self) -> Iterable[Change]:
-        width = PREFIX.size
-        for key, stored in self.staged():
-            if stored is None or not self.timestamped:
-                yield Change(key[width:], stored, None)
-            else:
-                yield Change(key[width:], *split(stored))
 
     def restore(self, changes: Changes) -> None:
         """Stage changes as the changelog holds them, the newest last. Those whose segment has expired by the end of
@@ -144,7 +137,4 @@ class SegmentedStore(TransactionalStore):
         return at_ms // self._interval_ms < self._segments.oldest_live(self._stream_time_ms)
 
     def _expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
-        if self._segments.expired(before_ms, stream_time_ms) is None:
-            return None
-        # From the beginning of time, not from `before_ms`: an earlier run with a longer retention has removed less.
-        return self._segments.expired(-1, stream_time_ms)
+        return self._segments.all_expired(before_ms, stream_time_ms)

@@ -56,17 +56,23 @@ class Segments:
         """The oldest timestamp that reads still show."""
         return max(0, stream_time_ms - self.retention_ms + 1)
 
-    def live_between(self, from_ms: int, to_ms: int, stream_time_ms: int) -> range:
-        """The segments that can hold readable rows of these timestamps, both included; the oldest first."""
-        if to_ms < 0 or stream_time_ms < 0:
-            return range(0)
-        first = self.id_of(max(from_ms, self.oldest_readable_ms(stream_time_ms)))
-        return range(first, self.id_of(min(to_ms, stream_time_ms)) + 1)
+    def readable(self, from_ms: int, to_ms: int, stream_time_ms: int) -> tuple[int, int]:
+        """The part of this span of timestamps that reads show, both ends included; (1, 0) for none."""
+        first, last = max(from_ms, self.oldest_readable_ms(stream_time_ms)), min(to_ms, stream_time_ms)
+        return (first, last) if first <= last else (1, 0)
+
+    def between(self, first_ms: int, last_ms: int) -> range:
+        """The segments of these timestamps, both included, the oldest first; none when they are in the wrong order."""
+        return range(self.id_of(first_ms), self.id_of(last_ms) + 1) if first_ms <= last_ms else range(0)
 
     def expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
         """The rows that are to go when stream time moves from `before_ms` to here; None for none."""
         old, new = self.oldest_live(before_ms), self.oldest_live(stream_time_ms)
         return KeyRange(PREFIX.pack(old), PREFIX.pack(new)) if new > old else None
+
+    def all_expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
+        """As `expired`, from the beginning of time: an earlier run with a longer retention has removed less."""
+        return None if self.expired(before_ms, stream_time_ms) is None else self.expired(-1, stream_time_ms)
 
 
 def scan_segments(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from stateline_store.errors import InvalidArgumentError
+from stateline_store.engine import no_key
 from stateline_store.keyed_scans import scan_key, scan_keys, scan_nothing
 from stateline_store.readers import Reader
 from stateline_store.scan import Scan, StoreIterator
@@ -40,7 +40,7 @@ class SessionReads:
     def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
         """The aggregate of exactly this session, None when there is none."""
         if not isinstance(key, bytes):
-            raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
+            raise no_key(key)
         first, last = self._readable(end_ms, end_ms)
         if first > last or not 0 <= start_ms <= end_ms:
             scan_nothing(self._reader).close()
@@ -62,7 +62,7 @@ class SessionReads:
         """The sessions of a key that end at `earliest_end` or later and start at `latest_start` or earlier."""
         first, last = self._readable(earliest_end, MAX_TIMESTAMP_MS)
         least, greatest = SESSION_SUFFIX.pack(first, 0), SESSION_SUFFIX.pack(last, MAX_TIMESTAMP_MS)
-        rows = scan_key(self._reader, self._live(first, last), key, least, greatest, reverse=reverse)
+        rows = scan_key(self._reader, self._segments.between(first, last), key, least, greatest, reverse=reverse)
         return Scan(_of_one_key(rows, len(key) + len(least), latest_start))
 
     def find_sessions_of_keys(
@@ -77,28 +77,21 @@ class SessionReads:
         """As `find_sessions`, of the keys from `key_from` to `key_to`, as in `fetch_keys`."""
         first, last = self._readable(earliest_end, MAX_TIMESTAMP_MS)
         greatest = SESSION_SUFFIX.pack(last, MAX_TIMESTAMP_MS)
-        rows = scan_keys(self._reader, self._live(first, last), key_from, key_to, greatest, reverse=reverse)
+        rows = scan_keys(self._reader, self._segments.between(first, last), key_from, key_to, greatest, reverse=reverse)
         return Scan(_of_keys(rows, key_from or b"", key_to, first, last, latest_start))
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
         """The sessions of all keys that end from `earliest_end` to `latest_end`."""
         first, last = self._readable(earliest_end, latest_end)
-        rows = scan_keys(self._reader, self._live(first, last), None, None, b"", reverse=reverse)
+        rows = scan_keys(self._reader, self._segments.between(first, last), None, None, b"", reverse=reverse)
         return Scan(_of_keys(rows, b"", None, first, last, MAX_TIMESTAMP_MS))
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
         """All sessions of all keys."""
         return self.fetch_keys(None, None, reverse=reverse)
 
-    def _readable(self, earliest_end: int, latest_end: int) -> tuple[int, int]:
-        """The part of this span of ends that can be seen; (1, 0) for none."""
-        stream_time_ms = self._reader.stream_time_ms
-        first = max(earliest_end, self._segments.oldest_readable_ms(stream_time_ms))
-        last = min(latest_end, stream_time_ms)
-        return (first, last) if first <= last else (1, 0)
-
-    def _live(self, first: int, last: int) -> range:
-        return range(self._segments.id_of(first), self._segments.id_of(last) + 1) if first <= last else range(0)
+    def _readable(self, from_ms: int, to_ms: int) -> tuple[int, int]:
+        return self._segments.readable(from_ms, to_ms, self._reader.stream_time_ms)
 
 
 def _of_one_key(rows: StoreIterator, width: int, latest_start: int) -> Generator[tuple[Windowed, bytes], None, None]:

@@ -1,14 +1,16 @@
 """SortedMap: a dict of bytes that can also be scanned in key order, cheaply between writes.
 
-Strategy: writes go to the dict, and new keys to an unsorted tail. The first scan after them sorts the tail
-and lets timsort merge the two runs, so that interleaved writes and scans cost one merge, not one sort. A scan
-pins the version that it reads; the first write after it copies that version, if a scan of it is still open.
+Strategy: writes go to the dict, which keeps its keys in the order in which they came. The first scan after them takes
+those that came last and lets timsort merge them into the keys that are sorted already, so that interleaved writes and
+scans cost one merge, not one sort. A scan pins the version that it reads; the first write after it copies that
+version, if a scan of it is still open.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterable
+from itertools import islice
 from typing import TypeVar
 
 from stateline_store.scan import EVERY_KEY, FIRST_CHUNK, LARGEST_CHUNK, KeyRange, Scan
@@ -18,28 +20,27 @@ Row = TypeVar("Row")
 
 
 class SortedVersion:
-    """Rows, their keys in order, and keys not yet in order. `dead` keys are still listed but no longer in
-    `rows`.
-    """
+    """Rows, and their keys in order: of all rows but the newest, unless some were `removed` since."""
 
-    __slots__ = ("dead", "keys", "pins", "rows", "tail")
+    __slots__ = ("keys", "pins", "removed", "rows")
 
     def __init__(self, rows: dict[bytes, bytes | None], keys: list[bytes]) -> None:
         self.rows = rows
         self.keys = keys
-        self.tail: list[bytes] = []
-        self.dead: set[bytes] = set()
+        self.removed = False
         self.pins = 0
 
     def sort(self) -> None:
-        if self.tail:
-            self.tail.sort()
-            self.keys += self.tail
-            self.keys.sort()
-            self.tail = []
-        if self.dead:
-            self.keys = [key for key in self.keys if key not in self.dead]
-            self.dead = set()
+        if self.removed:
+            self.keys = [key for key in self.keys if key in self.rows]
+            known = set(self.keys)  # what was removed and came again is among them, wherever it stands in the rows
+            self.keys += [key for key in self.rows if key not in known]
+            self.removed = False
+        elif len(self.rows) > len(self.keys):
+            self.keys += islice(reversed(self.rows), len(self.rows) - len(self.keys))
+        else:
+            return
+        self.keys.sort()
 
 
 class SortedMap:
@@ -57,26 +58,7 @@ class SortedMap:
 
     def update(self, rows: dict[bytes, bytes | None]) -> None:
         """Take in these rows, over what is there."""
-        version = self._writable()
-        known = version.rows
-        if not known and not version.dead:
-            version.tail = list(rows)
-        elif version.dead:
-            version.tail += [key for key in rows if key not in known and key not in version.dead]
-            version.dead.difference_update(rows)
-        else:
-            version.tail += [key for key in rows if key not in known]
-        known.update(rows)
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        """Take in one row."""
-        version = self._writable()
-        if key not in version.rows:
-            if key in version.dead:
-                version.dead.discard(key)
-            else:
-                version.tail.append(key)
-        version.rows[key] = value
+        self._writable().rows.update(rows)
 
     def remove(self, keys: Iterable[bytes]) -> None:
         """Forget these keys; one that is not there is passed over."""
@@ -84,7 +66,7 @@ class SortedMap:
         for key in keys:
             if key in version.rows:
                 del version.rows[key]
-                version.dead.add(key)
+                version.removed = True
 
     def clear(self) -> None:
         """Forget everything. Open scans go on."""

@@ -6,16 +6,20 @@ Stored bytes, in `staged` and in every reader (on disk: never change): ``timesta
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import ClassVar
 
-from stateline_store.errors import DamagedDataError, InvalidArgumentError
+from stateline_store.errors import InvalidArgumentError
 from stateline_store.key_value import KeyValueStore
-from stateline_store.scan import Scan, StoreIterator, TimestampedIterator, ValueAndTimestamp
-from stateline_store.state_store import Change
-
-_TIMESTAMP = struct.Struct(">q")
-UNKNOWN_TIMESTAMP = -1  # Kafka Streams' value for rows written without one
+from stateline_store.scan import StoreIterator, TimestampedIterator, ValueAndTimestamp
+from stateline_store.timestamped_rows import (
+    TIMESTAMP,
+    UNKNOWN_TIMESTAMP,
+    checked_join,
+    split,
+    values_of,
+    with_timestamps,
+)
 
 
 class TimestampedKeyValueStore(KeyValueStore):
@@ -42,11 +46,7 @@ class TimestampedKeyValueStore(KeyValueStore):
         """Stage a value and its timestamp; None deletes. Raises `InvalidArgumentError` for what does not
         fit.
         """
-        try:
-            stored = None if value is None else _TIMESTAMP.pack(timestamp) + value
-        except (struct.error, TypeError) as error:
-            raise InvalidArgumentError(f"Not a value and a timestamp: {value!r:.60}, {timestamp!r:.60}.") from error
-        self._stage(key, stored)
+        self._stage(key, checked_join(value, timestamp))
 
     def put_if_absent_with_timestamp(self, key: bytes, value: bytes | None, timestamp: int) -> ValueAndTimestamp | None:
         """Stage the value if there is none for this key; returns what was found, None when nothing was."""
@@ -65,7 +65,7 @@ class TimestampedKeyValueStore(KeyValueStore):
         (`InvalidArgumentError`).
         """
         self._open()
-        pack = _TIMESTAMP.pack
+        pack = TIMESTAMP.pack
         try:
             rows = {key: None if value is None else pack(timestamp) + value for key, value, timestamp in entries}
         except (struct.error, TypeError, ValueError) as error:
@@ -73,13 +73,6 @@ class TimestampedKeyValueStore(KeyValueStore):
                 f"An entry is (bytes, bytes or None, milliseconds); nothing was staged: {error}."
             ) from error
         self._buffer.take(rows)
-
-    def staged_changes(self) -> Iterable[Change]:
-        for key, stored in self.staged():
-            if stored is None:
-                yield Change(key, None, None)
-            else:
-                yield Change(key, stored[8:], _TIMESTAMP.unpack_from(stored)[0])
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         self.put_all_with_timestamp(changes)
@@ -91,50 +84,21 @@ class TimestampedKeyValueStore(KeyValueStore):
         return found
 
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        return Scan(_values(super().range(lower, upper, reverse=reverse)))
+        return values_of(super().range(lower, upper, reverse=reverse))
 
     def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
-        return Scan(_values(super().prefix_scan(prefix, reverse=reverse)))
+        return values_of(super().prefix_scan(prefix, reverse=reverse))
 
     def range_with_timestamp(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> TimestampedIterator:
         """As `range`, with (key, (value, timestamp)) rows."""
-        return Scan(_split_values(super().range(lower, upper, reverse=reverse)))
+        return with_timestamps(super().range(lower, upper, reverse=reverse))
 
     def prefix_scan_with_timestamp(self, prefix: bytes, *, reverse: bool = False) -> TimestampedIterator:
         """As `prefix_scan`, with (key, (value, timestamp)) rows."""
-        return Scan(_split_values(super().prefix_scan(prefix, reverse=reverse)))
+        return with_timestamps(super().prefix_scan(prefix, reverse=reverse))
 
     def all_with_timestamp(self, *, reverse: bool = False) -> TimestampedIterator:
         """As `all`, with (key, (value, timestamp)) rows."""
         return self.range_with_timestamp(None, None, reverse=reverse)
-
-
-def join(value: bytes, timestamp: int) -> bytes:
-    """The stored bytes of a value and its timestamp."""
-    return _TIMESTAMP.pack(timestamp) + value
-
-
-def split(stored: bytes) -> ValueAndTimestamp:
-    """A value and its timestamp from their stored bytes. Raises `DamagedDataError` for fewer than eight
-    bytes.
-    """
-    try:
-        return ValueAndTimestamp(stored[8:], _TIMESTAMP.unpack_from(stored)[0])
-    except struct.error as error:
-        raise DamagedDataError(
-            f"{stored!r} is no timestamp and value: rebuild the store from its changelog."
-        ) from error
-
-
-def _values(rows: StoreIterator) -> Generator[tuple[bytes, bytes], None, None]:
-    with rows:
-        for key, stored in rows:
-            yield key, stored[8:]
-
-
-def _split_values(rows: StoreIterator) -> Generator[tuple[bytes, ValueAndTimestamp], None, None]:
-    with rows:
-        for key, stored in rows:
-            yield key, split(stored)

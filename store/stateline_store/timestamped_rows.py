@@ -1,18 +1,50 @@
-"""Iterators of timestamped stores: from stored bytes, ``timestamp:i64 BE ‖ value``, to what the caller asked for."""
+"""Values with their timestamps (KIP-258): the stored bytes, and scans of them.
+
+stored value := timestamp:i64 BE ‖ value        on disk, in `staged` and in every reader: never change
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
+from stateline_store.errors import DamagedDataError, InvalidArgumentError
 from stateline_store.scan import Scan, ValueAndTimestamp
-from stateline_store.timestamped_key_value import split
 from stateline_store.windowed_keys import Windowed
+
+TIMESTAMP = struct.Struct(">q")  # on disk: never change
+UNKNOWN_TIMESTAMP = -1  # Kafka Streams' value for rows written without one
 
 Key = TypeVar("Key")
 
 TimestampedWindowIterator: TypeAlias = Scan[tuple[int, ValueAndTimestamp]]
 TimestampedWindowedIterator: TypeAlias = Scan[tuple[Windowed, ValueAndTimestamp]]
+
+
+def join(value: bytes, timestamp: int) -> bytes:
+    """The stored bytes of a value and its timestamp."""
+    return TIMESTAMP.pack(timestamp) + value
+
+
+def checked_join(value: bytes | None, timestamp: int) -> bytes | None:
+    """As `join`, None for None. Raises `InvalidArgumentError` for what is no value, or no timestamp."""
+    try:
+        return None if value is None else TIMESTAMP.pack(timestamp) + value
+    except (struct.error, TypeError) as error:
+        raise InvalidArgumentError(f"Not a value and a timestamp: {value!r:.60}, {timestamp!r:.60}.") from error
+
+
+def split(stored: bytes) -> ValueAndTimestamp:
+    """A value and its timestamp from their stored bytes. Raises `DamagedDataError` for fewer than eight
+    bytes.
+    """
+    try:
+        return ValueAndTimestamp(stored[8:], TIMESTAMP.unpack_from(stored)[0])
+    except struct.error as error:
+        raise DamagedDataError(
+            f"{stored!r} is no timestamp and value: rebuild the store from its changelog."
+        ) from error
 
 
 def values_of(rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, bytes]]:

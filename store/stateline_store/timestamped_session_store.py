@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from typing import ClassVar
 
-from stateline_store.errors import InvalidArgumentError
 from stateline_store.scan import ValueAndTimestamp
 from stateline_store.session_store import SessionStore
-from stateline_store.timestamped_key_value import UNKNOWN_TIMESTAMP, split
-from stateline_store.timestamped_rows import TimestampedWindowedIterator, values_of, with_timestamps
+from stateline_store.timestamped_rows import (
+    UNKNOWN_TIMESTAMP,
+    TimestampedWindowedIterator,
+    checked_join,
+    split,
+    values_of,
+    with_timestamps,
+)
 from stateline_store.window_reads import WindowedIterator
 from stateline_store.windowed_keys import Windowed
-
-_TIMESTAMP = struct.Struct(">q")  # on disk: never change
 
 
 class TimestampedSessionStore(SessionStore):
@@ -30,10 +32,7 @@ class TimestampedSessionStore(SessionStore):
 
     def put_with_timestamp(self, session: Windowed, aggregate: bytes | None, timestamp: int) -> None:
         """As `put`, with the timestamp of the record that brought the aggregate."""
-        try:
-            stored = None if aggregate is None else _TIMESTAMP.pack(timestamp) + aggregate
-        except (struct.error, TypeError) as error:
-            raise InvalidArgumentError(f"Not a value and a timestamp: {aggregate!r:.60}, {timestamp!r:.60}.") from error
+        stored = checked_join(aggregate, timestamp)
         SessionStore.put(self, session, stored)  # `super()` takes a tenth of the time of a put
 
     def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from typing import ClassVar
 
-from stateline_store.errors import InvalidArgumentError
 from stateline_store.scan import ValueAndTimestamp
-from stateline_store.timestamped_key_value import UNKNOWN_TIMESTAMP, split
 from stateline_store.timestamped_rows import (
+    UNKNOWN_TIMESTAMP,
     TimestampedWindowedIterator,
     TimestampedWindowIterator,
+    checked_join,
+    split,
     values_of,
     with_timestamps,
 )
 from stateline_store.window_reads import WindowedIterator, WindowIterator
 from stateline_store.window_store import WindowStore
-
-_TIMESTAMP = struct.Struct(">q")  # on disk: never change
 
 
 class TimestampedWindowStore(WindowStore):
@@ -34,10 +32,7 @@ class TimestampedWindowStore(WindowStore):
 
     def put_with_timestamp(self, key: bytes, value: bytes | None, timestamp: int, window_start_ms: int) -> None:
         """As `put`, with the timestamp of the record that brought the value."""
-        try:
-            stored = None if value is None else _TIMESTAMP.pack(timestamp) + value
-        except (struct.error, TypeError) as error:
-            raise InvalidArgumentError(f"Not a value and a timestamp: {value!r:.60}, {timestamp!r:.60}.") from error
+        stored = checked_join(value, timestamp)
         WindowStore.put(self, key, stored, window_start_ms)  # `super()` takes a tenth of the time of a put
 
     def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:

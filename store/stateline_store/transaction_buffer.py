@@ -47,7 +47,6 @@ class TransactionBuffer(SortedMap):
         """
         if type(key) is not bytes or (type(value) is not bytes and value is not None):
             raise InvalidArgumentError(f"A row is (bytes, bytes or None), not ({key!r:.60}, {value!r:.60}).")
-        # The hot path of processors: what `SortedMap.put` does, in the same breath as the size, without a second call.
         version = self._version
         if version.pins:
             version = self._writable()
@@ -58,10 +57,6 @@ class TransactionBuffer(SortedMap):
             old = rows[key]
             self.bytes_staged += (len(value) if value else 0) - (len(old) if old else 0)
         else:
-            if key in version.dead:  # taken back by a rollback, and still listed
-                version.dead.discard(key)
-            else:
-                version.tail.append(key)
             self.bytes_staged += len(key) + (len(value) if value else 0) + ENTRY_OVERHEAD
         rows[key] = value
 
@@ -100,13 +95,12 @@ class TransactionBuffer(SortedMap):
     def rollback_to_savepoint(self) -> None:
         """Take back what was staged since `savepoint`, and forget it. Nothing happens without one."""
         undo, self._undo = self._undo or [], None
-        for key, before in reversed(undo):
-            self.bytes_staged -= _size(key, self._version.rows[key])
-            if before is None:
-                self.remove((key,))
-            else:
-                self.update({key: before[0]})
-                self.bytes_staged += _size(key, before[0])
+        first = dict(reversed(undo))  # of several puts of a key, what was there before the first
+        self.bytes_staged -= sum(_size(key, self._version.rows[key]) for key in first)
+        self.remove([key for key, before in first.items() if before is None])
+        kept = {key: before[0] for key, before in first.items() if before is not None}
+        self.update(kept)
+        self.bytes_staged += sum(_size(key, value) for key, value in kept.items())
 
     def merge_over(self, base: StoreIterator, keys: KeyRange = EVERY_KEY, *, reverse: bool = False) -> StoreIterator:
         """The base's rows with the staged ones over them, in key order. Closing it closes the base.
@@ -130,22 +124,21 @@ def _merged(
     keys, rows = version.keys, version.rows
     try:
         yield []  # `begun`
-        with base:
-            for chunk in base.chunks():
-                if not chunk:
-                    continue
-                last = chunk[-1][0]
-                if reverse:
-                    after, high = high, bisect_left(keys, last, low, high)
-                    if after > high:
-                        chunk.reverse()
-                        _overlay(chunk, keys[high:after], rows)
-                        chunk.reverse()
-                else:
-                    before, low = low, bisect_right(keys, last, low, high)
-                    if low > before:
-                        _overlay(chunk, keys[before:low], rows)
-                yield chunk
+        for chunk in base.chunks():
+            if not chunk:
+                continue
+            last = chunk[-1][0]
+            if reverse:
+                after, high = high, bisect_left(keys, last, low, high)
+                if after > high:
+                    chunk.reverse()
+                    _overlay(chunk, keys[high:after], rows)
+                    chunk.reverse()
+            else:
+                before, low = low, bisect_right(keys, last, low, high)
+                if low > before:
+                    _overlay(chunk, keys[before:low], rows)
+            yield chunk
         rest = keys[low:high][::-1] if reverse else keys[low:high]
         for at in range(0, len(rest), LARGEST_CHUNK):
             yield [(key, value) for key in rest[at : at + LARGEST_CHUNK] if (value := rows[key]) is not None]

@@ -37,6 +37,7 @@ from stateline_store.scan import EVERY_KEY, KeyRange
 from stateline_store.state_store import Change, IsolationLevel, StateStore, StoreContext
 from stateline_store.steps import reached
 from stateline_store.store_schema import StoreSchema
+from stateline_store.timestamped_rows import TIMESTAMP
 from stateline_store.transaction_buffer import TransactionBuffer
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class TransactionalStore(StateStore):
 
     kind: ClassVar[StoreKind]
     timestamped: ClassVar[bool] = False
+    _segment_width: ClassVar[int] = 0  # bytes of a segment before each key, which the changelog does not have
 
     def __init__(self, name: str, *, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
         """A closed store. `tuning` is for tests that want to see flushes and compactions."""
@@ -163,7 +165,7 @@ class TransactionalStore(StateStore):
         """Publish how much is staged: a few nanoseconds, for between slices of work."""
         self._open()
         if self._notice is not None:
-            self._notice.publish_staged(len(self._buffer), self._buffer.bytes_staged)
+            self._notice.publish_staged(self.staged_records, self.approximate_num_uncommitted_bytes)
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -188,7 +190,12 @@ class TransactionalStore(StateStore):
 
     def staged_changes(self) -> Iterable[Change]:
         """What was put since the last commit, as its changelog holds it: one change per key, in key order."""
-        return (Change(key, value, None) for key, value in self.staged())
+        width = self._segment_width
+        for key, stored in self.staged():
+            if stored is None or not self.timestamped:
+                yield Change(key[width:], stored, None)
+            else:
+                yield Change(key[width:], stored[8:], TIMESTAMP.unpack_from(stored)[0])
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Stage changes as its changelog holds them, the newest last."""
@@ -346,11 +353,7 @@ class TransactionalStore(StateStore):
     def _get(self, key: bytes) -> bytes | None:
         """The stored bytes, staged or committed."""
         staged = self._buffer.rows
-        if key in staged:
-            return staged[key]
-        if not isinstance(key, bytes):
-            raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
-        return self._open().get(key)
+        return staged[key] if key in staged else self._open().get(key)
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         """Stage stored bytes."""

@@ -11,11 +11,11 @@ import struct
 from collections.abc import Generator
 from typing import NamedTuple
 
-from stateline_store.errors import InvalidArgumentError
+from stateline_store.engine import no_key
 from stateline_store.readers import Reader
 from stateline_store.scan import Scan
 from stateline_store.segments import PREFIX, Segments
-from stateline_store.timestamped_key_value import split
+from stateline_store.timestamped_rows import split
 from stateline_store.versioned_rows import LATEST, bounds, find, versions
 
 _TIMESTAMP = struct.Struct(">q")
@@ -50,7 +50,7 @@ class VersionedReads:
         try:
             stored = self._get(LATEST + key)
         except TypeError as error:
-            raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.") from error
+            raise no_key(key) from error
         if stored is None:
             return None
         try:

@@ -22,7 +22,7 @@ from stateline_store.scan import KeyRange, Scan
 from stateline_store.segments import PREFIX, Segments
 from stateline_store.state_store import Change, StoreContext
 from stateline_store.store_schema import StoreSchema
-from stateline_store.timestamped_key_value import join
+from stateline_store.timestamped_rows import join
 from stateline_store.transactional_store import TransactionalStore
 from stateline_store.versioned_reads import VersionedReads, VersionedRecord
 from stateline_store.versioned_rows import LATEST, Version, append, bounds, new_row, versions
@@ -176,11 +176,6 @@ class VersionedStore(TransactionalStore):
     def approximate_num_uncommitted_bytes(self) -> int:
         return self._buffer.bytes_staged + self._log_bytes
 
-    def publish_staged(self) -> None:
-        self._open()
-        if self._notice is not None:
-            self._notice.publish_staged(self.staged_records, self.approximate_num_uncommitted_bytes)
-
     def savepoint(self) -> None:
         super().savepoint()
         self._undo = (len(self._log), self._log_bytes, set[bytes]())
@@ -203,10 +198,7 @@ class VersionedStore(TransactionalStore):
         self._changed = set()
 
     def _expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
-        if self._segments.expired(before_ms, stream_time_ms) is None:
-            return None
-        # From the beginning of time, not from `before_ms`: an earlier run with a longer history has removed less.
-        return self._segments.expired(-1, stream_time_ms)
+        return self._segments.all_expired(before_ms, stream_time_ms)
 
     def _reading(self) -> VersionedReads:
         self._open()  # raises before init, after close and after a failed commit

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeAlias
 
-from stateline_store.errors import InvalidArgumentError
+from stateline_store.engine import no_key
 from stateline_store.keyed_scans import scan_key, scan_keys, scan_nothing
 from stateline_store.readers import Reader
 from stateline_store.scan import Scan, StoreIterator
@@ -53,7 +53,7 @@ class WindowReads:
     def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:
         """The value of the window that starts then, None when there is none; with retained duplicates the newest."""
         if not isinstance(key, bytes):
-            raise InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
+            raise no_key(key)
         first, last = self._readable(start_ms, start_ms)
         if first > last:
             scan_nothing(self._reader).close()
@@ -68,7 +68,7 @@ class WindowReads:
         """(start, value) of this key's windows that start from `time_from` to `time_to`, in time order."""
         first, last = self._readable(time_from, time_to)
         least, greatest = WINDOW_SUFFIX.pack(first, 0), WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
-        rows = scan_key(self._reader, self._live(first, last), key, least, greatest, reverse=reverse)
+        rows = scan_key(self._reader, self._segments.between(first, last), key, least, greatest, reverse=reverse)
         return Scan(_of_one_key(rows, len(key) + len(least)))
 
     def fetch_keys(
@@ -78,7 +78,7 @@ class WindowReads:
         from `time_from` to `time_to`. `key_from` above `key_to` gives none and logs a warning."""
         first, last = self._readable(time_from, time_to)
         greatest = WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
-        rows = scan_keys(self._reader, self._live(first, last), key_from, key_to, greatest, reverse=reverse)
+        rows = scan_keys(self._reader, self._segments.between(first, last), key_from, key_to, greatest, reverse=reverse)
         return Scan(_of_keys(rows, key_from or b"", key_to, first, last, self._size))
 
     def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> WindowedIterator:
@@ -89,14 +89,8 @@ class WindowReads:
         """(windowed key, value) of all windows."""
         return self.fetch_keys(None, None, 0, MAX_TIMESTAMP_MS, reverse=reverse)
 
-    def _readable(self, time_from: int, time_to: int) -> tuple[int, int]:
-        """The part of this span that can be seen; (1, 0) for none."""
-        stream_time_ms = self._reader.stream_time_ms
-        first, last = max(time_from, self._segments.oldest_readable_ms(stream_time_ms)), min(time_to, stream_time_ms)
-        return (first, last) if first <= last else (1, 0)
-
-    def _live(self, first: int, last: int) -> range:
-        return range(self._segments.id_of(first), self._segments.id_of(last) + 1) if first <= last else range(0)
+    def _readable(self, from_ms: int, to_ms: int) -> tuple[int, int]:
+        return self._segments.readable(from_ms, to_ms, self._reader.stream_time_ms)
 
 
 def _of_one_key(rows: StoreIterator, width: int) -> Generator[tuple[int, bytes], None, None]:

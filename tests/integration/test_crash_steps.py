@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,9 +25,8 @@ import httpx
 import pytest
 from rocksdict import Rdict
 
-import crash_app
 import steps_app
-from crash_watch import PARTITIONS, Feeder, Oracle, Watcher, start_worker
+from crash_watch import WatchedRun
 from own_stores import OwnStore
 from query_server import free_port
 from running_worker import Stores, create, eventually, produce, read_all
@@ -40,7 +38,7 @@ from stateline_store.offline_store import OfflineStore
 from stateline_store.offset_checkpoint import read_checkpoint, write_checkpoint
 from stateline_store.rocksdb_options import DEFAULT_TUNING, primary_options
 from stateline_store.scan import EVERY_KEY
-from stateline_store.timestamped_key_value import split
+from stateline_store.timestamped_rows import split
 
 KILLED = -signal.SIGKILL
 CALLERS_MISTAKE = 2
@@ -73,51 +71,16 @@ def ends_killed(worker: subprocess.Popen[bytes], output: Path, what: str) -> Non
 def test_a_worker_killed_after_each_step_of_a_commit_keeps_every_promise(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = uuid4().hex[:8]
-    app = crash_app.build(run)
-    create(log, {f"numbers-{run}": PARTITIONS, f"tenths-{run}": PARTITIONS})
-    settings = [
-        f"bootstrap.servers={bootstrap}",
-        f"processing.guarantee={guarantee}",
-        f"state.dir={tmp_path / 'state'}",
-        "commit.interval.ms=20",
-        "group.instance.id=the-worker",
-    ]
     steps = [f"{step}#2" for step in COMMIT_STEPS[guarantee]] + STORE_STEPS
     steps = steps if bootstrap.startswith("embedded") else ON_A_BROKER
-    exact, oracle, output = guarantee == "exactly_once_v2", Oracle(), tmp_path / "worker.log"
-    stores = Stores(app, load_config(app.application_id, environment={}, overrides=settings), tmp_path / "scratch")
-    feeder = Feeder(log, f"numbers-{run}", oracle)
-    watcher = Watcher(stores, f"numbers-{run}", oracle, exact)
-    feeder.start()
-    watcher.start()
-    try:
+    with WatchedRun(bootstrap, log, guarantee, tmp_path) as run:
         for step in steps:
             monkeypatch.setenv("STATELINE_CRASH_AT", step)
-            ends_killed(start_worker(run, settings, output), output, step)
+            ends_killed(run.start_worker(), run.output, step)
         monkeypatch.delenv("STATELINE_CRASH_AT")
-        feeder.done.set()
-        feeder.join()
-        worker = start_worker(run, settings, output)
-        ends = [len(records) - 1 for records in oracle.inputs]
-        for partition, end in enumerate(ends):
-            eventually(partial(watcher.finished, partition, end), "the last worker reaches the end", 60)
-        worker.terminate()
-        assert worker.wait(30) == 0, output.read_text()[-2_000:]
-    finally:
-        feeder.done.set()
-        watcher.done.set()
-        feeder.join()
-        watcher.join()
-        stores.close()
-    if feeder.error or watcher.error:
-        raise feeder.error or watcher.error or AssertionError
-    assert watcher.moves >= len(steps), "the watcher saw too little to mean anything"
-    for partition, end in enumerate(ends):
-        oracle.go_to(partition, end)
-    forwarded = len(read_all(log, f"tenths-{run}", PARTITIONS))
-    wanted = sum(n // 10 for counts in oracle.counts for n, _ in counts.values())
-    assert forwarded == wanted if exact else forwarded >= wanted
+        run.work_off()
+    assert run.watcher.moves >= len(steps), "the watcher saw too little to mean anything"
+    run.check_forwarded()
 
 
 class Steps:
@@ -403,5 +366,5 @@ def test_a_worker_that_may_not_move_stores_ends_as_one_that_its_user_must_mend(e
     steps.send(20)
     steps.output.write_text("")
     steps.work_off(first=True)
-    assert "Store sums moved from task 0_0 to 1_0" in steps.output.read_text()
+    assert f"Store 'sums' moved from {steps.task('0_0')} to {steps.task('1_0')}" in steps.output.read_text()
     assert steps.restored() == 0

@@ -18,8 +18,8 @@ from uuid import uuid4
 import pytest
 
 import crash_app
-from crash_watch import PARTITIONS, Feeder, Oracle, Watcher, start_worker
-from running_worker import Stores, create, eventually, read_all
+from crash_watch import PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
+from running_worker import Stores, create, eventually
 from stateline.config import load_config
 from stateline.log import Log
 
@@ -115,11 +115,7 @@ def test_tasks_of_killed_workers_go_on_where_they_were_on_the_other_disk(
     if feeder.error:
         raise feeder.error
     assert all(machine.moves > KILLS for machine in machines), "a watcher saw too little to mean anything"
-    for partition, end in enumerate(ends):
-        oracle.go_to(partition, end)
-    forwarded = len(read_all(log, f"tenths-{run}", PARTITIONS))
-    wanted = sum(n // 10 for counts in oracle.counts for n, _ in counts.values())
-    assert forwarded == wanted if exact else forwarded >= wanted
+    check_forwarded(log, run, oracle, exact=exact)
 
 
 def _kill_and_take_over(victim: Machine, heir: Machine, number: int, oracle: Oracle) -> None:

@@ -258,6 +258,18 @@ def test_closing_under_an_iterator_never_looks_like_the_end_of_data(
     store.close()
 
 
+@pytest.mark.parametrize("level", [COMMITTED, UNCOMMITTED])
+def test_a_scan_that_is_closed_within_a_loop_ends_it(store: KeyValueStore, level: IsolationLevel) -> None:
+    fill(store)
+    seen = []
+    scan = store.reader(level).range(None, None)
+    for row in scan:
+        seen.append(row)
+        scan.close()
+    assert len(seen) == 1
+    assert list(scan) == []
+
+
 def test_a_forgotten_topic_is_out_of_the_position_at_once_and_after_a_reopening(
     store: KeyValueStore, context: StoreContext
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 from stateline.config import Config
 from stateline.topology import Topology
 from stateline_store import StateDirectory, clean, settle_places
-
-logger = logging.getLogger(__name__)
 
 
 class Housekeeping:
@@ -30,9 +27,7 @@ class Housekeeping:
         Raises as `stateline_store.settle_places` does: the message says what is where.
         """
         wanted = {store.name: s.ordinal for s in self._subtopologies.values() for store in s.stores}
-        for move in settle_places(self._directory, wanted, automatic=self._automatic).moved:
-            logger.info("Store %s moved from task %s to %s: its subtopology has another number now",
-                        move.store, move.source, move.target)  # fmt: skip
+        settle_places(self._directory, wanted, automatic=self._automatic)
 
     def clean_if_due(self, live: Collection[str]) -> None:
         """Delete the directories of tasks that nobody has used for ``state.cleanup.delay.ms``, now and then.

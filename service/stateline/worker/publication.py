@@ -9,7 +9,6 @@ Both are replaced by an atomic rename: a reader sees the old or the new, never a
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -22,7 +21,8 @@ from uuid import UUID
 import orjson
 
 from stateline.topology import Topology, checked_name
-from stateline_store import IsolationLevel, LockedError, RetryLaterError
+from stateline_store import IsolationLevel, LockedError
+from stateline_store.durable_files import refused
 
 _SOCKET_PATH_BYTES = 100  # sun_path has 104 (macOS) to 108 bytes (Linux)
 
@@ -63,12 +63,7 @@ def publish(path: Path, document: Mapping[str, Any]) -> None:
             file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         os.replace(temporary, path)
     except OSError as error:
-        raise _not_writable(path, error) from error
-
-
-def _not_writable(path: Path, error: OSError) -> RetryLaterError:
-    advice = "Free some space" if error.errno == errno.ENOSPC else "Make the state directory writable"
-    return RetryLaterError(f"{path} cannot be written: {error.strerror}. {advice}, then start again.")
+        raise refused(path, "written", error) from error
 
 
 class InstanceFile:
@@ -82,7 +77,7 @@ class InstanceFile:
             directory.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._lock = (directory / f"{instance}.lock").open("a")
         except OSError as error:
-            raise _not_writable(directory, error) from error
+            raise refused(directory, "written", error) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

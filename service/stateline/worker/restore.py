@@ -200,7 +200,7 @@ def _resume_logged(
     committed: Mapping[TopicPartition, int],
 ) -> int:
     """The next offset to read. A changelog that ends before its store is the one that lost something."""
-    offset = task.stores.reached(store)
+    offset = task.stores.furthest_offset(store)
     if offset is None:
         return first
     if offset + 1 > end and task.is_same_topic(changelog.topic) and _went_back(task, store, committed):

@@ -160,7 +160,7 @@ class Task:
                     self.stores.rebuild(name)
                 else:
                     self.stores.forget(name, topic)
-        lost = [tp for tp, name in self.logged_stores() if self.stores.reached(name) is not None]
+        lost = [tp for tp, name in self.logged_stores() if self.stores.furthest_offset(name) is not None]
         if self.recreated.isdisjoint(tp.topic for tp in lost):  # else the old id is what the refusal rests on
             remember(self.directory, own)
 

@@ -153,7 +153,7 @@ class TaskStores:
             return None
         return store.committed_offset(changelog) if store.manages_offsets else self._offsets.get(changelog)
 
-    def reached(self, name: str) -> int | None:
+    def furthest_offset(self, name: str) -> int | None:
         """The changelog offset that this store has applied once: what it has now, or plain files that it replaces."""
         known = [each for each in (self.committed_offset(name), self._outdated.get(name, -1)) if each is not None]
         return max(known) if max(known, default=-1) >= 0 else None
@@ -303,10 +303,10 @@ class TaskStores:
 
     def _wipe_build(self, name: str) -> None:
         """Delete the timestamped files that are built beside plain ones: they would keep what those do not."""
-        built = store_path(self._directory, name, timestamped=True)
-        store = self._definitions[name].build()
-        if self._files[name] is Files.DECLARED or not built.exists() or not isinstance(store, TransactionalStore):
+        if self._files[name] is Files.DECLARED or not store_path(self._directory, name, timestamped=True).exists():
             return
+        store = self._definitions[name].build()
+        assert isinstance(store, TransactionalStore), "only Stateline's own kinds have timestamped files"
         with contextlib.suppress(DamagedDataError):
             store.init(replace(self._context(name), plain_format=False))
         store.close()

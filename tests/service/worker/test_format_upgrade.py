@@ -35,7 +35,7 @@ from stateline_store import (
 from stateline_store.offline_store import OfflineStore
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.scan import EVERY_KEY
-from stateline_store.timestamped_key_value import split
+from stateline_store.timestamped_rows import split
 from steps_app import KINDS, declared, keeping
 
 IN_PLACE = {"upgrade__from": "v1", "upgrade__mode": "in_place"}

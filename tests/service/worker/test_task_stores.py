@@ -153,7 +153,7 @@ def test_a_damaged_position_file_costs_nothing_but_itself(tmp_path: Path) -> Non
 def test_plain_files_that_had_more_of_the_changelog_stay(tmp_path: Path) -> None:
     write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
     with opened(tmp_path, definition("timestamped_key_value")) as made:
-        assert (made.committed_offset("s"), made.reached("s")) == (None, 7)
+        assert (made.committed_offset("s"), made.furthest_offset("s")) == (None, 7)
         made.commit({"s": {CHANGELOG: 6}})
         made.drop_plain_files()
     assert (tmp_path / "rocksdb" / "s").exists()
