@@ -1,26 +1,30 @@
-# Stateline with Spark's JVM. Put an application on top, or mount one at /app:
+# Stateline, as two images. The last one, which `docker build -t stateline .` makes, has Spark's JVM; `slim` has not, and
+# is enough for workers and servers:
 #
-#     FROM stateline
+#     docker build --target slim -t stateline-slim .
+#
+# Put an application on top, or mount one at /app:
+#
+#     FROM stateline-slim
 #     COPY flights.py /app/
-#     CMD ["run", "flights:app"]
+#     CMD ["serve", "flights:app"]
 
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY service service
 COPY store store
-# The lock only pins: packages that just the tests need stay out of the image.
-RUN python -m venv /opt/stateline \
-    && /opt/stateline/bin/pip install --no-cache-dir --constraint requirements.lock .
+# The lock only pins: packages that just the tests need stay out of the image, and so does pip. Spark's jars, 450 MB,
+# are for those who run pipelines.
+RUN python -m venv --without-pip /opt/stateline \
+    && pip --python /opt/stateline/bin/python install --no-cache-dir --constraint requirements.lock . \
+    && mv /opt/stateline/lib/python3.12/site-packages/pyspark/jars /opt/jars
 
-# bookworm, because later Debian releases have no Java 17.
-FROM python:3.12-slim-bookworm
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
-    && rm -rf /var/lib/apt/lists/* \
-    && useradd --uid 10001 --create-home stateline \
+FROM python:3.12-slim-bookworm AS slim
+RUN useradd --uid 10001 --create-home stateline \
     && install --directory --owner=stateline --group=stateline --mode=0750 /var/lib/stateline /app
 COPY --from=build /opt/stateline /opt/stateline
+# 0.0.0.0 is refused without tokens (server.tokens.file), unless server.insecure says that something else guards it.
 ENV PATH="/opt/stateline/bin:$PATH" \
     PYTHONUNBUFFERED=1 \
     STATELINE_STATE_DIR=/var/lib/stateline \
@@ -29,6 +33,18 @@ USER stateline
 WORKDIR /app
 VOLUME /var/lib/stateline
 EXPOSE 8000
+# Of `serve` and `run`, on port 8000 and without TLS. Others answer nothing: start them with --no-healthcheck.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
 # SIGTERM commits and stops; a stop may take 30 s (`docker stop --time 45`).
 ENTRYPOINT ["stateline"]
 CMD ["--help"]
+
+# bookworm, because later Debian releases have no Java 17.
+FROM slim AS stateline
+USER root
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=build /opt/jars /opt/stateline/lib/python3.12/site-packages/pyspark/jars
+USER stateline

@@ -28,6 +28,7 @@ from stateline.query import HostedPartition
 from stateline.server import serve
 from stateline.stores import key_value
 from stateline.worker.query_socket import QuerySocket
+from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import (
     KeyValueStore,
     Position,
@@ -170,7 +171,8 @@ class OwningWorker:
                 store.init(StoreContext(f"0_{partition}", directory.task(f"0_{partition}")))
                 self.stores[definition.name, partition] = store
         self._set_state(StoreState.ACTIVE)
-        self.socket = QuerySocket(self._state_dir / f"{self.name}.sock", self._hosted)
+        snapshots = SnapshotMaker(directory, topology, self._hosted)
+        self.socket = QuerySocket(self._state_dir / f"{self.name}.sock", self._hosted, snapshots)
         self._publish(sorted(topology.stores))
 
     def _hosted(self, store: str, partition: int) -> HostedPartition | None:
@@ -209,7 +211,7 @@ def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
     process = subprocess.Popen(command)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            wait_until(lambda: process.poll() is not None or _answers(client))
+            wait_until(lambda: process.poll() is not None or _answers(client), timeout_s=120)
             assert process.poll() is None, "the server ended at once"
             yield client
             process.terminate()

@@ -1,4 +1,4 @@
-"""Promises of the repository that are cheap to check: what imports what, pins, make's targets, deployment files."""
+"""Promises of the repository that are cheap to check: what imports what, pins, make's targets."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # PyYAML brings no types of its own
 from packaging.requirements import Requirement
 from packaging.version import Version
-
-from stateline.config import load_config
-from stateline.config_sources import PREFIX
 
 ROOT = Path(__file__).parents[1]
 TARGETS = ("demo", "test", "check", "bench", "lock", "clean")
@@ -36,10 +31,6 @@ def pins() -> dict[str, Version]:
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pairs = [line.split("==") for line in lines if not line.startswith("#")]
     return {name.lower().replace("_", "-"): Version(version) for name, version in pairs}
-
-
-def documents(name: str) -> list[Any]:
-    return list(yaml.safe_load_all((ROOT / "deploy" / name).read_text(encoding="utf-8")))
 
 
 # Imports
@@ -113,85 +104,3 @@ def test_ci_runs_what_people_run() -> None:
     text = script.read_text(encoding="utf-8")
     assert "set -euo pipefail" in text
     assert re.findall(r"^step (.*)$", text, re.MULTILINE) == ["make check", "make test"]
-
-
-# Containers
-
-
-def test_the_image_copies_only_what_the_build_context_has() -> None:
-    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[0] == "!"}
-    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    copies = [line.split()[1:-1] for line in dockerfile.splitlines() if re.match(r"COPY (?!--from)", line)]
-    copied = {name for names in copies for name in names}
-    assert copied == allowed
-    assert all((ROOT / name).exists() for name in copied)
-
-
-def test_the_image_runs_without_privileges() -> None:
-    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    assert re.search(r"^USER stateline$", dockerfile, re.MULTILINE)
-    assert dockerfile.index("USER stateline") < dockerfile.index('ENTRYPOINT ["stateline"]')
-
-
-def settings_of(environment: dict[str, str]) -> None:
-    """Raises when a variable of a deployment file is not a setting that Stateline accepts."""
-    load_config("flights", environment={k: v for k, v in environment.items() if k.startswith(PREFIX)})
-
-
-def test_variables_of_the_image_are_settings() -> None:
-    pairs = re.findall(r"(STATELINE_\w+)=(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
-    assert len(pairs) == 2
-    settings_of(dict(pairs))
-
-
-def test_the_composed_services_share_one_state_volume() -> None:
-    (compose,) = documents("compose.yaml")
-    ours = {name: service for name, service in compose["services"].items() if name != "kafka"}
-    assert set(ours) == {"worker", "pipeline", "server"}
-    for service in ours.values():
-        assert "state:/var/lib/stateline" in service["volumes"]
-        assert service["init"] is True
-        settings_of(service["environment"])
-    assert {"state", "broker"} == set(compose["volumes"])
-
-
-def test_the_settings_of_the_config_map_are_accepted() -> None:
-    config_map = next(document for document in documents("kubernetes.yaml") if document["kind"] == "ConfigMap")
-    config = load_config("flights", file=tomllib.loads(config_map["data"]["stateline.toml"]))
-    assert config.exactly_once
-
-
-def test_kubernetes_objects_refer_to_each_other() -> None:
-    everything = documents("kubernetes.yaml")
-    names = {(document["kind"], document["metadata"]["name"]) for document in everything}
-    sets = [document["spec"] for document in everything if document["kind"] == "StatefulSet"]
-    assert len(sets) == 2
-    for spec in sets:
-        pod = spec["template"]["spec"]
-        assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
-        assert ("Service", spec["serviceName"]) in names
-        volumes = {volume["name"] for volume in pod["volumes"]}
-        volumes |= {claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]}
-        for container in pod["containers"]:
-            assert {mount["name"] for mount in container["volumeMounts"]} == volumes
-            settings_of({variable["name"]: "a-pod" for variable in container.get("env", [])})
-        assert pod["enableServiceLinks"] is False
-        assert pod["terminationGracePeriodSeconds"] > 30, "less than a stop may take"
-
-
-def test_a_worker_and_a_server_share_the_pod_that_the_service_selects() -> None:
-    everything = documents("kubernetes.yaml")
-    stores = next(d for d in everything if d["kind"] == "StatefulSet" and d["metadata"]["name"] == "flights")
-    service = next(d for d in everything if d["kind"] == "Service" and d["metadata"]["name"] == "flights")
-    assert service["spec"]["selector"] == stores["spec"]["template"]["metadata"]["labels"]
-    containers = {c["name"]: c for c in stores["spec"]["template"]["spec"]["containers"]}
-    assert [containers[name]["args"][0] for name in ("worker", "server")] == ["worker", "serve"]
-    assert containers["server"]["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert containers["server"]["livenessProbe"]["httpGet"]["path"] == "/healthz"
-    assert containers["server"]["ports"][0]["name"] == service["spec"]["ports"][0]["targetPort"]
-
-
-def test_the_unit_stops_the_supervisor_alone_and_does_not_repeat_a_mistake() -> None:
-    unit = (ROOT / "deploy" / "stateline.service").read_text(encoding="utf-8")
-    assert "KillMode=mixed" in unit
-    assert "RestartPreventExitStatus=2" in unit

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
+from stateline import cli_tokens
+from stateline.cli_help import FLAGS, PlainHelp
 from stateline.cli_logging import set_up_logging
 from stateline_store.errors import CallerError, RecordError, StatelineError
 
@@ -30,26 +30,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRACEBACK_VARIABLE = "STATELINE_TRACEBACK"
-_FLAGS = "Everywhere: -v says more, -q says less, --traceback shows where an error arose."
 
 cli = typer.Typer(
     name="stateline",
     help="Interactive queries for stream state: topics in, stores kept, questions answered over HTTP.",
-    epilog=f"{_FLAGS} Settings are Kafka Streams'; `stateline config MODULE:APP` lists them.",
+    epilog=f"{FLAGS} Settings are Kafka Streams'; `stateline config MODULE:APP` lists them.",
     add_completion=False,
     rich_markup_mode=None,  # plain text, and rich need not be loaded
 )
 
 
-class _PlainHelp(TyperCommand):
-    """Typer puts Python's type behind every argument; the argument's own help says more."""
-
-    def get_help(self, ctx: Any) -> str:  # a Context of the click inside Typer, which does not export it
-        return _TYPE.sub(lambda shown: " " * len(shown[0]), super().get_help(ctx))
-
-
-_TYPE = re.compile(r" <(str|list\[str\]|path)>")
-_command = partial(cli.command, cls=_PlainHelp, epilog=_FLAGS)
+cli.add_typer(cli_tokens.commands)
+_command = partial(cli.command, cls=PlainHelp, epilog=FLAGS)
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App: flights:app is `app` in flights.py.")]
 Settings = Annotated[
@@ -116,7 +108,13 @@ def worker(
 
 
 @_command()
-def serve(target: Target, settings: Settings = None, config_file: ConfigFile = None) -> None:
+def serve(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    process: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: which one.")] = None,
+    listener: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: where.")] = None,
+) -> None:
     """Answer queries over HTTP.
 
     The server reads the stores that workers keep in the same state directory. /docs shows all it can do.
@@ -125,8 +123,13 @@ def serve(target: Target, settings: Settings = None, config_file: ConfigFile = N
     """
     app, config = _loaded(target, config_file, settings, to_write=True)
     from stateline.server import serve as run_server
+    from stateline.server import serve_inherited
 
-    run_server(app, config)
+    if process is not None and listener is not None:
+        serve_inherited(app, config, process, listener)
+        return
+    again = [sys.executable, "-m", "stateline", "serve", target, *_passed_on(config_file, settings)]
+    run_server(app, config, again)
 
 
 @_command()

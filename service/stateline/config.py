@@ -31,14 +31,17 @@ from pydantic import (
 from stateline.config_sources import Given, from_environment, from_overrides, from_tree
 from stateline.setting_types import (
     EMBEDDED,
+    AccessLogging,
     Allowed,
     BytesOrUnlimited,
     Count,
+    CountOrUnlimited,
     Directory,
     Guarantee,
     Handler,
     Isolation,
     Milliseconds,
+    OptionalFile,
     OptionalText,
     PassedOn,
     Port,
@@ -129,6 +132,48 @@ class Config(BaseModel):
     """Entries on a page of a query that names no limit."""
     server_limit_max: Count = 10_000
     """The largest limit of a query."""
+    server_processes: Count = 1
+    """Server processes behind the port, each with a core's worth of answers."""
+    server_drain_ms: Wait = 0
+    """How long a server that was told to stop still takes requests, while /readyz says 503."""
+    server_access_log: AccessLogging = "off"
+    """A log line for each request, or for slow and failed ones."""
+    server_slow_query_ms: Wait = 1_000
+    """A request that takes so long is slow."""
+    server_cursor_ttl_ms: Milliseconds = 60_000
+    """How long after its last page a cursor is kept."""
+    server_cursors_max: Count = 256
+    """Cursors of a server process at a time; the one that was used longest ago makes room."""
+    server_cursors_max_bytes: Count = 1_073_741_824
+    """Files on disk that only cursors keep; beyond that those used longest ago make room."""
+    server_snapshots_max: Count = 16
+    """Snapshots of an application that are kept at once; one more gets TOO_MANY_REQUESTS."""
+    server_snapshots_max_bytes: BytesOrUnlimited = 10_737_418_240
+    """Bytes on disk that only snapshots keep; with more than that a new one gets TOO_MANY_REQUESTS."""
+    server_snapshot_ttl_max_ms: Milliseconds = 3_600_000
+    """The longest lease of a snapshot, counted from when it is made or renewed; a longer one is refused."""
+    server_query_timeout_ms: Milliseconds = 60_000
+    """How long a query may work before its answer begins, wait_ms not counted; then it gets TOO_MANY_REQUESTS."""
+    server_scans_max: CountOrUnlimited = 64
+    """Scans that a server process runs at once; one more gets TOO_MANY_REQUESTS."""
+    server_rate_limit: CountOrUnlimited = -1
+    """Requests per second of a token, or of an address without one, at a server process; more get TOO_MANY_REQUESTS."""
+    server_tokens_file: OptionalFile = None
+    """Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."""
+    server_tls_certificate_file: OptionalFile = None
+    """The server's certificate and those between it and the root, as PEM: it speaks TLS (needs server.tls.key.file)."""
+    server_tls_key_file: OptionalFile = None
+    """The certificate's private key, as PEM, without a password."""
+    server_insecure: Switch = False
+    """Listen on an address that other machines reach although there are no tokens."""
+    server_changes_max: Count = 64
+    """Change feeds that are read at once; one more is refused with 429."""
+    server_changes_buffer_bytes: Count = 1024 * 1024
+    """What may wait to be sent to the reader of a change feed, and about as much that was read from Kafka ahead."""
+    server_changes_slow_ms: Milliseconds = 30_000
+    """The reader of a change feed who takes nothing for so long is disconnected."""
+    server_changes_heartbeat_ms: Milliseconds = 5_000
+    """How often a change feed without changes sends a sign of life."""
     num_workers: Count = 1
     """Worker processes that `stateline run` starts."""
     spark_master: Text = "local[2]"
@@ -183,7 +228,13 @@ class Config(BaseModel):
             raise ValueError("no such port")
         return value
 
-    @field_validator("statestore_uncommitted_max_bytes", "replication_factor")
+    @field_validator(
+        "statestore_uncommitted_max_bytes",
+        "server_snapshots_max_bytes",
+        "replication_factor",
+        "server_scans_max",
+        "server_rate_limit",
+    )
     @classmethod
     def _minus_one_or_positive(cls, value: int) -> int:
         if value < 1 and value != -1:
@@ -192,7 +243,7 @@ class Config(BaseModel):
 
 
 _PASSED_ON = ("consumer", "producer", "admin", "spark")
-_SECRET = re.compile(r"password|secret|jaas|\.key\.pem|credentials|token", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 
 
@@ -305,6 +356,13 @@ def _check_together(config: Config, given: Mapping[str, Given]) -> None:
         raise ConfigurationError(
             f"upgrade.from = {config.upgrade_from!r} (from {given['upgrade.from'].origin}) needs upgrade.mode: "
             f"{_allowed('upgrade_mode')}."
+        )
+    if (config.server_tls_certificate_file is None) != (config.server_tls_key_file is None):
+        there, missing = "server.tls.certificate.file", "server.tls.key.file"
+        if config.server_tls_certificate_file is None:
+            there, missing = missing, there
+        raise ConfigurationError(
+            f"{there} = {str(given[there].value)!r} (from {given[there].origin}) needs {missing}: set both, or neither."
         )
     if config.server_limit_default > config.server_limit_max:
         name = "server.limit.default"

@@ -1,8 +1,18 @@
-"""Queries as values, their execution on one partition's Reader, and the merge of several partitions' answers.
+"""Queries as values, and what one partition answers to them.
 
-Pure: no files, no sockets, no clock, and a query never writes. Keys and values are raw stored bytes; the
-server gives them types. The same code answers in the server (secondaries), in the worker (uncommitted state,
-stores in memory) and wherever else a Reader is at hand.
+Pure: no files, no sockets, no clock. Keys and values are raw stored bytes; the server gives them types. `query_reads`
+executes them.
+
+| query         | asks                 | entries, in the order of                                                      |
+|---------------|----------------------|-------------------------------------------------------------------------------|
+| KeyQuery      | key-value, versioned | (key, stored), of a versioned store (key, VersionedRecord)                    |
+| KeysQuery     | key-value, versioned | as KeyQuery                                                                   |
+| RangeQuery    | key-value            | (key, stored), keys                                                           |
+| WindowsQuery  | window               | (Windowed, stored), start; of all keys: segments of time, keys, start         |
+| SessionsQuery | session              | (Windowed, stored), end and start                                             |
+| VersionsQuery | versioned            | (key, VersionedRecord), timestamp                                             |
+| CountQuery    | every kind           | none: `count`                                                                 |
+| PositionQuery | every kind           | none                                                                          |
 
 Which partitions hold a key: Kafka's partitioner puts it into ``(murmur2(key) & 0x7fffffff) % n``, its *home*.
 Not every topic is written with that partitioner, and a processor may put any key into its own partition's
@@ -12,12 +22,9 @@ absent key therefore costs a look at every partition, a present one at a single 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from operator import itemgetter
-from typing import Literal
+from typing import Literal, Protocol, TypeAlias
 
 from confluent_kafka import murmur2
 
@@ -29,10 +36,11 @@ from stateline_store import (
     NotUpToBoundError,
     Position,
     PositionBound,
-    Reader,
     StatelineError,
     StoreState,
     TransactionalStore,
+    VersionedRecord,
+    Windowed,
 )
 
 # A scan stops after about this many bytes, whatever its limit: one answer must not fill the memory of the
@@ -40,22 +48,26 @@ from stateline_store import (
 # `truncated`.
 MAX_RESULT_BYTES = 4 * 1024 * 1024
 
-Entry = tuple[bytes, bytes]
+Value: TypeAlias = bytes | VersionedRecord
+Entry: TypeAlias = tuple[bytes | Windowed, Value]
 ServedBy = Literal["active", "standby", "restoring"]
 
 
 @dataclass(frozen=True, slots=True)
 class KeysQuery:
-    """The values of these keys; an absent key has no entry in the answer."""
+    """The values of these keys, or what they were at `as_of` (ms); an absent key has no entry in the answer."""
 
     keys: tuple[bytes, ...]
+    as_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """The value of one key; the answer has one entry, or none when the key is absent."""
+    """The value of one key, or what it was at `as_of` (ms); the answer has one entry, or none when the key is
+    absent."""
 
     key: bytes
+    as_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,41 @@ class RangeQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowsQuery:
+    """The windows of a key, or of all keys when it is None, that start from `time_from` to `time_to` (ms, both
+    inclusive, None open)."""
+
+    key: bytes | None = None
+    time_from: int | None = None
+    time_to: int | None = None
+    reverse: bool = False
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsQuery:
+    """The sessions of a key that end at `time_from` or later and start at `time_to` or earlier (ms, None open)."""
+
+    key: bytes
+    time_from: int | None = None
+    time_to: int | None = None
+    reverse: bool = False
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsQuery:
+    """The versions of a key that were valid at some time from `time_from` to `time_to` (ms, both inclusive, None
+    open); the newest first when `reverse`."""
+
+    key: bytes
+    time_from: int | None = None
+    time_to: int | None = None
+    reverse: bool = False
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
 class CountQuery:
     """About how many entries there are."""
 
@@ -82,7 +129,8 @@ class PositionQuery:
     """Nothing but the position that every answer carries."""
 
 
-Query = KeyQuery | KeysQuery | RangeQuery | CountQuery | PositionQuery
+ScanQuery: TypeAlias = RangeQuery | WindowsQuery | SessionsQuery | VersionsQuery
+Query: TypeAlias = KeyQuery | KeysQuery | ScanQuery | CountQuery | PositionQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +153,30 @@ class CopyStatus:
     committed_at_ms: int
 
 
+class Rest(Protocol):
+    """What a scan has beyond the entries that were given: of the same state, whatever is committed meanwhile."""
+
+    async def more(self, limit: int) -> Rows:
+        """The next entries, at most `limit`; with a `rest` of None there are none after them.
+
+        Raises `CursorExpiredError` when the state is gone, or what a read may raise.
+        """
+
+    def close(self) -> None:
+        """Let go of the state; a second call does nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a query found. `truncated`: there are entries beyond the last one given. `count` is for
-    CountQuery.
+    """What a query found. `truncated`: there are entries beyond the last one given, and `rest` has them when the asker
+    can have them. `count` is for CountQuery, `interval_ms` for the windows of all keys: how long a segment of time is.
     """
 
     entries: Sequence[Entry] = ()
     truncated: bool = False
     count: int = 0
+    interval_ms: int = 0
+    rest: Rest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +199,7 @@ class Failure:
     owner: str | None = None
 
 
-Outcome = Answer | Failure
+Outcome: TypeAlias = Answer | Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,78 +233,6 @@ def home_partition(key: bytes, partitions: int) -> int:
     return int(murmur2(key, partitions))  # masks to 31 bits itself, as Kafka does
 
 
-def execute(query: Query, reader: Reader, partition: int, terms: Terms, copy: CopyStatus) -> Outcome:
-    """Answer a query from one partition, or say why not. Synchronous: the reader must not move meanwhile.
-
-    The bound is checked against the reader's own position: what it has committed, or, when it reads
-    uncommitted records, that merged with what is pending. Errors of the store itself pass through.
-    """
-    if terms.require_active and copy.served_by != "active":
-        return Failure(_not_active(terms.store, partition, copy), reader.position)
-    position = reader.position
-    if not terms.bound.is_met(position, partition):
-        return Failure(_behind(terms.store, partition), position)
-    return Answer(_read(query, reader), position, copy)
-
-
-def _read(query: Query, reader: Reader) -> Rows:
-    match query:
-        case KeyQuery(key):
-            value = reader.get(key)
-            return Rows() if value is None else Rows(((key, value),))
-        case KeysQuery(keys):
-            found = ((key, reader.get(key)) for key in keys)
-            return Rows([(key, value) for key, value in found if value is not None])
-        case RangeQuery():
-            return _scan(query, reader)
-        case CountQuery():
-            return Rows(count=reader.approximate_num_entries())
-        case PositionQuery():
-            return Rows()
-
-
-def _scan(query: RangeQuery, reader: Reader) -> Rows:
-    if query.lower is not None and query.upper is not None and query.lower > query.upper:
-        return Rows()  # the reader would say the same, with a warning in the log for each such request
-    if query.prefix is not None:
-        iterator = reader.prefix_scan(query.prefix, reverse=query.reverse)
-    else:
-        iterator = reader.range(query.lower, query.upper, reverse=query.reverse)
-    entries: list[Entry] = []
-    size = 0
-    with iterator:
-        for entry in iterator:
-            if len(entries) >= query.limit or size >= MAX_RESULT_BYTES:
-                return Rows(entries, truncated=True)
-            entries.append(entry)
-            size += len(entry[0]) + len(entry[1])
-    return Rows(entries)
-
-
-def merge_rows(parts: Iterable[Rows], query: Query) -> Rows:
-    """One Rows out of several partitions': entries in key order (a scan's direction and limit), counts
-    added.
-    """
-    parts = list(parts)
-    if isinstance(query, RangeQuery):
-        return parts[0] if len(parts) == 1 else _merge_scans(parts, query)
-    return Rows([entry for part in parts for entry in part.entries], count=sum(part.count for part in parts))
-
-
-def _merge_scans(parts: list[Rows], query: RangeQuery) -> Rows:
-    """Nothing beyond the last entry of a truncated part may appear: that part may hold what belongs
-    before it.
-    """
-    ends = [part.entries[-1][0] for part in parts if part.truncated]
-    merged = heapq.merge(*(part.entries for part in parts), key=itemgetter(0), reverse=query.reverse)
-    entries = list(islice(merged, query.limit + 1))
-    kept = entries[: query.limit]
-    if ends:
-        end = max(ends) if query.reverse else min(ends)
-        kept = [entry for entry in kept if (entry[0] >= end if query.reverse else entry[0] <= end)]
-    return Rows(kept, truncated=bool(ends) or len(entries) > query.limit)
-
-
 def merged_position(answers: Iterable[Answer]) -> Position:
     """The positions of all answers as one."""
     position = Position()
@@ -271,17 +262,3 @@ def any_may_come(outcomes: Iterable[Outcome]) -> bool:
     """
     passing = (NotUpToBoundError, NotPresentError, NotActiveError, NotReadyError)
     return any(isinstance(o, Failure) and isinstance(o.error, passing) for o in outcomes)
-
-
-def _behind(store: str, partition: int) -> NotUpToBoundError:
-    return NotUpToBoundError(
-        f"Partition {partition} of {store!r} is still behind position_bound: wait longer (wait_ms), ask "
-        "again, or ask with a lower bound."
-    )
-
-
-def _not_active(store: str, partition: int, copy: CopyStatus) -> NotActiveError:
-    return NotActiveError(
-        f"Partition {partition} of {store!r} is {copy.served_by} here: ask again in a moment, or without "
-        "require_active."
-    )

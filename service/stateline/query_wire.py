@@ -3,15 +3,21 @@
     frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
     request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
                 "wait_ms", "query": query}
+             | {"id", "type": "more", "scan", "limit"} | {"id", "type": "drop", "scan"}
+             | {"id", "type": "snapshot", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "status"} | {"id", "type": "subscribe"}
-    query   := {"type": "key", "key"} | {"type": "keys", "keys"} | {"type": "count"} | {"type": "position"}
-             | {"type": "range", "lower", "upper", "prefix", "reverse", "limit"}
-    reply   := {"id", "outcome"} | {"id", "status": {"pid", "connections", "waiting"}} | {"id", "error": text}
-    outcome := {"entries": [[key, value]], "truncated", "count", "position",
-                "copy": [served_by, staged_records, staged_bytes, committed_at_ms]}
+    query   := {"type": "key" | "keys" | "range" | "windows" | "sessions" | "versions" | "count" | "position",
+                …: the fields of that query in `stateline.query`}
+    reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": {"pid", "connections", "waiting"}}
+             | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
+    outcome := {"rows": rows, "position", "copy": [served_by, staged_records, staged_bytes, committed_at_ms]}
              | {"error": class name, "detail", "position"}
+    rows    := {"entries": [entry], "truncated", "count", "interval_ms", "scan": number of its rest, or null}
+    entry   := [key, value] | [key, start, end, value] | [key, value, timestamp, valid_to]
     event   := {"event": "commit"}                     to subscribers, at most one unread
 
+A scan with more to give stays open at the worker until its end was read ("more"), it is dropped, or the connection
+ends; "more" of one that is gone is answered with a `CursorExpiredError`. "drop" has no reply.
 Bytes travel as base64 text, absent ones as null; a position as `Position.to_json` writes it. Replies come in
 any order. Both ends run the same version of Stateline, on one machine and under one user: there is no version
 field. Every `decode_…` raises `InvalidArgumentError` for what it cannot read.
@@ -22,8 +28,8 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
@@ -32,6 +38,7 @@ from stateline.query import (
     Answer,
     CopyStatus,
     CountQuery,
+    Entry,
     Failure,
     KeyQuery,
     KeysQuery,
@@ -39,10 +46,15 @@ from stateline.query import (
     PositionQuery,
     Query,
     RangeQuery,
+    Rest,
     Rows,
+    SessionsQuery,
     Terms,
+    VersionsQuery,
+    WindowsQuery,
 )
 from stateline_store import (
+    CursorExpiredError,
     InvalidArgumentError,
     IsolationLevel,
     NotActiveError,
@@ -52,6 +64,9 @@ from stateline_store import (
     Position,
     PositionBound,
     StatelineError,
+    UnknownQueryTypeError,
+    VersionedRecord,
+    Windowed,
 )
 
 LENGTH = struct.Struct(">I")
@@ -62,7 +77,15 @@ COMMIT_EVENT = {"event": "commit"}
 # Errors that keep their meaning on the other side; every other one arrives as a plain StatelineError.
 _ERRORS: dict[str, type[StatelineError]] = {
     error.__name__: error
-    for error in (InvalidArgumentError, NotActiveError, NotPresentError, NotReadyError, NotUpToBoundError)
+    for error in (
+        CursorExpiredError,
+        InvalidArgumentError,
+        NotActiveError,
+        NotPresentError,
+        NotReadyError,
+        NotUpToBoundError,
+        UnknownQueryTypeError,
+    )
 }
 
 
@@ -138,72 +161,125 @@ def decode_request(message: Mapping[str, Any]) -> WireRequest:
         raise InvalidArgumentError(f"Not a query request: {error!r}") from error
 
 
-def encode_outcome(outcome: Outcome) -> dict[str, Any]:
-    """An answer or a failure, as a reply carries it."""
+def encode_outcome(outcome: Outcome, scan: int | None = None) -> dict[str, Any]:
+    """An answer or a failure, as a reply carries it; `scan` is the number of what its rows left."""
     if isinstance(outcome, Failure):
         position = None if outcome.position is None else outcome.position.to_json()
         return {"error": type(outcome.error).__name__, "detail": str(outcome.error), "position": position}
-    rows, copy = outcome.rows, outcome.copy
+    copy = outcome.copy
     return {
-        "entries": [(_text(key), _text(value)) for key, value in rows.entries],
-        "truncated": rows.truncated,
-        "count": rows.count,
+        "rows": encode_rows(outcome.rows, scan),
         "position": outcome.position.to_json(),
         "copy": (copy.served_by, copy.staged_records, copy.staged_bytes, copy.committed_at_ms),
     }
 
 
-def decode_outcome(value: Any) -> Outcome:
-    """What `encode_outcome` wrote."""
+def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
+    """What `encode_outcome` wrote; `rest_of` makes the rest of the rows out of a scan's number."""
     try:
         if "error" in value:
             error = _ERRORS.get(value["error"], StatelineError)(value["detail"])
             return Failure(error, None if value["position"] is None else Position.from_json(value["position"]))
-        entries = [(_bytes(key), _bytes(data)) for key, data in value["entries"]]
-        rows = Rows(entries, value["truncated"], value["count"])
+        rows = decode_rows(value["rows"], rest_of)
         return Answer(rows, Position.from_json(value["position"]), CopyStatus(*value["copy"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not the outcome of a query: {error!r}") from error
 
 
+def encode_rows(rows: Rows, scan: int | None) -> dict[str, Any]:
+    """Rows, as an outcome or a reply to "more" carries them."""
+    return {
+        "entries": [_entry_out(entry) for entry in rows.entries],
+        "truncated": rows.truncated,
+        "count": rows.count,
+        "interval_ms": rows.interval_ms,
+        "scan": scan,
+    }
+
+
+def decode_rows(value: Any, rest_of: Callable[[int], Rest]) -> Rows:
+    """What `encode_rows` wrote."""
+    try:
+        entries = [_entry_in(entry) for entry in value["entries"]]
+        rest = None if value["scan"] is None else rest_of(int(value["scan"]))
+        return Rows(entries, bool(value["truncated"]), int(value["count"]), int(value["interval_ms"]), rest)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"Not the rows of a query: {error!r}") from error
+
+
+def _entry_out(entry: Entry) -> list[Any]:
+    name, value = entry
+    if isinstance(value, VersionedRecord):
+        assert isinstance(name, bytes)
+        return [_text(name), _text(value.value), value.timestamp, value.valid_to]
+    if isinstance(name, Windowed):
+        return [_text(name.key), name.start_ms, name.end_ms, _text(value)]
+    return [_text(name), _text(value)]
+
+
+def _entry_in(fields: Any) -> Entry:
+    match fields:
+        case [key, value]:
+            return _bytes(key), _bytes(value)
+        case [key, int(start_ms), int(end_ms), str(value)]:
+            return Windowed(_bytes(key), start_ms, end_ms), _bytes(value)
+        case [key, value, int(timestamp), int(valid_to) | (None as valid_to)]:
+            return _bytes(key), VersionedRecord(_bytes(value), timestamp, valid_to)
+    raise InvalidArgumentError(f"Not an entry of a query: {fields!r:.100}")
+
+
+_QUERIES: dict[str, type[Query]] = {
+    "key": KeyQuery,
+    "keys": KeysQuery,
+    "range": RangeQuery,
+    "windows": WindowsQuery,
+    "sessions": SessionsQuery,
+    "versions": VersionsQuery,
+    "count": CountQuery,
+    "position": PositionQuery,
+}
+_NAMES = {kind: name for name, kind in _QUERIES.items()}
+_TIMES = ("as_of", "time_from", "time_to")
+
+
 def _query_out(query: Query) -> dict[str, Any]:
-    match query:
-        case KeyQuery(key):
-            return {"type": "key", "key": _text(key)}
-        case KeysQuery(keys):
-            return {"type": "keys", "keys": [_text(key) for key in keys]}
-        case RangeQuery(lower, upper, prefix, reverse, limit):
-            ends = {"lower": _optional(lower), "upper": _optional(upper), "prefix": _optional(prefix)}
-            return {"type": "range", **ends, "reverse": reverse, "limit": limit}
-        case CountQuery():
-            return {"type": "count"}
-        case PositionQuery():
-            return {"type": "position"}
+    return {
+        "type": _NAMES[type(query)],
+        **{field.name: _field_out(getattr(query, field.name)) for field in fields(query)},
+    }
+
+
+def _field_out(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return _text(value)
+    return [_text(key) for key in value] if isinstance(value, tuple) else value
 
 
 def _query_in(value: Mapping[str, Any]) -> Query:
-    match value["type"]:
-        case "key":
-            return KeyQuery(_bytes(value["key"]))
+    kind = _QUERIES.get(value["type"])
+    if kind is None:
+        raise InvalidArgumentError(f"No query is of type {value['type']!r}.")
+    return kind(**{field.name: _field_in(field.name, value[field.name]) for field in fields(kind)})
+
+
+def _field_in(name: str, value: Any) -> Any:
+    match name:
         case "keys":
-            return KeysQuery(tuple(_bytes(key) for key in value["keys"]))
-        case "range":
-            lower, upper, prefix = (_optional_bytes(value[name]) for name in ("lower", "upper", "prefix"))
-            return RangeQuery(lower, upper, prefix, bool(value["reverse"]), int(value["limit"]))
-        case "count":
-            return CountQuery()
-        case "position":
-            return PositionQuery()
-        case other:
-            raise InvalidArgumentError(f"No query is of type {other!r}.")
+            return tuple(_bytes(key) for key in value)
+        case "reverse":
+            return bool(value)
+        case "limit":
+            return int(value)
+        case _ if name in _TIMES:
+            return None if value is None else int(value)
+        case "key" if value is not None:
+            return _bytes(value)
+        case _:
+            return _optional_bytes(value)
 
 
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _optional(data: bytes | None) -> str | None:
-    return None if data is None else _text(data)
 
 
 def _bytes(text: Any) -> bytes:

@@ -51,6 +51,7 @@ Count = Annotated[_Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number fro
 Text = Annotated[str, Field(min_length=1), Allowed("a text that is not empty")]
 OptionalText = Annotated[str | None, Field(min_length=1), Allowed("a text that is not empty")]
 Switch = Annotated[bool, BeforeValidator(_lower), Allowed("true or false")]
+AccessLogging = Annotated[Literal["off", "slow", "on"], BeforeValidator(_lower), Allowed("off, slow or on")]
 Handler = Annotated[
     Literal["fail", "skip", "dead-letter"], BeforeValidator(_lower), Allowed("fail, skip or dead-letter")
 ]
@@ -72,6 +73,10 @@ BytesOrUnlimited = Annotated[
     _Whole, Field(le=_MAX_LONG), Allowed(f"-1 (no limit) or a number of bytes from 1 to {_MAX_LONG}")
 ]
 Replication = Annotated[_Whole, Field(le=32767), Allowed("-1 (the broker's default) or a number from 1 to 32767")]
+CountOrUnlimited = Annotated[
+    _Whole, Field(le=_MAX_INT), Allowed(f"-1 (no limit) or a whole number from 1 to {_MAX_INT}")
+]
 Directory = Annotated[Path, BeforeValidator(_not_empty), Allowed("a directory")]
+OptionalFile = Annotated[Path | None, BeforeValidator(_not_empty), Allowed("a file")]
 Port = Annotated[_Whole, Field(ge=0, le=65535), Allowed("a port from 0 (any free one) to 65535")]
 PassedOn = Annotated[dict[str, str], Allowed("text, numbers, true or false")]

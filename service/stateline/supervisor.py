@@ -48,6 +48,8 @@ class Child:
     stop_order: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the supervisor's own."""
+    pass_fds: Sequence[int] = ()
+    """Open files of the supervisor's that the child inherits, under the same numbers."""
 
 
 @dataclass(slots=True)
@@ -199,6 +201,7 @@ class Supervisor:
             stderr=subprocess.STDOUT,
             env={**os.environ, **one.child.environment, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
+            pass_fds=one.child.pass_fds,
         )
         self._tell_guard("+", one.process.pid)
         one.started_at = time.monotonic()

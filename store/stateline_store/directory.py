@@ -4,6 +4,7 @@
         kafka-streams-process-metadata             JSON (`process_metadata.py`)
         .relocation.lock, .relocation.json         while stores move (`relocation.py`)
         global/                                    stores of all partitions, laid out as a task is
+        snapshots/                                 checkpoints and their leases (`snapshot_directory.py`)
         <task>/                                    <subtopology>_<partition>, 0o750
             .lock                                  0o640, flock of the task's owner; holds its pid as text; its
                                                    mtime says when the task was last taken or given up

@@ -6,6 +6,8 @@
     │   ├── ConfigurationError       a setting that is missing, unknown or out of range
     │   ├── TopologyError            an application that cannot run as it is declared
     │   ├── DoesNotExistError        no such store, partition or topic
+    │   ├── UnauthenticatedError     who asks is not known
+    │   ├── ForbiddenError           who asks is known and may not have this
     │   ├── UnknownQueryTypeError    this kind of store cannot answer this query
     │   ├── StoreClosedError         the store was used before `init` or after `close`
     │   └── RecordError              a record cannot be read or processed (names where it stands)
@@ -14,6 +16,7 @@
     │   ├── NotPresentError          the partition is not here or its owner cannot be reached
     │   ├── NotActiveError           an active copy was required, and this one is not
     │   ├── NotReadyError            starting or shutting down
+    │   ├── TooManyRequestsError     a limit of the service is reached
     │   ├── LockedError              a directory that another live process owns
     │   ├── LogUnavailableError      the broker or the log file does not answer
     │   ├── FencedError              another producer or member took over this identity
@@ -49,6 +52,14 @@ class DoesNotExistError(CallerError):
     """No such store, partition or topic."""
 
 
+class UnauthenticatedError(CallerError):
+    """Who asks is not known: no token, or none that is valid."""
+
+
+class ForbiddenError(CallerError):
+    """Who asks is known, and may not have this."""
+
+
 class UnknownQueryTypeError(CallerError):
     """This kind of store cannot answer this query."""
 
@@ -79,6 +90,14 @@ class NotActiveError(RetryLaterError):
 
 class NotReadyError(RetryLaterError):
     """The service is starting or shutting down."""
+
+
+class CursorExpiredError(RetryLaterError):
+    """The state behind a cursor, a snapshot or a change feed's position is gone: begin anew."""
+
+
+class TooManyRequestsError(RetryLaterError):
+    """A limit of the service is reached."""
 
 
 class LockedError(RetryLaterError):

@@ -39,7 +39,9 @@ from stateline_store.offset_checkpoint import read_checkpoint, read_position
 
 _TASK = re.compile(r"\d+_\d+|global")  # Kafka Streams keeps global stores in `global`
 _APPLICATION_MARKS = ("topology.json", "kafka-streams-process-metadata")  # only such a directory has these
-_APPLICATION_FILES = frozenset({*_APPLICATION_MARKS, "instances", "pipelines", ".lock", ".relocation.lock"})
+_APPLICATION_FILES = frozenset(
+    {*_APPLICATION_MARKS, "instances", "pipelines", "snapshots", ".lock", ".relocation.lock"}
+)
 _TASK_FILES = frozenset({".lock", "rocksdb", ".checkpoint", "topics.json"})
 _TRASH = (".wiped-", ".deleted-")
 _JOURNALS = (".relocation.json",)

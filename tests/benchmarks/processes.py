@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from ingest_app import app
 from topic import PARTITIONS, TOPIC, Group
@@ -61,15 +62,20 @@ def worker(servers: str, state_dir: Path, settings: Mapping[str, object]) -> Ite
 
 
 @contextmanager
-def server(servers: str, state_dir: Path) -> Iterator[int]:
+def server(servers: str, state_dir: Path, settings: Mapping[str, object] = MappingProxyType({})) -> Iterator[int]:
     """A server; the port it answers at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    given = {"bootstrap.servers": servers, "state.dir": state_dir, "server.port": port}
-    with process(_command("serve", given), state_dir / "server.txt"):
+    port = free_port()
+    given = {"bootstrap.servers": servers, "state.dir": state_dir, "server.port": port, **settings}
+    with process(_command("serve", given), state_dir / f"server-{port}.txt"):
         until(lambda: _answers(port, "/healthz"), "the server answers", 0.05)
         yield port
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def until_ready(port: int) -> None:

@@ -1,7 +1,9 @@
-"""Queries on one partition, and the merge of several partitions' answers."""
+"""Queries on one partition: what it answers, at which bound, and what a scan leaves to be read on."""
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from stateline.query import (
     Answer,
     CopyStatus,
     CountQuery,
+    Entry,
     Failure,
     KeyQuery,
     KeysQuery,
@@ -21,11 +24,12 @@ from stateline.query import (
     RangeQuery,
     Rows,
     Terms,
-    execute,
+    VersionsQuery,
+    WindowsQuery,
     home_partition,
-    merge_rows,
     served_by,
 )
+from stateline.query_reads import OpenScan, check_kind, execute, sort_key
 from stateline_store import (
     IsolationLevel,
     KeyValueStore,
@@ -36,6 +40,8 @@ from stateline_store import (
     StoreContext,
     StoreState,
     TopicPartition,
+    UnknownQueryTypeError,
+    WindowStore,
 )
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -61,6 +67,27 @@ def at(offset: int, topic: str = "input", partition: int = 0) -> Position:
     return Position.of({TopicPartition(topic, partition): offset})
 
 
+class Kept:
+    """The rest of a scan, for whoever asks at once."""
+
+    def __init__(self, scan: OpenScan) -> None:
+        self.scan = scan
+
+    async def more(self, limit: int) -> Rows:
+        raise AssertionError("the tests read the scan itself")
+
+    def close(self) -> None:
+        self.scan.close()
+
+
+def rest_of(outcome: Answer | Failure) -> OpenScan:
+    """What a scan left, which says itself that there is more."""
+    assert isinstance(outcome, Answer)
+    assert outcome.rows.truncated
+    assert isinstance(outcome.rows.rest, Kept)
+    return outcome.rows.rest.scan
+
+
 def ask(
     store: KeyValueStore,
     query: Query,
@@ -71,10 +98,10 @@ def ask(
     require_active: bool = False,
 ) -> Answer | Failure:
     terms = Terms(store.name, level, PositionBound(bound or Position()), require_active)
-    return execute(query, store.reader(level), 0, terms, copy)
+    return execute(query, store.reader(level), store.schema, 0, terms, copy, Kept)
 
 
-def rows(outcome: Answer | Failure) -> list[tuple[bytes, bytes]]:
+def rows(outcome: Answer | Failure) -> list[Entry]:
     assert isinstance(outcome, Answer)
     return list(outcome.rows.entries)
 
@@ -111,25 +138,91 @@ def test_a_range_of_exchanged_ends_is_empty(store: KeyValueStore) -> None:
 
 def test_a_limit_that_leaves_entries_out_says_so(store: KeyValueStore) -> None:
     outcome = ask(store, RangeQuery(limit=2))
-    assert isinstance(outcome, Answer)
-    assert outcome.rows.truncated
-    assert len(outcome.rows.entries) == 2
+    assert rows(outcome) == [(b"b", b"1"), (b"d", b"2")]
+    rest_of(outcome).close()
 
 
 def test_a_limit_that_is_just_reached_leaves_nothing_out(store: KeyValueStore) -> None:
     outcome = ask(store, RangeQuery(limit=3))
     assert isinstance(outcome, Answer)
     assert not outcome.rows.truncated
+    assert outcome.rows.rest is None
 
 
 def test_a_scan_stops_at_its_share_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateline.query.MAX_RESULT_BYTES", 100)
+    monkeypatch.setattr("stateline.query_reads.MAX_RESULT_BYTES", 100)
     store = KeyValueStore("big", persistent=False)
     store.init(StoreContext("0_0", tmp_path))
     store.put_all([(bytes([i]), b"x" * 60) for i in range(9)])
     outcome = ask(store, RangeQuery(), UNCOMMITTED)
     assert isinstance(outcome, Answer)
     assert (len(outcome.rows.entries), outcome.rows.truncated) == (2, True)
+    rest = rest_of(outcome)
+    assert [len(rest.take(9)) for _ in range(5)] == [2, 2, 2, 1, 0]
+    assert rest.ended
+    store.close()
+
+
+@pytest.mark.parametrize("level", IsolationLevel)
+def test_the_rest_of_a_scan_is_of_the_state_it_began_with(store: KeyValueStore, level: IsolationLevel) -> None:
+    before = rows(ask(store, RangeQuery(), level))
+    rest = rest_of(outcome := ask(store, RangeQuery(limit=1), level))
+    store.put_all([(b"c", b"new"), (b"f", b"changed"), (b"z", b"new")])
+    store.commit({})
+    assert [*rows(outcome), *rest.take(1), *rest.take(99)] == before
+    rest.close()
+    assert len(rows(ask(store, RangeQuery(), level))) > len(before)
+
+
+def test_a_rest_that_was_closed_has_nothing_more(store: KeyValueStore) -> None:
+    rest = rest_of(ask(store, RangeQuery(limit=1)))
+    rest.close()
+    rest.close()
+    assert (rest.ended, rest.take(9)) == (True, [])
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=3) | st.sampled_from([b"a", b"a\0", b"a\0\0"]), st.integers(0, 400_000))),
+    st.booleans(),
+)
+def test_windows_of_all_keys_are_in_the_order_that_partitions_are_merged_by(
+    puts: list[tuple[bytes, int]], reverse: bool
+) -> None:
+    windows = WindowStore("w", retention_ms=10**6, window_size_ms=10, persistent=False)
+    with tempfile.TemporaryDirectory() as directory, contextlib.closing(windows):
+        windows.init(StoreContext("0_0", Path(directory)))
+        for key, start in puts:
+            windows.put(key, b"v", start)
+        terms, query = Terms("w", UNCOMMITTED), WindowsQuery(reverse=reverse)
+        outcome = execute(query, windows.reader(UNCOMMITTED), windows.schema, 0, terms, ACTIVE, Kept)
+    assert isinstance(outcome, Answer)
+    order = sort_key(query, {outcome.rows.interval_ms})
+    assert order is not None
+    assert rows(outcome) == sorted(rows(outcome), key=order, reverse=reverse)
+    assert len(rows(outcome)) == len(set(puts))
+
+
+def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:
+    rest = rest_of(ask(store, RangeQuery(limit=1)))
+    rest_of(ask(store, RangeQuery(limit=1))).close()
+    assert rest.take(9) == [(b"d", b"2"), (b"f", b"3")]
+    rest.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "able"),
+    [
+        (KeyQuery(b"k"), "window", "windows or count"),
+        (KeyQuery(b"k", as_of=1), "key_value", "key, keys, range or count"),
+        (KeysQuery((b"k",), as_of=1), "key_value", "key, keys, range or count"),
+        (RangeQuery(), "versioned", "key, keys, versions or count"),
+        (WindowsQuery(), "session", "sessions or count"),
+        (VersionsQuery(b"k"), "key_value", "key, keys, range or count"),
+    ],
+)
+def test_a_kind_that_cannot_answer_says_what_it_can(query: Query, kind: str, able: str) -> None:
+    with pytest.raises(UnknownQueryTypeError, match=able):
+        check_kind(query, "letters", kind)
 
 
 def test_a_count_is_of_entries(store: KeyValueStore) -> None:
@@ -175,29 +268,3 @@ def test_require_active_refuses_every_other_copy(store: KeyValueStore, state: St
 def test_a_key_is_at_home_where_kafkas_partitioner_puts_it(key: bytes, hashed: int) -> None:
     # From Kafka's UtilsTest: murmur2("21") = -973932308, murmur2("foobar") = -790332482.
     assert [home_partition(key, n) for n in (1, 4, 1000)] == [hashed % n for n in (1, 4, 1000)]
-
-
-entries = st.dictionaries(st.binary(max_size=3), st.binary(max_size=2), max_size=12)
-
-
-@given(st.lists(entries, min_size=1, max_size=4), st.integers(1, 8), st.booleans(), st.integers(1, 5))
-def test_merged_scans_are_the_head_of_all_entries_in_order(
-    parts: list[dict[bytes, bytes]], limit: int, reverse: bool, share: int
-) -> None:
-    """`share` is where each partition stops early, as one whose entries are large does."""
-    scans = []
-    for part in parts:
-        ordered = sorted(part.items(), reverse=reverse)
-        stop = min(limit, share)
-        scans.append(Rows(ordered[:stop], truncated=len(ordered) > stop))
-    everything = sorted((e for part in parts for e in part.items()), key=lambda e: e[0], reverse=reverse)
-    merged = merge_rows(scans, RangeQuery(limit=limit, reverse=reverse))
-    keys = [key for key, _ in merged.entries]
-    assert keys == [key for key, _ in everything[: len(keys)]]
-    assert merged.truncated == (len(keys) < len(everything))
-    if share >= limit:
-        assert len(keys) == min(limit, len(everything))
-
-
-def test_counts_add_up() -> None:
-    assert merge_rows([Rows(count=2), Rows(count=3)], CountQuery()).count == 5

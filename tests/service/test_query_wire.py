@@ -14,6 +14,7 @@ from stateline.query import (
     Answer,
     CopyStatus,
     CountQuery,
+    Entry,
     Failure,
     KeyQuery,
     KeysQuery,
@@ -21,8 +22,12 @@ from stateline.query import (
     PositionQuery,
     Query,
     RangeQuery,
+    Rest,
     Rows,
+    SessionsQuery,
     Terms,
+    VersionsQuery,
+    WindowsQuery,
 )
 from stateline.query_wire import (
     LENGTH,
@@ -31,8 +36,10 @@ from stateline.query_wire import (
     decode_message,
     decode_outcome,
     decode_request,
+    decode_rows,
     encode_outcome,
     encode_request,
+    encode_rows,
     frame,
     frame_size,
 )
@@ -45,19 +52,35 @@ from stateline_store import (
     PositionBound,
     StatelineError,
     TopicPartition,
+    VersionedRecord,
+    Windowed,
 )
 
 data = st.binary(max_size=20)
 positions = st.dictionaries(
     st.builds(TopicPartition, st.text(max_size=3), st.integers(0, 9)), st.integers(0, 2**63 - 1)
 ).map(Position.of)
+moments = st.integers(-(2**63), 2**63 - 1)
+times = st.none() | moments
+entries = st.one_of(
+    st.tuples(data, data),
+    st.tuples(st.builds(Windowed, data, moments, moments), data),
+    st.tuples(data, st.builds(VersionedRecord, data, moments, times)),
+)
 queries: st.SearchStrategy[Query] = st.one_of(
-    st.builds(KeyQuery, data),
-    st.builds(KeysQuery, st.lists(data).map(tuple)),
+    st.builds(KeyQuery, data, times),
+    st.builds(KeysQuery, st.lists(data).map(tuple), times),
     st.builds(RangeQuery, st.none() | data, st.none() | data, st.none() | data, st.booleans(), st.integers(1, 99)),
+    st.builds(WindowsQuery, st.none() | data, times, times, st.booleans(), st.integers(1, 99)),
+    st.builds(SessionsQuery, data, times, times, st.booleans(), st.integers(1, 99)),
+    st.builds(VersionsQuery, data, times, times, st.booleans(), st.integers(1, 99)),
     st.just(CountQuery()),
     st.just(PositionQuery()),
 )
+
+
+def no_rest(number: int) -> Rest:
+    raise AssertionError(f"there is no scan {number}")
 
 
 def through_the_wire(message: dict[str, Any]) -> dict[str, Any]:
@@ -75,24 +98,52 @@ def test_a_request_arrives_as_it_was_sent(
     assert decode_request(through_the_wire(encode_request(request))) == request
 
 
-@given(st.lists(st.tuples(data, data)), st.booleans(), st.integers(0, 2**40), positions)
+@given(st.lists(entries), st.booleans(), st.integers(0, 2**40), st.integers(0, 2**40), positions)
 def test_an_answer_arrives_as_it_was_sent(
-    entries: list[tuple[bytes, bytes]], truncated: bool, count: int, position: Position
+    entries: list[Entry], truncated: bool, count: int, interval_ms: int, position: Position
 ) -> None:
-    answer = Answer(Rows(entries, truncated, count), position, CopyStatus("standby", 1, 2, 3))
-    assert decode_outcome(through_the_wire(encode_outcome(answer))) == answer
+    answer = Answer(Rows(entries, truncated, count, interval_ms), position, CopyStatus("standby", 1, 2, 3))
+    assert decode_outcome(through_the_wire(encode_outcome(answer)), no_rest) == answer
+
+
+class Numbered:
+    """The rest of a scan, known by its number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    async def more(self, limit: int) -> Rows:
+        raise AssertionError("nobody reads on")
+
+    def close(self) -> None: ...
+
+
+def test_what_a_scan_left_arrives_by_its_number() -> None:
+    answer = Answer(Rows([(b"k", b"v")], truncated=True), Position(), CopyStatus("active", 0, 0, 0))
+    arrived = decode_outcome(through_the_wire(encode_outcome(answer, 9)), Numbered)
+    assert isinstance(arrived, Answer)
+    assert isinstance(arrived.rows.rest, Numbered)
+    assert (arrived.rows.rest.number, arrived.rows.truncated) == (9, True)
+    more = decode_rows(through_the_wire(encode_rows(Rows([(b"l", b"w")]), None)), Numbered)
+    assert more == Rows([(b"l", b"w")])
+
+
+@pytest.mark.parametrize("entry", [["YQ=="], ["YQ==", 1, 2], ["YQ==", "YQ==", "x", None], {}, None, ["é", "YQ=="]])
+def test_entries_of_no_shape_that_there_is_are_refused(entry: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        decode_rows(encode_rows(Rows(), None) | {"entries": [entry]}, no_rest)
 
 
 def test_a_failure_keeps_its_kind_and_position() -> None:
     position = Position.of({TopicPartition("input", 1): 4})
-    failure = decode_outcome(through_the_wire(encode_outcome(Failure(NotUpToBoundError("behind"), position))))
+    failure = decode_outcome(through_the_wire(encode_outcome(Failure(NotUpToBoundError("behind"), position))), no_rest)
     assert isinstance(failure, Failure)
     assert type(failure.error) is NotUpToBoundError
     assert (str(failure.error), failure.position) == ("behind", position)
 
 
 def test_a_failure_of_the_store_arrives_as_one() -> None:
-    outcome: Outcome = decode_outcome(through_the_wire(encode_outcome(Failure(DamagedDataError("torn")))))
+    outcome: Outcome = decode_outcome(through_the_wire(encode_outcome(Failure(DamagedDataError("torn")))), no_rest)
     assert isinstance(outcome, Failure)
     assert type(outcome.error) is StatelineError
 

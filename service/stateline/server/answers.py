@@ -12,10 +12,11 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from stateline.query import Answer, Entry, Outcome, Terms, answers_of, failures_of, merged_position
+from stateline.query import Answer, Entry, Outcome, Terms, Value, answers_of, failures_of, merged_position
+from stateline.server.observation import note_rows
 from stateline.server.problems import failures_json
 from stateline.store_definition import StoreDefinition
-from stateline_store import DamagedDataError, InvalidArgumentError
+from stateline_store import DamagedDataError, InvalidArgumentError, Windowed
 
 _TIMESTAMP_BYTES = 8
 
@@ -28,6 +29,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any]) -> dict[str, Any]:
     """`result` with the members that every answer carries; partitions that failed stand beside."""
     answers = answers_of(outcomes)
+    note_rows(len(result["entries"]) if "entries" in result else int(result.get("found", False)))
     body = {
         "store": terms.store,
         "isolation_level": terms.isolation_level.value,
@@ -40,37 +42,58 @@ def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[s
     return body
 
 
-def value_members(definition: StoreDefinition, stored: bytes | None) -> dict[str, Any]:
-    """`value` and `timestamp` of stored bytes; null for an absent value and an unknown timestamp."""
+def value_members(definition: StoreDefinition, stored: Value | None) -> dict[str, Any]:
+    """`value`, `timestamp`, and of a versioned store `valid_to`; null for an absent value, an unknown timestamp, and
+    the end of a version that is still valid.
+    """
+    if definition.kind == "versioned":
+        assert not isinstance(stored, bytes), "what a versioned store answers are versions"
+        if stored is None:
+            return {"value": None, "timestamp": None, "valid_to": None}
+        return {**_value(definition, stored.value), "timestamp": stored.timestamp, "valid_to": stored.valid_to}
     if stored is None:
         return {"value": None, "timestamp": None}
+    assert isinstance(stored, bytes), "only a versioned store answers versions"
     timestamp = None
     if definition.timestamped:
         timestamp = int.from_bytes(stored[:_TIMESTAMP_BYTES], "big", signed=True)
         stored = stored[_TIMESTAMP_BYTES:]
-    try:
-        value = definition.value.to_json(stored)
-    except InvalidArgumentError as error:
-        raise _damaged(definition, "value", error) from error
-    return {"value": value, "timestamp": None if timestamp == -1 else timestamp}
+    return {**_value(definition, stored), "timestamp": None if timestamp == -1 else timestamp}
 
 
-def entry_members(definition: StoreDefinition, entry: Entry) -> dict[str, Any]:
-    """`key`, `value` and `timestamp` of one entry."""
-    try:
-        key = definition.key.key_to_json(entry[0])
-    except InvalidArgumentError as error:
-        raise _damaged(definition, "key", error) from error
-    return {"key": key, **value_members(definition, entry[1])}
+def entry_members(definition: StoreDefinition, entry: Entry, *, with_key: bool = True) -> dict[str, Any]:
+    """What one entry shows: `key` unless all have the one that was asked for, `start` and `end` of a window or
+    session, and `value_members`.
+    """
+    name, value = entry
+    if isinstance(name, Windowed):
+        key = {"key": _key(definition, name.key)} if with_key else {}
+        return {**key, "start": name.start_ms, "end": name.end_ms, **value_members(definition, value)}
+    key = {"key": _key(definition, name)} if with_key else {}
+    return {**key, **value_members(definition, value)}
 
 
-def found_members(definition: StoreDefinition, key: bytes, stored: bytes | None) -> dict[str, Any]:
-    """`found`, `key`, `value` and `timestamp` of a key that was looked up."""
+def found_members(definition: StoreDefinition, key: bytes, stored: Value | None) -> dict[str, Any]:
+    """`found`, `key` and `value_members` of a key that was looked up."""
     return {
         "found": stored is not None,
         "key": definition.key.key_to_json(key),
         **value_members(definition, stored),
     }
+
+
+def _value(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
+    try:
+        return {"value": definition.value.to_json(stored)}
+    except InvalidArgumentError as error:
+        raise _damaged(definition, "value", error) from error
+
+
+def _key(definition: StoreDefinition, key: bytes) -> Any:
+    try:
+        return definition.key.key_to_json(key)
+    except InvalidArgumentError as error:
+        raise _damaged(definition, "key", error) from error
 
 
 def _partition(answer: Answer) -> dict[str, Any]:

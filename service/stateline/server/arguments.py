@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -31,6 +32,8 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 _TOO_LARGE = re.compile(r"-?\d{20,}", re.ASCII)
 _BAD_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_FORGOTTEN_PLUS = re.compile(r"(?<=:\d\d) (?=\d\d:?\d\d$)|(?<=\.\d{3}) (?=\d\d:?\d\d$)", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNBOUNDED = PositionBound()
 
 
@@ -46,6 +49,10 @@ _POSITION_SCHEMA = {
     "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
 }
 _KEY = {"description": "As the store's key type is written."}
+_TIME = {
+    "type": ["integer", "string"],
+    "description": "Milliseconds since the epoch, or ISO 8601 (UTC unless it says).",
+}
 
 PARAMETERS: dict[str, Parameter] = {
     "isolation_level": Parameter(
@@ -61,7 +68,7 @@ PARAMETERS: dict[str, Parameter] = {
         {"type": "boolean", "default": False}, "Accept only an active copy, not a standby or restoring one."
     ),
     "partition": Parameter(
-        {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
         "Ask only these partitions: repeated, or separated by commas.",
     ),
     "allow_partial": Parameter(
@@ -72,14 +79,39 @@ PARAMETERS: dict[str, Parameter] = {
         {"type": "integer", "minimum": 1},
         "The most entries of an answer; the settings server.limit.default and server.limit.max apply.",
     ),
-    "order": Parameter({"type": "string", "enum": ["asc", "desc"], "default": "asc"}, "By serialized key, up or down."),
+    "order": Parameter(
+        {"type": "string", "enum": ["asc", "desc"]},
+        "Up or down, by serialized key or by time; versions come the newest first unless told, all else up.",
+    ),
     "lower": Parameter(_KEY, "The first key, inclusive; open when left out."),
     "upper": Parameter(_KEY, "The last key, inclusive; open when left out."),
     "prefix": Parameter(_KEY, "What keys begin with; instead of lower and upper."),
     "key": Parameter(_KEY, "The key to look up."),
     "keys": Parameter({"type": "array", "items": _KEY}, "The keys to look up."),
-    "as_of": Parameter({}, "A time in the past: versioned stores only, other kinds answer UNKNOWN_QUERY_TYPE."),
+    "from": Parameter(
+        _TIME, "The first time, inclusive; open when left out. Of windows their start, of sessions the end."
+    ),
+    "to": Parameter(_TIME, "The last time, inclusive, open when left out. Windows and sessions: the start."),
+    "as_of": Parameter(_TIME, "A time in the past: versioned stores only, other kinds answer UNKNOWN_QUERY_TYPE."),
+    "cursor": Parameter(
+        {"type": "string"},
+        "The next page, of the state that the first one showed: the `cursor` of an answer, alone or with a limit.",
+    ),
     "type": Parameter({"type": "string"}, "The kind of query."),
+    "changes.from": Parameter(
+        {"type": "string", "default": "latest"},
+        "Where to begin: earliest, latest, an event's id, or the position of an answer. Last-Event-ID goes before.",
+    ),
+    "changes.isolation_level": Parameter(
+        {"type": "string", "enum": [IsolationLevel.READ_COMMITTED.value]}, "There are changes of committed state only."
+    ),
+    "columns": Parameter({"type": "string"}, "The columns, separated by commas; all when left out."),
+    "after": Parameter(_KEY, "Read on behind this key: key-value stores only, where rows come by key."),
+    "stores": Parameter({"type": "array", "items": {"type": "string"}, "minItems": 1}, "The stores' names."),
+    "ttl_s": Parameter(
+        {"type": "integer", "minimum": 1},
+        "For how many seconds from now; 300 unless given, at most the setting server.snapshot.ttl.max.ms.",
+    ),
 }
 
 COMMON = ("isolation_level", "position_bound", "wait_ms", "require_active", "partition", "allow_partial")
@@ -115,6 +147,10 @@ class Arguments:
     def __contains__(self, name: str) -> bool:
         return name in self._given
 
+    def names(self) -> set[str]:
+        """What was given."""
+        return set(self._given)
+
     def refuse_others(self, allowed: Iterable[str]) -> None:
         """Raise for an argument that is not among the allowed ones."""
         allowed = tuple(allowed)
@@ -139,6 +175,44 @@ class Arguments:
         raise InvalidArgumentError(
             f"{name}={str(value)[:60]} is out of range: {minimum} to {maximum} ({setting}) is accepted."
         )
+
+    def time(self, name: str) -> int | None:
+        """A time in milliseconds since the epoch; None when it was not given."""
+        argument = self._given.get(name)
+        if argument is None:
+            return None
+        value = argument.value
+        if argument.textual and _INTEGER.fullmatch(value):
+            value = int(value)
+        if isinstance(value, str):
+            value = _iso_time(value)
+        if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
+            return value
+        raise InvalidArgumentError(
+            f"{name}={argument.shown()} is no time: write milliseconds since the epoch, or ISO 8601 as in "
+            "2026-01-31T12:00:00Z."
+        )
+
+    def text(self, name: str) -> str | None:
+        """A text; None when it was not given."""
+        argument = self._given.get(name)
+        if argument is None:
+            return None
+        if not isinstance(argument.value, str):
+            raise InvalidArgumentError(f"{name}={argument.shown()} is not a text.")
+        return argument.value
+
+    def texts(self, name: str, maximum: int) -> tuple[str, ...]:
+        """The texts of an array in a body, each once, in the order given; it has 1 to `maximum`."""
+        argument = self._given.get(name)
+        value = None if argument is None else argument.value
+        if (
+            not isinstance(value, list)
+            or not 1 <= len(value) <= maximum
+            or not all(isinstance(item, str) for item in value)
+        ):
+            raise InvalidArgumentError(f"{name}={json_text(value)}: an array of 1 to {maximum} texts is accepted.")
+        return tuple(dict.fromkeys(value))
 
     def boolean(self, name: str) -> bool:
         """True or false; false by default."""
@@ -204,6 +278,16 @@ class Arguments:
                 f"keys={json_text(value)}: an array of 1 to {maximum} (server.limit.max) keys is accepted."
             )
         return tuple(dict.fromkeys(_key_of("keys", item, serde) for item in argument.items()))
+
+
+def _iso_time(text: str) -> int | None:
+    """Milliseconds since the epoch, the rest of one cut off; None for what is no ISO 8601. Without a zone it is UTC."""
+    try:
+        # A query string's + is a space: who forgot to write %2B is understood, for no time has a space before its zone.
+        time = datetime.fromisoformat(_FORGOTTEN_PLUS.sub("+", text))
+    except ValueError:
+        return None
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _key_of(name: str, argument: Argument, serde: Serde) -> bytes:

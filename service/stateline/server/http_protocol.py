@@ -14,6 +14,9 @@ from stateline.server.arguments import MAX_URL_BYTES, url_too_long
 from stateline.server.problems import problem_response
 from stateline_store import InvalidArgumentError
 
+# Of a request's `extensions` the one whose `cut` cuts the connection.
+ABORT = "stateline.abort"
+
 _log = logging.getLogger(__name__)
 
 
@@ -21,6 +24,11 @@ class ProblemProtocol(HttpToolsProtocol):
     """Answers `application/problem+json` where uvicorn's answers plain text."""
 
     url = b""
+
+    def on_message_begin(self) -> None:
+        """Let what answers cut the connection: uvicorn's own way waits until the client has read everything."""
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT: {"cut": self.transport.abort}}
 
     def on_url(self, url: bytes) -> None:
         """A part of the URL; of one that is too long no more is kept than shows that it is."""

@@ -8,12 +8,10 @@ import errno
 import logging
 import secrets
 import shutil
-import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -25,42 +23,39 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.app import App
 from stateline.config import Config
+from stateline.server.accepting import ConnectionCounts
+from stateline.server.access import check_exposure, check_tokens, guarded, install_guard
+from stateline.server.access_log import AccessLog
 from stateline.server.answers import json_response
-from stateline.server.arguments import COMMON
+from stateline.server.changes import OPERATIONS as CHANGES
+from stateline.server.changes import ChangeRoutes
+from stateline.server.console_page import ConsolePage
+from stateline.server.drain import GRACE_S, DrainingServer
+from stateline.server.hidden_paths import hide_directory
 from stateline.server.http_protocol import ProblemProtocol
-from stateline.server.metrics import MeasuringMiddleware, Metrics
+from stateline.server.limits import Limits
+from stateline.server.measuring import MeasuringMiddleware
+from stateline.server.metrics import Metrics
 from stateline.server.openapi import Operation, document
-from stateline.server.pages import docs_page, index_page
+from stateline.server.pages import docs_page
 from stateline.server.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
-from stateline.server.routes import BODY_PARAMETERS, OTHER_KINDS, RANGE_PARAMETERS, QueryRoutes
+from stateline.server.processes import inherit, run_processes
+from stateline.server.query_operations import OPERATIONS as QUERIES
+from stateline.server.query_operations import STORE
+from stateline.server.routes import QueryRoutes
 from stateline.server.serving import Serving
+from stateline.server.snapshots import OPERATIONS as SNAPSHOTS
+from stateline.server.snapshots import SnapshotRoutes
 from stateline.server.state_routes import StateRoutes, refuse_parameters
+from stateline.server.tls import check_tls
 from stateline_store import ConfigurationError, StatelineError
 
-_STORE = "/v1/stores/{store}"
-_QUERY_PROBLEMS = (404, 412, 421, 422, 500, 503)
-_KEY, _RANGE, _COUNT = f"{_STORE}/keys/{{key}}", f"{_STORE}/range", f"{_STORE}/count"
-_POSITION, _QUERY = f"{_STORE}/position", f"{_STORE}/query"
-_BODIES = {kind: (*names, *COMMON) for kind, names in BODY_PARAMETERS.items()}
-# How long answers that have begun may take after the server was told to stop; those that wait are ended at
-# once.
-_GRACE_S = 10
-
 OPERATIONS = (
-    Operation(_KEY, "get", "The value of one key.", (*COMMON, "as_of"), "key", (400, *_QUERY_PROBLEMS)),
-    Operation(
-        _RANGE,
-        "get",
-        "Entries from lower to upper, both inclusive, or of a prefix, in the order of serialized keys.",
-        (*RANGE_PARAMETERS, *COMMON),
-        "range",
-        _QUERY_PROBLEMS,
-    ),
-    Operation(_COUNT, "get", "About how many entries there are.", COMMON, "count", _QUERY_PROBLEMS),
-    Operation(_POSITION, "get", "How far each partition has come.", COMMON, "position", _QUERY_PROBLEMS),
-    Operation(_QUERY, "post", "Any query as a body.", problems=(400, *_QUERY_PROBLEMS), body=_BODIES),
+    *QUERIES,
+    *SNAPSHOTS,
+    *CHANGES,
     Operation("/v1/stores", "get", "Every store.", problems=(422, 500)),
-    Operation(_STORE, "get", "One store and its partitions.", problems=(404, 422, 500, 503)),
+    Operation(STORE, "get", "One store and its partitions.", problems=(404, 422, 500, 503)),
     Operation("/v1/topology", "get", "Subtopologies, topics, stores, pipelines.", problems=(422, 500)),
     Operation("/v1/instances", "get", "Which worker runs what.", problems=(422, 500, 503)),
     Operation("/healthz", "get", "This process is alive.", problems=(422,)),
@@ -89,24 +84,31 @@ register_url_convertor("stateline_key", _KeyConvertor())
 def create_app(app: App, config: Config) -> FastAPI:
     """The HTTP application that answers for `app`. It runs once: a server that was shut down is made anew.
 
-    Raises `TopologyError` when the application cannot run as declared, `RetryLaterError` when the state
-    directory cannot be created.
+    Raises `ConfigurationError` when the tokens file cannot be read, `TopologyError` when the application cannot run as
+    declared, `RetryLaterError` when the state directory cannot be created.
     """
     # Secondaries keep a few files of their own beside the store's; made when the first one is opened.
     scratch = Path(tempfile.gettempdir()) / f"stateline-server-{secrets.token_hex(8)}"
+    hide_directory(config.state_dir, "<state.dir>")
+    hide_directory(scratch, "<scratch>")
+    limits = Limits(config)
     serving = Serving(app.topology(), config, scratch)
-    metrics = Metrics(serving.partitions)
+    snapshots = SnapshotRoutes(serving, limits)
+    metrics = Metrics(serving)
+    mode = config.server_access_log
+    access_log = None if mode == "off" else AccessLog(mode, config.server_slow_query_ms)
     api = FastAPI(
         title=app.application_id,
-        lifespan=lambda _: _lifespan(serving, scratch),
-        routes=_routes(serving, metrics),
+        lifespan=lambda _: _lifespan(serving, snapshots, metrics, access_log, scratch),
+        routes=[*_routes(serving, metrics, limits), *snapshots.routes()],
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
-    api.state.serving = serving
-    api.add_middleware(MeasuringMiddleware, metrics=metrics)
+    api.state.serving, api.state.limits = serving, limits
+    install_guard(api, config, limits)  # inside of the measuring: what it refuses counts
+    api.add_middleware(MeasuringMiddleware, routes=api.routes, metrics=metrics, access_log=access_log)
     api.add_exception_handler(StatelineError, on_stateline_error)
     api.add_exception_handler(HTTPException, on_http_error)
     api.add_exception_handler(ClientDisconnect, on_disconnect)
@@ -114,64 +116,83 @@ def create_app(app: App, config: Config) -> FastAPI:
     return api
 
 
-def serve(app: App, config: Config) -> None:
+def serve(app: App, config: Config, command: Sequence[str] = ()) -> None:
     """Answer HTTP for `app` until SIGTERM or SIGINT.
 
-    Raises `ConfigurationError` when its host or port cannot be listened on, and what `create_app` raises.
+    With `server.processes` above 1 that many processes do, each started by `command`, which has to come to
+    `serve_inherited`. Raises `ConfigurationError` when its host or port cannot be listened on, or not without tokens,
+    when certificate or key cannot be used, and when there is no command for several processes; and what `create_app`
+    raises.
     """
+    check_tls(config)
+    check_tokens(config)
+    several = config.server_processes > 1
+    if several and not command:
+        raise ConfigurationError(f"server.processes = {config.server_processes} needs `stateline serve`, or set 1.")
+    with _listener(config) as listener:
+        host, port = listener.getsockname()[:2]
+        _log.info("Answering at %s://%s:%d", "http" if config.server_tls_key_file is None else "https", host, port)
+        if several:
+            run_processes(config, listener, command)
+        else:
+            _answer(app, config, listener)
+
+
+def serve_inherited(app: App, config: Config, number: int, descriptor: int) -> None:
+    """Answer HTTP for `app` as process number `number` of several, at the listener that the parent has bound."""
+    listener, counts = inherit(number, descriptor)
+    with listener:
+        _answer(app, config, listener, counts)
+
+
+def _answer(app: App, config: Config, listener: socket.socket, counts: ConnectionCounts | None = None) -> None:
     api = create_app(app, config)
-    listener = _listener(config)
-    host, port = listener.getsockname()[:2]
-    _log.info("Answering at http://%s:%d", host, port)
     settings = uvicorn.Config(
         api,
         log_level="warning",
-        access_log=False,  # /metrics counts requests; a line for each costs a tenth of the throughput
-        timeout_graceful_shutdown=_GRACE_S,
+        access_log=False,  # there is one of our own, which knows stores and outcomes
+        timeout_graceful_shutdown=GRACE_S,
         server_header=False,
         http=ProblemProtocol,
         log_config=None,  # its lines go where ours go, in our format
+        ssl_certfile=config.server_tls_certificate_file,
+        ssl_keyfile=config.server_tls_key_file,
     )
-    with listener:
-        _Server(settings, api.state.serving).run(sockets=[listener])
-
-
-class _Server(uvicorn.Server):
-    """Ends waiting queries when it is told to stop: uvicorn itself would wait for them."""
-
-    def __init__(self, settings: uvicorn.Config, serving: Serving) -> None:
-        super().__init__(settings)
-        self._serving = serving
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._loop is not None:  # we are in a signal handler: let the loop do it between two callbacks
-            self._loop.call_soon_threadsafe(self._serving.stop)
-        # Not uvicorn's own, which raises the signal again at the end: a clean stop exits with 0.
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
+    serving: Serving = api.state.serving
+    for_siblings = serving.siblings.listener()
+    sockets = [listener] if for_siblings is None else [listener, for_siblings]
+    DrainingServer(settings, serving, config.server_drain_ms, counts).run(sockets=sockets)
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(serving: Serving, scratch: Path) -> AsyncIterator[None]:
-    keeper = asyncio.create_task(serving.keep())
+async def _lifespan(
+    serving: Serving, snapshots: SnapshotRoutes, metrics: Metrics, access_log: AccessLog | None, scratch: Path
+) -> AsyncIterator[None]:
+    keepers = [asyncio.create_task(serving.keep()), asyncio.create_task(snapshots.keep())]
+    if metrics.shared:
+        keepers.append(asyncio.create_task(metrics.keep_shared()))
     try:
         yield
     finally:
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
         await serving.close()
+        if access_log is not None:
+            access_log.close()
         shutil.rmtree(scratch, ignore_errors=True)  # a leftover is a few kilobytes of RocksDB's log
 
 
-def _routes(serving: Serving, metrics: Metrics) -> list[BaseRoute]:
-    queries, state = QueryRoutes(serving), StateRoutes(serving, metrics)
-    openapi = document(serving.topology.application_id, OPERATIONS)
-    docs, index = docs_page(openapi), index_page(serving.topology.application_id, serving.names_of_key_value())
+def _routes(serving: Serving, metrics: Metrics, limits: Limits) -> list[BaseRoute]:
+    queries, state = QueryRoutes(serving, limits), StateRoutes(serving, metrics)
+    config = serving.config
+    largest = {
+        "limit": config.server_limit_max,
+        "wait_ms": config.server_wait_max_ms,
+        "ttl_s": config.server_snapshot_ttl_max_ms // 1000,
+    }
+    openapi = document(serving.topology.application_id, guarded(OPERATIONS, config), largest)
+    docs = docs_page(openapi)
 
     async def show_openapi(request: Request) -> Response:
         refuse_parameters(request)
@@ -181,19 +202,11 @@ def _routes(serving: Serving, metrics: Metrics) -> list[BaseRoute]:
         refuse_parameters(request)
         return HTMLResponse(docs)
 
-    async def show_index(request: Request) -> Response:
-        refuse_parameters(request)
-        return HTMLResponse(index)
-
     return [
-        Route(f"{_STORE}/keys/{{key:stateline_key}}", queries.key),
-        Route(_RANGE, queries.range),
-        Route(_COUNT, queries.count),
-        Route(_POSITION, queries.position),
-        Route(_QUERY, queries.query, methods=["POST"]),
-        *(Route(f"{_STORE}/{name}", queries.other_kind) for name in OTHER_KINDS),
+        *queries.routes(),
+        *ChangeRoutes(serving).routes(),
         Route("/v1/stores", state.stores),
-        Route(_STORE, state.store),
+        Route(STORE, state.store),
         Route("/v1/topology", state.topology),
         Route("/v1/instances", state.instances),
         Route("/healthz", state.healthz),
@@ -202,7 +215,7 @@ def _routes(serving: Serving, metrics: Metrics) -> list[BaseRoute]:
         Route("/openapi.json", show_openapi),
         Route("/docs", show_docs),
         Route("/docs/", show_docs),
-        Route("/", show_index),
+        *ConsolePage().routes(),
     ]
 
 
@@ -211,6 +224,7 @@ def _listener(config: Config) -> socket.socket:
     host, port = config.server_host, config.server_port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        check_exposure(config, str(address[0]))
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ConfigurationError(f"server.host = {host!r} cannot be listened on: {error.strerror}.") from error

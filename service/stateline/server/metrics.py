@@ -1,103 +1,211 @@
-"""Prometheus metrics: requests by route and status, and what each store partition's notice says."""
+"""Prometheus metrics: requests by route, store, isolation level and outcome, and what the server knows of itself.
+
+Labels come from closed sets: routes by their template, stores that the application declares, two levels, the reasons
+of `problems`. So clients cannot make series.
+
+One process keeps its counts in memory. Of several processes (`processes`) any may be asked, and answers for all: they
+keep their counts in files of one directory, prometheus_client's multiprocess mode. There each process has a number
+rather than its pid, and one that was started again counts on where the dead one ended: what is answered never goes
+back, and no files are left behind. Gauges of stores are the answering process's view of what all of them read.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    values,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stateline.server.partitions import Partitions
+from stateline.server.serving import Serving
+
+# Where prometheus_client keeps what several processes share; its own name.
+SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 _BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0)
-_LABELS = ["task", "store"]
+_REQUEST = ("route", "store", "level", "outcome")
+_PARTITION = ("task", "store")
+# How old another process's gauges may be.
+_SHARE_INTERVAL_S = 0.5
+
+# They are a series more for each counter; Prometheus sees resets without them.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # it has types for a part of itself only
+
+
+def share_metrics(directory: Path, number: int) -> None:
+    """Make this process number `number` of those that keep their metrics in `directory`. Before `create_app`.
+
+    No two processes that live may have the same number. The directory belongs to the caller.
+    """
+    os.environ[SHARED_DIRECTORY] = str(directory)
+    # prometheus_client has types for a part of itself only
+    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
+
+
+class Answered(NamedTuple):
+    """What is counted of one request."""
+
+    route: str
+    store: str
+    level: str
+    outcome: str
+
+
+class _Series(NamedTuple):
+    requests: Counter
+    latency: Histogram
+    size: Counter
+    rows: Counter
 
 
 class Metrics:
-    """The metrics of one server process."""
+    """The metrics of one server process. For the event loop's thread only."""
 
-    def __init__(self, partitions: Partitions) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_StoreCollector(partitions))
-        self._requests = Counter(
-            "stateline_http_requests", "Requests answered.", ["route", "status"], registry=self._registry
-        )
-        self._latency = Histogram(
-            "stateline_http_request_seconds",
-            "Time to answer, waiting for a bound included.",
-            ["route"],
-            registry=self._registry,
-            buckets=_BUCKETS_S,
-        )
-        self._series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+    def __init__(self, serving: Serving) -> None:
+        self.stores = frozenset(serving.topology.stores)
+        self.in_progress = 0
+        self.lines_dropped = 0
+        self._serving = serving
+        self._counted = CollectorRegistry()
+        self._declare_requests()
+        self._load = _Load(self._counted)
+        self._series: dict[Answered, _Series] = {}
+        shared = os.environ.get(SHARED_DIRECTORY)
+        self._sources = [CollectorRegistry() if shared else self._counted, CollectorRegistry()]
+        if shared:
+            MultiProcessCollector(self._sources[0], shared)  # type: ignore[no-untyped-call]  # as above
+        self._sources[1].register(_StoreCollector(serving))
+        self.shared = shared is not None
 
-    def observe(self, route: str, status: int, seconds: float) -> None:
-        """One request was answered."""
-        series = self._series.get((route, status))
+    def observe(self, answered: Answered, seconds: float, size: int, rows: int) -> None:
+        """One request was answered, with so many bytes of body and so many entries."""
+        series = self._series.get(answered)
         if series is None:  # looking labels up takes longer than a point read of the store
-            series = self._requests.labels(route, str(status)), self._latency.labels(route)
-            self._series[route, status] = series
-        series[0].inc()
-        series[1].observe(seconds)
+            series = self._series[answered] = self._new_series(answered)
+        series.requests.inc()
+        series.latency.observe(seconds)
+        series.size.inc(size)
+        if rows:
+            series.rows.inc(rows)
 
     def text(self) -> bytes:
-        """Everything in Prometheus' text format."""
-        return generate_latest(self._registry)
+        """Everything in Prometheus' text format, of all processes that share their metrics."""
+        self._load.take(self)
+        return b"".join(map(generate_latest, self._sources))
+
+    async def keep_shared(self) -> None:
+        """Show the other processes how this one stands, until cancelled."""
+        while True:
+            self._load.take(self)
+            await asyncio.sleep(_SHARE_INTERVAL_S)
+
+    @property
+    def serving(self) -> Serving:
+        """What is measured."""
+        return self._serving
+
+    def _declare_requests(self) -> None:
+        registry = self._counted
+        self._requests = Counter("stateline_http_requests", "Requests answered.", _REQUEST, registry=registry)
+        about = "Time to answer, waiting for a bound included."
+        name = "stateline_http_request_seconds"
+        self._latency = Histogram(name, about, _REQUEST, registry=registry, buckets=_BUCKETS_S)
+        of_store = ("route", "store")
+        self._size = Counter("stateline_http_response_bytes", "Bytes of bodies.", of_store, registry=registry)
+        self._rows = Counter("stateline_http_response_rows", "Entries answered.", of_store, registry=registry)
+
+    def _new_series(self, answered: Answered) -> _Series:
+        of_store = answered.route, answered.store
+        return _Series(
+            self._requests.labels(*answered),
+            self._latency.labels(*answered),
+            self._size.labels(*of_store),
+            self._rows.labels(*of_store),
+        )
 
 
-class MeasuringMiddleware:
-    """Observes every HTTP request under its route's name, ``unmatched`` when no route took it."""
+class _Load:
+    """How this process stands at the moment. Read when asked, so that requests pay nothing for it."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, about: str) -> Gauge:
+            gauge = Gauge(f"stateline_{name}", about, registry=registry, multiprocess_mode="sum")
+            gauge.set(0)  # what a dead predecessor of the same number left
+            return gauge
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 500  # unless an answer begins
+        def counter(name: str, about: str) -> Counter:
+            return Counter(f"stateline_{name}", about, registry=registry)
 
-        async def watch(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
+        self._in_progress = gauge("http_requests_in_progress", "Requests that are being answered.")
+        self._waiting = gauge("http_requests_waiting", "Of these, those that wait: for a commit, a worker, a body.")
+        self._open = gauge("secondaries_open", "Store partitions that are open.")
+        self._opened = counter("secondaries_opened", "Store partitions that were opened.")
+        self._catch_ups = counter("secondary_catch_ups", "How often an open one followed its owner's commits.")
+        self._dropped = counter("access_log_lines_dropped", "Lines that were left out, because writing was too slow.")
+        self._before = (0, 0, 0)
 
-        began_s = time.perf_counter()
-        try:
-            await self._app(scope, receive, watch)
-        finally:
-            route = getattr(scope.get("endpoint"), "__name__", "unmatched")
-            self._metrics.observe(route, status, time.perf_counter() - began_s)
+    def take(self, metrics: Metrics) -> None:
+        """Look at everything now."""
+        serving = metrics.serving
+        partitions = serving.partitions
+        self._in_progress.set(metrics.in_progress)
+        self._waiting.set(serving.waiting)
+        self._open.set(partitions.open_count)
+        now = (partitions.opened_count, partitions.catch_ups, metrics.lines_dropped)
+        counters = (self._opened, self._catch_ups, self._dropped)
+        for counter, count, before in zip(counters, now, self._before, strict=True):
+            counter.inc(count - before)
+        self._before = now
 
 
 class _StoreCollector(Collector):
     """Reads the notices of the secondaries that are open, when asked."""
 
-    def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
+    _NOTICED = (
+        ("committed_at_ms", "Time of the newest commit, ms since the epoch."),
+        ("commit_number", "Number of the newest commit."),
+        ("staged_records", "Records staged and not committed."),
+        ("staged_bytes", "Bytes staged and not committed."),
+        ("restore_remaining", "Records that a restore still has to apply."),
+        ("state", "0 closed, 1 restoring, 2 active, 3 standby."),
+    )
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
 
     def collect(self) -> Iterator[Metric]:
-        gauges = {
-            "committed_at_ms": _gauge("committed_at_ms", "Time of the newest commit, ms since the epoch."),
-            "commit_number": _gauge("commit_number", "Number of the newest commit."),
-            "staged_records": _gauge("staged_records", "Records staged and not committed."),
-            "staged_bytes": _gauge("staged_bytes", "Bytes staged and not committed."),
-            "restore_remaining": _gauge("restore_remaining", "Records that a restore still has to apply."),
-            "state": _gauge("state", "0 closed, 1 restoring, 2 active, 3 standby."),
-        }
-        for task_id, store, reader in self._partitions.opened():
-            notice: Any = reader.notice
+        gauges = {name: _gauge(name, about) for name, about in self._NOTICED}
+        age = _gauge("commit_age_seconds", "How long ago the newest commit was made; absent before the first.")
+        for task_id, store, reader in self._serving.partitions.opened():
+            notice = reader.notice
             for name, gauge in gauges.items():
                 gauge.add_metric([task_id, store], float(getattr(notice, name)))
+            if notice.committed_at_ms:
+                age.add_metric([task_id, store], max(0.0, time.time() - notice.committed_at_ms / 1000))
         yield from gauges.values()
+        yield age
+        ready = GaugeMetricFamily("stateline_server_ready", "1 when /readyz answers 200.")
+        ready.add_metric([], float(not self._serving.reasons_not_ready()))
+        yield ready
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # registering asks for nothing
 
 
 def _gauge(name: str, about: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"stateline_store_{name}", about, labels=_LABELS)
+    return GaugeMetricFamily(f"stateline_store_{name}", about, labels=_PARTITION)

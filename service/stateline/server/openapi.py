@@ -29,7 +29,11 @@ _ENVELOPE: dict[str, Any] = {
     "failures": _FAILURES,
 }
 _ENTRY = {"key": _ANY, "value": _ANY, "timestamp": _MILLISECONDS}
-_FOUND = {"found": _BOOLEAN, **_ENTRY}
+_VALID_TO = {"type": ["integer", "null"], "description": "When the version's validity ended; null: it has not."}
+_FOUND = {"found": _BOOLEAN, **_ENTRY, "valid_to": _VALID_TO}
+_WINDOW = {"key": _ANY, "start": _INTEGER, "end": _INTEGER, "value": _ANY, "timestamp": _MILLISECONDS}
+_VERSION = {"value": _ANY, "timestamp": _INTEGER, "valid_to": _VALID_TO}
+_CURSOR = {"type": "string", "description": "Of the next page; left out when this is the last."}
 
 
 def _entries(members: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +44,10 @@ _BY_PARTITION = {"type": "object", "additionalProperties": _POSITION}
 RESULTS: dict[str, dict[str, Any]] = {
     "key": _FOUND,
     "keys": {"entries": _entries(_FOUND)},
-    "range": {"entries": _entries(_ENTRY), "truncated": _BOOLEAN},
+    "range": {"entries": _entries(_ENTRY), "cursor": _CURSOR},
+    "windows": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
+    "sessions": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
+    "versions": {"entries": _entries(_VERSION), "cursor": _CURSOR},
     "count": {"approximate_entries": _INTEGER},
     "position": {"committed": _BY_PARTITION, "uncommitted": _BY_PARTITION},
 }
@@ -58,19 +65,39 @@ class Operation:
     problems: tuple[int, ...] = (500,)
     body: Mapping[str, tuple[str, ...]] | None = None
     media_type: str = "application/json"
+    streams: tuple[str, ...] = ()
+    members: Mapping[str, bool] | None = None  # of a body that is no query: parameter → whether it is required
+    answer: Mapping[str, Any] | None = None  # the schema of an answer that no query gives
+    success: int = 200
 
 
-def document(title: str, operations: tuple[Operation, ...]) -> dict[str, Any]:
-    """The whole OpenAPI document."""
+def document(title: str, operations: tuple[Operation, ...], largest: Mapping[str, int]) -> dict[str, Any]:
+    """The whole OpenAPI document; `largest` are the parameters whose greatest value a setting sets."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+        paths.setdefault(operation.path, {})[operation.method] = _limited(_operation(operation), largest)
     return {
         "openapi": "3.1.0",
         "info": {"title": f"Stateline: {title}", "version": version("stateline")},
         "paths": paths,
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": _schemas(), "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
+
+
+def _limited(part: Any, largest: Mapping[str, int], name: str = "") -> Any:
+    """This part of the document with a `maximum` in the integers of these parameters."""
+    if isinstance(part, list):
+        return [_limited(each, largest, name) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "integer" and name in largest:
+        return part | {"maximum": largest[name]}
+    inside = str(part["name"]) if part.get("in") == "query" else name
+    members = part.get("properties", {})
+    limited = {key: _limited(value, largest, inside) for key, value in part.items() if key != "properties"}
+    if members:
+        limited["properties"] = {key: _limited(value, largest, key) for key, value in members.items()}
+    return limited
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
@@ -82,6 +109,10 @@ def _operation(operation: Operation) -> dict[str, Any]:
         + [_query_parameter(name) for name in operation.parameters],
         "responses": _responses(operation),
     }
+    if HTTPStatus.UNAUTHORIZED in operation.problems:
+        described["security"] = [{"token": []}]
+    if operation.members is not None:
+        described["requestBody"] = {"required": True, "content": _json(_members(operation.members))}
     if operation.body is not None:
         described["requestBody"] = {"required": True, "content": _json({"oneOf": _bodies(operation.body)})}
     return described
@@ -94,6 +125,7 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 def _query_parameter(name: str) -> dict[str, Any]:
     schema, description = PARAMETERS[name]
+    name = name.rpartition(".")[2]  # `changes.from` is the `from` of change feeds
     described: dict[str, Any] = {"name": name, "in": "query", "required": False, "description": description}
     if schema.get("type") == "object":
         return described | {"content": _json(dict(schema))}
@@ -105,20 +137,37 @@ def _bodies(kinds: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
 
 
 def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """A member of null counts as left out, but for those that must be there."""
+    required = {"key": {"key"}, "keys": {"keys"}}.get(kind, set())
     properties: dict[str, Any] = {"type": {"const": kind}}
-    properties |= {name: dict(PARAMETERS[name].schema) for name in names}
-    required = ["type", *(name for name in names if name in ("key", "keys"))]
+    for name in names:
+        schema = dict(PARAMETERS[name].schema)
+        properties[name] = schema if name in required else {"anyOf": [schema, {"type": "null"}]}
+    body = {"type": "object", "properties": properties, "additionalProperties": False}
+    if kind in ("sessions", "versions"):  # of a key, unless a cursor says which
+        properties["key"] = dict(PARAMETERS["key"].schema)
+        properties["cursor"] = dict(PARAMETERS["cursor"].schema)
+        body["anyOf"] = [{"required": ["key"]}, {"required": ["cursor"]}]
+    return body | {"required": ["type", *sorted(required)]}
+
+
+def _members(members: Mapping[str, bool]) -> dict[str, Any]:
+    """The body of a request that is no query."""
+    properties = {name: dict(PARAMETERS[name].schema) for name in members}
+    required = [name for name, is_required in members.items() if is_required]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    success: dict[str, Any] = {"type": "object"}
+    success: dict[str, Any] = dict(operation.answer or {"type": "object"})
     if operation.result is not None:
         success = {"$ref": f"#/components/schemas/{operation.result.capitalize()}Answer"}
     elif operation.body is not None:
         success = {"anyOf": [{"$ref": f"#/components/schemas/{r.capitalize()}Answer"} for r in operation.body]}
     ok = {operation.media_type: {"schema": success if operation.media_type == "application/json" else _STRING}}
-    responses: dict[str, Any] = {"200": {"description": "The answer.", "content": ok}}
+    ok |= {media_type: {"schema": _STRING} for media_type in operation.streams}
+    content = {} if operation.success == HTTPStatus.NO_CONTENT else {"content": ok}
+    responses: dict[str, Any] = {str(operation.success): {"description": "The answer.", **content}}
     for status in operation.problems:
         responses[str(status)] = {
             "description": _reasons(status),
@@ -137,7 +186,7 @@ def _reasons(status: int) -> str:
 
 def _schemas() -> dict[str, Any]:
     schemas: dict[str, Any] = {
-        f"{name.capitalize()}Answer": _object(result | _ENVELOPE, optional=("failures",))
+        f"{name.capitalize()}Answer": _object(result | _ENVELOPE, optional=("failures", "cursor", "valid_to"))
         for name, result in RESULTS.items()
     }
     offsets = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}

@@ -1,4 +1,4 @@
-"""The HTML pages: an index of links, and the API's documentation. Plain HTML, so that they need no Internet.
+"""The API's documentation as a page. Plain HTML, so that it needs no Internet.
 
 FastAPI's own documentation page loads its scripts from a CDN; this one is made from the same OpenAPI
 document.
@@ -9,21 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
-from urllib.parse import quote
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "code{background:#8882;padding:.1em .3em}table{border-collapse:collapse}td{padding:.2em 1em .2em 0;"
     "vertical-align:top}:root{color-scheme:light dark}"
 )
-
-
-def index_page(application_id: str, stores: Iterable[str]) -> str:
-    """Links to everything that can be looked at with a browser."""
-    links = ["/docs", "/openapi.json", "/v1/stores", "/v1/topology", "/v1/instances", "/healthz", "/readyz"]
-    links += ["/metrics", *(f"/v1/stores/{quote(store)}/range" for store in stores)]
-    items = "".join(f'<li><a href="{escape(link)}">{escape(link)}</a></li>' for link in links)
-    return _page(f"Stateline: {application_id}", f"<ul>{items}</ul>")
 
 
 def docs_page(document: Mapping[str, Any]) -> str:
@@ -40,11 +31,7 @@ def docs_page(document: Mapping[str, Any]) -> str:
 def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
     parameters = _rows((p["name"], p["description"]) for p in operation["parameters"])
     responses = _rows((status, r["description"]) for status, r in operation["responses"].items())
-    body = "".join(
-        f"<p>Body: <code>{escape(', '.join(kind['properties']))}</code> with type "
-        f"<code>{escape(kind['properties']['type']['const'])}</code></p>"
-        for kind in _bodies(operation)
-    )
+    body = "".join(map(_body, _bodies(operation)))
     return (
         f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
         f"{parameters}{body}{responses}"
@@ -53,7 +40,16 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
 
 def _bodies(operation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     body = operation.get("requestBody")
-    return list(body["content"]["application/json"]["schema"]["oneOf"]) if body else []
+    if not body:
+        return []
+    schema = body["content"]["application/json"]["schema"]
+    return list(schema.get("oneOf", (schema,)))
+
+
+def _body(kind: Mapping[str, Any]) -> str:
+    members = f"<p>Body: <code>{escape(', '.join(kind['properties']))}</code>"
+    named = kind["properties"].get("type", {}).get("const")
+    return members + (f" with type <code>{escape(named)}</code></p>" if named else "</p>")
 
 
 def _rows(pairs: Iterable[tuple[str, str]]) -> str:

@@ -10,30 +10,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateline.query import CopyStatus, Failure, Outcome, Query, Terms, execute, served_by
+from stateline.query import CopyStatus, Failure, Outcome, Query, Rows, Terms, served_by
+from stateline.query_reads import OpenScan, execute
 from stateline.server.deployment import Placement, unreadable
 from stateline.store_definition import StoreDefinition
 from stateline_store import (
+    Layout,
     NotPresentError,
     NotReadyError,
     Reader,
     RetryLaterError,
     SecondaryReader,
+    Segments,
     StateDirectory,
     StatelineError,
+    StoreSchema,
     StoreState,
 )
 from stateline_store.plain_values import PlainValuesReader
 
 _log = logging.getLogger(__name__)
-
-# A partition that nobody has asked for this long is left alone until somebody does.
-_RECENT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,10 @@ class Partitions:
         self._has_owner = has_owner
         self._readers: dict[tuple[str, str], SecondaryReader] = {}
         self._shown: dict[tuple[str, str], Reader] = {}  # what queries see of each
-        self._last_asked_s: dict[tuple[str, str], float] = {}
+        self.opened_count = 0
+        """Secondaries that were opened so far."""
+        self.catch_ups = 0
+        """How often one that was open was brought up to its owner's newest commit."""
 
     def ask(self, store: ServedStore, terms: Terms, queries: Mapping[int, Query]) -> dict[int, Outcome]:
         """What each of these partitions answers from its newest commit."""
@@ -119,11 +122,17 @@ class Partitions:
         for (task_id, store), reader in self._readers.items():
             yield task_id, store, reader
 
+    @property
+    def open_count(self) -> int:
+        """Secondaries that are open."""
+        return len(self._readers)
+
     def close(self) -> None:
         """Close every secondary."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
+        self._shown.clear()
 
     def _ask_one(self, store: ServedStore, partition: int, query: Query, terms: Terms) -> Outcome:
         try:
@@ -150,31 +159,16 @@ class Partitions:
 
     def _execute(self, store: ServedStore, partition: int, query: Query, terms: Terms) -> Outcome:
         reader = self.open(store, partition)
-        if reader.is_behind:
-            self._refresh_with_siblings(store, reader)
-        self._last_asked_s[store.placement.task_id(partition), store.name] = time.monotonic()
-        shown = self._shown[store.placement.task_id(partition), store.name]
-        return execute(query, shown, partition, terms, self.status(store, partition, reader))
-
-    def _refresh_with_siblings(self, store: ServedStore, reader: SecondaryReader) -> None:
-        """Refresh this reader, and those of the store's other partitions that were asked lately.
-
-        A worker announces a commit of all its partitions at once. Whoever comes first pays for the catch-up of all
-        (about a millisecond per thousand records), so that it falls on one request per commit and not on one per
-        partition.
-        """
-        recently = time.monotonic() - _RECENT_S
-        for partition in store.partitions:
-            key = (store.placement.task_id(partition), store.name)
-            sibling = self._readers.get(key)
-            if sibling is not None and sibling is not reader and self._last_asked_s.get(key, 0.0) > recently:
-                with contextlib.suppress(StatelineError):  # whoever asks for that partition is told
-                    self._refresh(sibling)
         self._refresh(reader)
+        shown = self._shown[store.placement.task_id(partition), store.name]
+        schema, copy = schema_of(store.definition, reader.layout), self.status(store, partition, reader)
+        return execute(query, shown, schema, partition, terms, copy, ScanRest)
 
     def _refresh(self, reader: SecondaryReader) -> None:
-        with _reading(self._directory.application):
-            reader.refresh()
+        if reader.is_behind:
+            with _reading(self._directory.application):
+                reader.refresh()
+            self.catch_ups += 1
 
     def _forget(self, store: ServedStore, partition: int) -> None:
         key = (store.placement.task_id(partition), store.name)
@@ -202,12 +196,39 @@ class Partitions:
         notice = self._directory.notice(task_id, definition.name, timestamped=timestamped)
         with _reading(store):
             reader = SecondaryReader(store, notice, self._scratch / task_id / definition.name)
+        self.opened_count += 1
         try:
             _check_kind(definition, reader, store)
         except NotReadyError:
             reader.close()
             raise
         return reader
+
+
+class ScanRest:
+    """The rest of a scan of a secondary: a `Rest`. Refreshes of the secondary do not move it."""
+
+    def __init__(self, scan: OpenScan) -> None:
+        self._scan = scan
+
+    async def more(self, limit: int) -> Rows:
+        """The next entries."""
+        entries = self._scan.take(limit)
+        if self._scan.ended:
+            self._scan.close()
+            return Rows(entries)
+        return Rows(entries, truncated=True, rest=self)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._scan.close()
+
+
+def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:
+    """What queries must know of a store, as it is declared and as its database is written."""
+    interval_ms = layout.segment_interval_ms
+    segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
+    return StoreSchema(layout.kind, layout.timestamped, segments, definition.window_size_ms, layout.retain_duplicates)
 
 
 def _check_kind(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:

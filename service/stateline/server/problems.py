@@ -14,14 +14,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from stateline.query import Failure, Terms
+from stateline.server.hidden_paths import told
+from stateline.server.observation import note_reason
 from stateline_store import (
+    CursorExpiredError,
     DoesNotExistError,
+    ForbiddenError,
     InvalidArgumentError,
     NotActiveError,
     NotPresentError,
     NotReadyError,
     NotUpToBoundError,
     StatelineError,
+    TooManyRequestsError,
+    UnauthenticatedError,
     UnknownQueryTypeError,
 )
 
@@ -42,9 +48,15 @@ class Problem(NamedTuple):
 PROBLEMS: dict[type[Exception], Problem] = {
     UnknownQueryTypeError: Problem("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
     InvalidArgumentError: Problem("INVALID_ARGUMENT", 422, "A parameter or the body cannot be read."),
+    UnauthenticatedError: Problem("UNAUTHENTICATED", 401, "No valid token."),
+    ForbiddenError: Problem("FORBIDDEN", 403, "The token may not read this store."),
     DoesNotExistError: Problem("DOES_NOT_EXIST", 404, "No such store or partition."),
+    CursorExpiredError: Problem("CURSOR_EXPIRED", 410, "The state behind a cursor or a snapshot is gone."),
     NotUpToBoundError: Problem("NOT_UP_TO_BOUND", 412, "Still behind `position_bound` when `wait_ms` ran out."),
     NotPresentError: Problem("NOT_PRESENT", 421, "That partition is not here and its `owner` cannot be reached."),
+    TooManyRequestsError: Problem(
+        "TOO_MANY_REQUESTS", 429, "A limit was reached; `Retry-After` says when to come again."
+    ),
     NotActiveError: Problem("NOT_ACTIVE", 503, "`require_active`, and here is a standby or restoring copy."),
     NotReadyError: Problem("NOT_READY", 503, "Starting, shutting down, or the state cannot be read now."),
     Exception: Problem("STORE_EXCEPTION", 500, "An error while executing."),
@@ -63,7 +75,7 @@ def problem_response(error: Exception, **where: Any) -> Response:
     Only a deliberate error shows its message: any other may hold what is none of the client's business.
     """
     deliberate = isinstance(error, StatelineError)
-    detail = str(error) if deliberate else "Something unexpected went wrong: see the server's log."
+    detail = told(error) if deliberate else "Something unexpected went wrong: see the server's log."
     reason, status, _ = problem_of(error)
     return _response(status, reason, detail, where)
 
@@ -124,7 +136,7 @@ def _failure_json(failure: Failure) -> dict[str, Any]:
     members = {
         "reason": reason,
         "status": status,
-        "detail": str(failure.error),
+        "detail": told(failure.error),
         "position": None if failure.position is None else failure.position.to_json(),
         "owner": failure.owner,
     }
@@ -132,6 +144,7 @@ def _failure_json(failure: Failure) -> dict[str, Any]:
 
 
 def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -> Response:
+    note_reason(reason)
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
     body["detail"] = detail
     body |= {name: value for name, value in where.items() if value is not None}

@@ -8,12 +8,12 @@ little more than half the time (measured: 11k/s against 18k/s of an empty answer
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from stateline.query import (
     CountQuery,
@@ -21,13 +21,18 @@ from stateline.query import (
     PositionQuery,
     Query,
     RangeQuery,
+    ScanQuery,
+    SessionsQuery,
     Terms,
+    Value,
+    VersionsQuery,
+    WindowsQuery,
     answers_of,
     failures_of,
-    merge_rows,
 )
+from stateline.query_reads import check_kind
 from stateline.serde import JsonSerde
-from stateline.server.answers import answer_body, entry_members, found_members, json_response
+from stateline.server.answers import answer_body, found_members, json_response
 from stateline.server.arguments import (
     COMMON,
     MAX_BODY_BYTES,
@@ -40,82 +45,85 @@ from stateline.server.arguments import (
     refuse_bad_percent,
     url_too_long,
 )
+from stateline.server.asked import Asked
+from stateline.server.bodies import read_body
+from stateline.server.limits import Limits
+from stateline.server.observation import note_level, note_route
 from stateline.server.partitions import ServedStore
 from stateline.server.problems import failure_response
+from stateline.server.scan_answers import ScanAnswers, refusal
 from stateline.server.serving import Serving
-from stateline_store import (
-    DoesNotExistError,
-    InvalidArgumentError,
-    IsolationLevel,
-    UnknownQueryTypeError,
-)
+from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel
 
-# Queries of the contract that only other kinds of stores answer, as paths below a store or a key, and as
-# types.
-OTHER_KINDS = ("versions", "windows", "sessions")
-OTHER_TYPES = (*OTHER_KINDS, "versioned_key", "multi_versioned_key", "window_key", "window_range")
-RANGE_PARAMETERS = ("lower", "upper", "prefix", "order", "limit")
+PAGING = ("limit", "cursor")
+RANGE_PARAMETERS = ("lower", "upper", "prefix", "order", *PAGING)
+TIME_PARAMETERS = ("from", "to", "order", *PAGING)
 BODY_PARAMETERS = {
-    "key": ("key",),
-    "keys": ("keys",),
+    "key": ("key", "as_of"),
+    "keys": ("keys", "as_of"),
     "range": RANGE_PARAMETERS,
+    "windows": ("key", *TIME_PARAMETERS),
+    "sessions": ("key", *TIME_PARAMETERS),
+    "versions": ("key", *TIME_PARAMETERS),
     "count": (),
 }
-
-# How long a request may wait for more of its body: what no lossy line needs between two packets, and short enough
-# that clients which went to sleep do not keep their connections.
-BODY_PATIENCE_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request, read: the store, the terms, and where and until when to look (on the loop's clock)."""
-
-    store: ServedStore
-    terms: Terms
-    partitions: tuple[int, ...] | range
-    deadline_s: float | None
-    allow_partial: bool
+# Queries of one key that stand below it in the path.
+OF_A_KEY = ("versions", "windows", "sessions")
 
 
 class QueryRoutes:
     """The endpoints of queries."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, limits: Limits) -> None:
         self._serving = serving
+        self._scans = ScanAnswers(serving, limits)
         config = serving.config
         self._default_level = config.default_state_isolation_level
         self._wait_max_ms = config.server_wait_max_ms
         self._limit_default = min(config.server_limit_default, config.server_limit_max)
         self._limit_max = config.server_limit_max
 
+    def routes(self) -> list[BaseRoute]:
+        """Where they are."""
+        below_store = "/v1/stores/{store}"
+        return [
+            Route(f"{below_store}/keys/{{key:stateline_key}}", self.key),
+            Route(f"{below_store}/range", self.range),
+            Route(f"{below_store}/windows", self.windows),
+            Route(f"{below_store}/count", self.count),
+            Route(f"{below_store}/position", self.position),
+            Route(f"{below_store}/query", self.query, methods=["POST"]),
+        ]
+
     async def key(self, request: Request) -> Response:
-        """GET …/keys/{key}: the value of one key."""
+        """GET …/keys/{key}: the value of one key; …/keys/{key}/windows, /sessions, /versions: its entries."""
         segments = raw_segments(request)
         store = self._serving.store(_text(segments[2]))
-        if len(segments) > 5 and segments[-1] in OTHER_KINDS:
-            raise _other_kind(store, segments[-1])
+        of_a_key = segments[-1] if len(segments) > 5 and segments[-1] in OF_A_KEY else None
+        if of_a_key is not None:
+            note_route(f"/v1/stores/{{store}}/keys/{{key}}/{of_a_key}")
         arguments = Arguments(from_query_string(request.scope["query_string"]))
-        if "as_of" in arguments:
-            raise _other_kind(store, "as_of")
-        arguments.refuse_others(COMMON)
-        key = read_key("The key", _text("/".join(segments[4:])), store.definition.key, textual=True)
-        return await self._key_answer(self._asked(store, arguments), key)
+        arguments.refuse_others(("as_of", *COMMON) if of_a_key is None else (*COMMON, *TIME_PARAMETERS))
+        written = "/".join(segments[4 : None if of_a_key is None else -1])
+        key = read_key("The key", _text(written), store.definition.key, textual=True)
+        if of_a_key is None:
+            return await self._key_answer(self._asked(store, arguments), key, arguments.time("as_of"))
+        return await self._scan_answer(request, store, arguments, of_a_key, key)
 
     async def range(self, request: Request) -> Response:
         """GET …/range: entries in the order of serialized keys."""
         store, arguments = self._read(request, (*COMMON, *RANGE_PARAMETERS))
-        return await self._range_answer(self._asked(store, arguments), arguments)
+        return await self._scan_answer(request, store, arguments, "range", None)
+
+    async def windows(self, request: Request) -> Response:
+        """GET …/windows: the windows of all keys."""
+        store, arguments = self._read(request, (*COMMON, *TIME_PARAMETERS))
+        return await self._scan_answer(request, store, arguments, "windows", None)
 
     async def count(self, request: Request) -> Response:
         """GET …/count: about how many entries there are."""
         store, arguments = self._read(request, COMMON)
         return await self._count_answer(self._asked(store, arguments))
-
-    async def other_kind(self, request: Request) -> Response:
-        """GET …/windows: a query that no kind of store of this version answers."""
-        segments = raw_segments(request)
-        raise _other_kind(self._serving.store(_text(segments[2])), segments[-1])
 
     async def position(self, request: Request) -> Response:
         """GET …/position: how far every partition has come, committed and uncommitted."""
@@ -141,79 +149,51 @@ class QueryRoutes:
         store = self._serving.store(_text(raw_segments(request)[2]))
         given = from_query_string(request.scope["query_string"])
         by_text = isinstance(store.definition.key, JsonSerde)
-        body = from_body(await self._read_body(request), keep_text=by_text)
+        body = from_body(await read_body(request, self._serving.limits, MAX_BODY_BYTES), keep_text=by_text)
         if twice := sorted(given.keys() & body.keys()):
             raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")
         arguments = Arguments(given | body)
-        if "as_of" in arguments:
-            raise _other_kind(store, "as_of")
-        kind = self._kind(store, body["type"].value if "type" in body else None)
+        kind = _kind(body["type"].value if "type" in body else None)
         arguments.refuse_others(("type", *COMMON, *BODY_PARAMETERS[kind]))
+        if kind in ("range", "windows", "sessions", "versions"):
+            key = arguments.key("key", store.definition.key)
+            if key is None and kind in ("sessions", "versions") and "cursor" not in arguments:
+                wanted = SessionsQuery(b"") if kind == "sessions" else VersionsQuery(b"")
+                check_kind(wanted, store.name, store.definition.kind.removeprefix("timestamped_"))
+                raise InvalidArgumentError("key is missing.")
+            return await self._scan_answer(request, store, arguments, kind, key)
         asked = self._asked(store, arguments)
         match kind:
             case "key":
                 key = arguments.key("key", store.definition.key)
                 if key is None:
                     raise InvalidArgumentError("key is missing.")
-                return await self._key_answer(asked, key)
+                return await self._key_answer(asked, key, arguments.time("as_of"))
             case "keys":
                 return await self._keys_answer(asked, arguments)
-            case "range":
-                return await self._range_answer(asked, arguments)
             case _:
                 return await self._count_answer(asked)
-
-    async def _read_body(self, request: Request) -> bytes:
-        """Raises `InvalidArgumentError` when it is too large or does not arrive, `NotReadyError` when the server stops
-        meanwhile, Starlette's `ClientDisconnect` when the client does not wait for an answer.
-        """
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and (len(announced) > 18 or int(announced) > MAX_BODY_BYTES):
-            raise _body_too_large()
-        body = bytearray()
-        chunks = request.stream()
-        try:
-            while True:
-                async with self._serving.limits.within(BODY_PATIENCE_S):
-                    body += await anext(chunks)
-                if len(body) > MAX_BODY_BYTES:
-                    raise _body_too_large()
-        except StopAsyncIteration:
-            return bytes(body)
-        except TimeoutError as error:
-            raise InvalidArgumentError(
-                f"Nothing more of the body arrived for {BODY_PATIENCE_S:g} s, after {len(body)} bytes: send it again, "
-                "as long as its Content-Length says."
-            ) from error
-
-    def _kind(self, store: ServedStore, kind: object) -> str:
-        if isinstance(kind, str) and kind in BODY_PARAMETERS:
-            return kind
-        if kind in OTHER_TYPES:
-            raise _other_kind(store, str(kind))
-        raise InvalidArgumentError(f"type={json_text(kind)} is not one of {', '.join(BODY_PARAMETERS)}.")
 
     def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
         store = self._serving.store(_text(raw_segments(request)[2]))
         arguments = Arguments(from_query_string(request.scope["query_string"]))
-        if "as_of" in arguments:
-            raise _other_kind(store, "as_of")
         arguments.refuse_others(allowed)
         return store, arguments
 
     def _asked(self, store: ServedStore, arguments: Arguments) -> Asked:
         level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
+        note_level(level.value)
         wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
         bound = arguments.bound()
         self._serving.check_bound(store, bound)
         terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms else None
         partitions = _chosen(store, arguments.partitions())
-        return Asked(store, terms, partitions, deadline_s, arguments.boolean("allow_partial"))
+        return Asked(store, terms, partitions, deadline_s, wait_ms, arguments.boolean("allow_partial"))
 
-    async def _key_answer(self, asked: Asked, key: bytes) -> Response:
-        found, outcomes = await self._find(asked, (key,))
-        if refused := _refusal(asked, outcomes):
+    async def _key_answer(self, asked: Asked, key: bytes, as_of: int | None) -> Response:
+        found, outcomes = await self._find(asked, (key,), as_of)
+        if refused := refusal(asked, outcomes):
             return refused
         result = found_members(asked.store.definition, key, found.get(key))
         partial = bool(failures_of(outcomes))
@@ -223,41 +203,41 @@ class QueryRoutes:
     async def _keys_answer(self, asked: Asked, arguments: Arguments) -> Response:
         definition = asked.store.definition
         keys = arguments.keys(definition.key, self._limit_max)
-        found, outcomes = await self._find(asked, keys)
-        if refused := _refusal(asked, outcomes):
+        found, outcomes = await self._find(asked, keys, arguments.time("as_of"))
+        if refused := refusal(asked, outcomes):
             return refused
         entries = [found_members(definition, key, found.get(key)) for key in keys]
         return json_response(answer_body(asked.terms, outcomes, {"entries": entries}))
 
-    async def _range_answer(self, asked: Asked, arguments: Arguments) -> Response:
-        query = self._range_query(asked.store, arguments)
-        outcomes = await self._everywhere(asked, query)
-        if refused := _refusal(asked, outcomes):
-            return refused
-        rows = merge_rows((answer.rows for answer in answers_of(outcomes).values()), query)
-        entries = [entry_members(asked.store.definition, entry) for entry in rows.entries]
-        result = {"entries": entries, "truncated": rows.truncated}
-        return json_response(answer_body(asked.terms, outcomes, result))
+    async def _scan_answer(
+        self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None
+    ) -> Response:
+        cursor = arguments.text("cursor")
+        if cursor is not None:
+            self._scans.token(cursor)  # one that does not exist is no matter of what stands beside it
+            if more := arguments.names() - {"type", *PAGING}:
+                raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
+            limit = self._limit(arguments) if "limit" in arguments else None
+            return await self._scans.follow(request, store, cursor, limit)
+        limit = self._limit(arguments)
+        query = _scan_query(kind, key, store, arguments, self._scans.limit(request, limit))
+        return await self._scans.begin(request, self._asked(store, arguments), query, limit)
+
+    def _limit(self, arguments: Arguments) -> int:
+        return arguments.integer("limit", self._limit_default, 1, self._limit_max, "server.limit.max")
 
     async def _count_answer(self, asked: Asked) -> Response:
         query = CountQuery()
         outcomes = await self._everywhere(asked, query)
-        if refused := _refusal(asked, outcomes):
+        if refused := refusal(asked, outcomes):
             return refused
-        rows = merge_rows((answer.rows for answer in answers_of(outcomes).values()), query)
-        return json_response(answer_body(asked.terms, outcomes, {"approximate_entries": rows.count}))
+        count = sum(answer.rows.count for answer in answers_of(outcomes).values())
+        return json_response(answer_body(asked.terms, outcomes, {"approximate_entries": count}))
 
-    def _range_query(self, store: ServedStore, arguments: Arguments) -> RangeQuery:
-        serde = store.definition.key
-        lower, upper, prefix = (arguments.key(name, serde) for name in ("lower", "upper", "prefix"))
-        if prefix is not None and (lower is not None or upper is not None):
-            raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
-        limit = arguments.integer("limit", self._limit_default, 1, self._limit_max, "server.limit.max")
-        reverse = arguments.choice("order", "asc", ("asc", "desc")) == "desc"
-        return RangeQuery(lower, upper, prefix, reverse, limit)
-
-    async def _find(self, asked: Asked, keys: tuple[bytes, ...]) -> tuple[dict[bytes, bytes], dict[int, Outcome]]:
-        return await self._serving.find(asked.store, asked.terms, keys, asked.partitions, asked.deadline_s)
+    async def _find(
+        self, asked: Asked, keys: tuple[bytes, ...], as_of: int | None
+    ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
+        return await self._serving.find(asked.store, asked.terms, keys, asked.partitions, asked.deadline_s, as_of)
 
     async def _everywhere(self, asked: Asked, query: Query) -> dict[int, Outcome]:
         queries = dict.fromkeys(asked.partitions, query)
@@ -286,10 +266,6 @@ def _text(segment: str) -> str:
         raise InvalidArgumentError(f"{segment[:60]!r} in the path is not percent-encoded UTF-8.") from error
 
 
-def _body_too_large() -> InvalidArgumentError:
-    return InvalidArgumentError(f"The body is larger than {MAX_BODY_BYTES} bytes: ask for fewer keys.")
-
-
 def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:
     if partitions is None:
         return store.partitions
@@ -301,20 +277,30 @@ def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int
     return partitions
 
 
-def _refusal(asked: Asked, outcomes: dict[int, Outcome]) -> Response | None:
-    """The failure of the whole query, if partitions failed and the rest may not, or cannot, stand for it."""
-    failures = failures_of(outcomes)
-    if not failures or (asked.allow_partial and len(failures) < len(outcomes)):
-        return None
-    return failure_response(asked.terms, failures)
-
-
 def _positions(outcomes: dict[int, Outcome]) -> dict[str, Any]:
     return {str(p): answer.position.to_json() for p, answer in answers_of(outcomes).items()}
 
 
-def _other_kind(store: ServedStore, query: str) -> UnknownQueryTypeError:
-    return UnknownQueryTypeError(
-        f"The store {store.name!r} is of kind {store.definition.kind} and cannot answer {query!r}: ask for key, keys, "
-        "range or count."
-    )
+def _kind(kind: object) -> str:
+    if isinstance(kind, str) and kind in BODY_PARAMETERS:
+        return kind
+    raise InvalidArgumentError(f"type={json_text(kind)} is not one of {', '.join(BODY_PARAMETERS)}.")
+
+
+def _scan_query(kind: str, key: bytes | None, store: ServedStore, arguments: Arguments, limit: int) -> ScanQuery:
+    """The query of this kind. Raises `UnknownQueryTypeError` when the store cannot answer it."""
+    reverse = arguments.choice("order", "desc" if kind == "versions" else "asc", ("asc", "desc")) == "desc"
+    query: ScanQuery
+    if kind == "range":
+        lower, upper, prefix = (arguments.key(name, store.definition.key) for name in ("lower", "upper", "prefix"))
+        if prefix is not None and (lower is not None or upper is not None):
+            raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
+        query = RangeQuery(lower, upper, prefix, reverse, limit)
+    else:
+        times = arguments.time("from"), arguments.time("to")
+        if kind == "windows":
+            query = WindowsQuery(key, *times, reverse, limit)
+        else:
+            assert key is not None
+            query = (SessionsQuery if kind == "sessions" else VersionsQuery)(key, *times, reverse, limit)
+    return query

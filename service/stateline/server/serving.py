@@ -11,25 +11,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from stateline.config import Config
 from stateline.query import (
     Failure,
-    KeyQuery,
     KeysQuery,
     Outcome,
     Query,
     RangeQuery,
+    ScanQuery,
     Terms,
+    Value,
     answers_of,
     any_may_come,
     failures_of,
     home_partition,
 )
+from stateline.query_reads import check_kind
+from stateline.server.cursors import Cursors, signing_key
 from stateline.server.deployment import Placement, read_placements
 from stateline.server.partitions import Partitions, ServedStore
+from stateline.server.siblings import Siblings
 from stateline.server.waiting import CommitSignal, TimeLimits, shutting_down
 from stateline.server.worker_client import Workers
 from stateline.topology import Topology
@@ -41,6 +46,7 @@ from stateline_store import (
     NotReadyError,
     NotUpToBoundError,
     PositionBound,
+    RetryLaterError,
     StateDirectory,
     StatelineError,
     UnknownQueryTypeError,
@@ -49,8 +55,6 @@ from stateline_store import (
 # How often files of the workers are looked at, and connections and secondaries that are missing are tried
 # again.
 _KEEP_INTERVAL_S = 0.5
-
-_OF_KEYS = (KeyQuery, KeysQuery, RangeQuery)
 
 _log = logging.getLogger(__name__)
 
@@ -68,9 +72,24 @@ class Serving:
         self.partitions = Partitions(
             self._directory, scratch, self.workers.has_live_owner, upgrading=config.upgrade_from is not None
         )
+        self.cursors = Cursors(
+            _signing_key(self._directory.application),
+            ttl_s=config.server_cursor_ttl_ms / 1000,
+            most=config.server_cursors_max,
+            most_bytes=config.server_cursors_max_bytes,
+        )
+        self.siblings = Siblings(
+            self._directory.application, self.cursors.process, tls=config.server_tls_key_file is not None
+        )
         self._stores: dict[str, ServedStore] = {}
+        self._leaving = False
         self._stopping = False
         self._fault = ""  # what the keeper meets at the moment, in words
+
+    @property
+    def commits(self) -> CommitSignal:
+        """What wakes those who wait for the next commit."""
+        return self._signal
 
     def store(self, name: str) -> ServedStore:
         """The store of this name. Raises `DoesNotExistError`, or `NotReadyError` when no worker runs it
@@ -95,23 +114,16 @@ class Serving:
         """The stores that can be asked: all but those of the user's own kinds."""
         return [name for name, definition in self.topology.stores.items() if definition.kind != "custom"]
 
-    def names_of_key_value(self) -> list[str]:
-        """The stores whose entries can be asked by key and range."""
-        return [name for name in self.served_names() if self.topology.stores[name].key_value]
-
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
     ) -> dict[int, Outcome]:
         """What each of these partitions answers; those behind the bound, or for which there is no copy to ask or not
         the one that is demanded, are waited for until the deadline.
 
-        Raises `UnknownQueryTypeError` for keys and ranges of a store whose values are not named by keys alone.
+        Raises `UnknownQueryTypeError` for a query that this kind of store cannot answer.
         """
-        if not store.definition.key_value and any(isinstance(q, _OF_KEYS) for q in queries.values()):
-            raise UnknownQueryTypeError(
-                f"The store {store.name!r} is of kind {store.definition.kind}: keys alone name no value of it, so it "
-                "answers no key, keys or range over HTTP; it answers count and position."
-            )
+        for query in queries.values():
+            check_kind(query, store.name, store.definition.kind.removeprefix("timestamped_"))
         if self._stopping:
             raise shutting_down()
         if any(self._foreign_topics(store, terms.bound, p) for p in queries):
@@ -136,8 +148,9 @@ class Serving:
         keys: Iterable[bytes],
         partitions: Iterable[int],
         deadline_s: float | None,
-    ) -> tuple[dict[bytes, bytes], dict[int, Outcome]]:
-        """(key → stored bytes of those found, partition → outcome): at home first, then in the other
+        as_of: int | None = None,
+    ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
+        """(key → what is stored of those found, partition → outcome): at home first, then in the other
         partitions.
 
         A partition that has to be asked for more keys is asked for all of its keys again, because it may have moved:
@@ -145,17 +158,37 @@ class Serving:
         """
         homes = {key: home_partition(key, store.placement.partitions) for key in keys}
         wanted = {p: {key for key, home in homes.items() if home == p} for p in partitions}
-        found: dict[bytes, bytes] = {}
+        found: dict[bytes, Value] = {}
         outcomes: dict[int, Outcome] = {}
         more = wanted
         while more and not failures_of(outcomes):
-            outcomes |= await self._ask_keys(store, terms, more, deadline_s)
+            outcomes |= await self._ask_keys(store, terms, more, deadline_s, as_of)
             found = _rows_found(outcomes, homes)
             # A key can vanish between two looks, and is looked for everywhere then. `wanted` only grows, so this ends.
             missing = homes.keys() - found.keys()
             more = {p: some | missing for p, some in wanted.items() if missing - some}
             wanted = wanted | more
         return found, outcomes
+
+    async def scan(
+        self,
+        store: ServedStore,
+        terms: Terms,
+        query: ScanQuery,
+        partitions: Collection[int],
+        deadline_s: float | None,
+    ) -> dict[int, Outcome]:
+        """The first entries of these partitions, each with its rest. What is asked of one key is asked at home first,
+        and in the other partitions when there is nothing."""
+        key = None if isinstance(query, RangeQuery) else query.key
+        home = None if key is None else home_partition(key, store.placement.partitions)
+        if home is None or home not in partitions:
+            return await self.ask(store, terms, dict.fromkeys(partitions, query), deadline_s)
+        outcomes = await self.ask(store, terms, {home: query}, deadline_s)
+        if failures_of(outcomes) or any(answer.rows.entries for answer in answers_of(outcomes).values()):
+            return outcomes
+        others: dict[int, Query] = {p: query for p in partitions if p != home}
+        return outcomes | (await self.ask(store, terms, others, deadline_s) if others else {})
 
     def check_bound(self, store: ServedStore, bound: PositionBound) -> None:
         """Refuse a bound that names what cannot exist: `InvalidArgumentError` for a partition that an input of the
@@ -173,12 +206,12 @@ class Serving:
                 f"{store.name!r}: name 0 to {count - 1}."
             )
 
-    def reasons_not_ready(self) -> list[str]:
-        """What cannot be queried at the moment, one sentence each; empty when everything can."""
-        if self._stopping:
+    def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
+        """What cannot be queried at the moment, of these stores or of all, one sentence each; empty when all can."""
+        if self._leaving or self._stopping:
             return ["The server is shutting down."]
         reasons = [self._fault] if self._fault else []
-        for name in self.served_names():
+        for name in self.served_names() if names is None else names:
             try:
                 store = self.store(name)
             except StatelineError as error:
@@ -191,6 +224,7 @@ class Serving:
         """Follow the workers until cancelled: their files, their sockets, the stores that they opened."""
         while True:
             try:
+                self.cursors.expire()
                 await self._follow_workers()
                 self._fault = ""
             except (StatelineError, OSError) as error:
@@ -216,6 +250,15 @@ class Serving:
                     self._open_quietly(store, partition)
                     await asyncio.sleep(0)  # opening takes milliseconds: let requests in between
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait at the moment: for a commit, for a worker, for the rest of their body."""
+        return self._signal.waiting + self.limits.waiting
+
+    def leave(self) -> None:
+        """Answer queries as before, but be ready no more: nobody is to be sent here from now on."""
+        self._leaving = True
+
     def stop(self) -> None:
         """Refuse queries from now on and end those that wait, here or at a worker, with `NotReadyError`."""
         self._stopping = True
@@ -225,6 +268,8 @@ class Serving:
     async def close(self) -> None:
         """Release every connection and every secondary."""
         self.stop()
+        self.siblings.close()
+        self.cursors.close()
         await self.workers.close()
         self.partitions.close()
 
@@ -246,7 +291,7 @@ class Serving:
         outcomes: dict[int, Outcome] = {}
         for partition, query in queries.items():
             outcomes |= self.partitions.ask(store, terms, {partition: query})
-            if isinstance(query, RangeQuery):
+            if isinstance(query, ScanQuery):
                 await asyncio.sleep(0)  # a large one takes many milliseconds: let requests in between
         return outcomes
 
@@ -266,8 +311,9 @@ class Serving:
         terms: Terms,
         keys: Mapping[int, set[bytes]],
         deadline_s: float | None,
+        as_of: int | None,
     ) -> dict[int, Outcome]:
-        queries: dict[int, Query] = {p: KeysQuery(tuple(some)) for p, some in keys.items() if some}
+        queries: dict[int, Query] = {p: KeysQuery(tuple(some), as_of) for p, some in keys.items() if some}
         return await self.ask(store, terms, queries, deadline_s) if queries else {}
 
     def _needs_worker(self, store: ServedStore, level: IsolationLevel) -> bool:
@@ -317,6 +363,15 @@ class Serving:
         return None
 
 
+def _signing_key(application: Path) -> bytes:
+    """The application's key for cursors, or one of this process alone where nothing can be written."""
+    try:
+        return signing_key(application)
+    except RetryLaterError as error:
+        _log.info("Cursors of this process are its own: %s", error)
+        return secrets.token_bytes(32)
+
+
 def _never_met(store: ServedStore, topic: str, inputs: Iterable[str]) -> NotUpToBoundError:
     return NotUpToBoundError(
         f"position_bound can never be met: {topic[:200]!r} is not an input of {store.name!r}, which reads "
@@ -324,11 +379,12 @@ def _never_met(store: ServedStore, topic: str, inputs: Iterable[str]) -> NotUpTo
     )
 
 
-def _rows_found(outcomes: Mapping[int, Outcome], homes: Mapping[bytes, int]) -> dict[bytes, bytes]:
-    """Key → stored bytes; of a key that several partitions hold, the row at home, else of the lowest partition."""
-    found: dict[bytes, bytes] = {}
+def _rows_found(outcomes: Mapping[int, Outcome], homes: Mapping[bytes, int]) -> dict[bytes, Value]:
+    """Key → what is stored; of a key that several partitions hold, the row at home, else of the lowest partition."""
+    found: dict[bytes, Value] = {}
     for partition, answer in answers_of(outcomes).items():
         for key, value in answer.rows.entries:
+            assert isinstance(key, bytes), "a query of keys finds no windows"
             if key not in found or homes[key] == partition:
                 found[key] = value
     return found

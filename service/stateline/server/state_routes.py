@@ -8,8 +8,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stateline.server.access import is_known, may_read
 from stateline.server.answers import json_response
 from stateline.server.arguments import Arguments, from_query_string
+from stateline.server.hidden_paths import told
 from stateline.server.metrics import Metrics
 from stateline.server.partitions import ServedStore
 from stateline.server.problems import problem_response
@@ -27,9 +29,9 @@ class StateRoutes:
         self._metrics = metrics
 
     async def stores(self, request: Request) -> Response:
-        """GET /v1/stores: every store."""
+        """GET /v1/stores: every store that who asks may read."""
         refuse_parameters(request)
-        return json_response({"stores": [self._store(name) for name in self._serving.served_names()]})
+        return json_response({"stores": [self._store(name) for name in self._readable(request)]})
 
     async def store(self, request: Request) -> Response:
         """GET /v1/stores/{store}: one store."""
@@ -38,15 +40,15 @@ class StateRoutes:
         return json_response(self._store(store.name))
 
     async def topology(self, request: Request) -> Response:
-        """GET /v1/topology: what the application consists of."""
+        """GET /v1/topology: what the application consists of, without the stores that who asks may not read."""
         refuse_parameters(request)
         topology = self._serving.topology
         return json_response(
             {
                 "application_id": topology.application_id,
-                "subtopologies": [_subtopology(s) for s in topology.subtopologies],
+                "subtopologies": [_subtopology(s, request) for s in topology.subtopologies],
                 "topics": [_topic(t) for t in _topics(topology.subtopologies, topology.pipelines.values())],
-                "stores": {name: _definition(d) for name, d in topology.stores.items()},
+                "stores": {name: _definition(d) for name, d in topology.stores.items() if may_read(request, name)},
                 "pipelines": {name: _pipeline(p) for name, p in topology.pipelines.items()},
             }
         )
@@ -73,18 +75,23 @@ class StateRoutes:
         return json_response({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
-        """GET /readyz: 200 only when every store can be queried, else the reasons."""
+        """GET /readyz: 200 only when every store can be queried, else the reasons that who asks may know."""
         refuse_parameters(request)
-        reasons = self._serving.reasons_not_ready()
-        if not reasons:
+        if not self._serving.reasons_not_ready():
             return json_response({"status": "ready"})
+        if not is_known(request):
+            return problem_response(NotReadyError("Not every store can be queried yet: a token is told the reasons."))
+        reasons = self._serving.reasons_not_ready(self._readable(request))
         error = NotReadyError("Not every store can be queried yet: see reasons, and ask again in a moment.")
-        return problem_response(error, reasons=reasons)
+        return problem_response(error, reasons=[told(reason) for reason in reasons])
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics: Prometheus text."""
         refuse_parameters(request)
         return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    def _readable(self, request: Request) -> list[str]:
+        return [name for name in self._serving.served_names() if may_read(request, name)]
 
     def _store(self, name: str) -> dict[str, Any]:
         definition = self._serving.topology.stores[name]
@@ -97,7 +104,7 @@ class StateRoutes:
         try:
             store = self._serving.store(name)
         except NotReadyError as error:  # declared, and no worker runs it yet
-            return described | {"partitions": {}, "not_ready": str(error)}
+            return described | {"partitions": {}, "not_ready": told(error)}
         return described | {"partitions": {str(p): self._partition(store, p) for p in store.partitions}}
 
     def _partition(self, store: ServedStore, partition: int) -> dict[str, Any]:
@@ -112,7 +119,7 @@ class StateRoutes:
         try:
             reader = self._serving.partitions.open(store, partition)
         except StatelineError as error:
-            return described | {"unreadable": str(error)}
+            return described | {"unreadable": told(error)}
         copy = self._serving.partitions.status(store, partition, reader)
         return described | {
             "state": copy.served_by,
@@ -139,11 +146,11 @@ def _definition(definition: StoreDefinition) -> dict[str, Any]:
     }
 
 
-def _subtopology(subtopology: Subtopology) -> dict[str, Any]:
+def _subtopology(subtopology: Subtopology, request: Request) -> dict[str, Any]:
     return {
         "ordinal": subtopology.ordinal,
         "sources": [topic.name for topic in subtopology.sources],
-        "stores": [store.name for store in subtopology.stores],
+        "stores": [store.name for store in subtopology.stores if may_read(request, store.name)],
         "processors": [processor.name for processor in subtopology.processors],
     }
 

@@ -24,6 +24,8 @@ class CommitSignal:
     def __init__(self) -> None:
         self._next = asyncio.Event()
         self._closed = False
+        self.waiting = 0
+        """How many wait at the moment."""
 
     def announce(self) -> None:
         """Wake everyone who waits."""
@@ -47,11 +49,14 @@ class CommitSignal:
         left_s = deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             return False
+        self.waiting += 1
         try:
             async with asyncio.timeout(min(left_s, SAFETY_RECHECK_S)):
                 await commit.wait()
         except TimeoutError:
             pass  # the caller looks again, and comes back unless its time is up
+        finally:
+            self.waiting -= 1
         if self._closed:
             raise shutting_down()
         return True
@@ -63,6 +68,11 @@ class TimeLimits:
     def __init__(self) -> None:
         self._open: set[asyncio.Timeout] = set()
         self._stopped = False
+
+    @property
+    def waiting(self) -> int:
+        """How many blocks run at the moment."""
+        return len(self._open)
 
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncIterator[None]:

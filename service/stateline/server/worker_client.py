@@ -11,23 +11,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stateline.query import Failure, Outcome, Query, Terms
+from stateline.query import Failure, Outcome, Query, Rows, Terms
 from stateline.query_wire import (
     LENGTH,
     WireRequest,
     decode_message,
     decode_outcome,
+    decode_rows,
     encode_request,
     frame,
     frame_size,
 )
 from stateline.server.deployment import Instance, read_instances
 from stateline.server.waiting import TimeLimits
-from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
+from stateline_store import CursorExpiredError, InvalidArgumentError, NotPresentError, StatelineError
+from stateline_store.checkpoints import CheckpointPart
 
 # A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
 ANSWER_TIMEOUT_S = 10.0
@@ -104,7 +106,46 @@ class WorkerConnection:
             raise NotPresentError(f"The worker did not answer within {timeout_s:g} s: ask again.") from error
         if "outcome" not in reply:
             raise StatelineError(f"The worker refused a query: {reply.get('error')}")
-        return decode_outcome(reply["outcome"])
+        return decode_outcome(reply["outcome"], self._rest)
+
+    async def more(self, scan: int, limit: int) -> Rows:
+        """What a scan that this worker keeps has next. Raises `CursorExpiredError` when it is gone, or the worker."""
+        number = next(self._numbers)
+        message = {"id": number, "type": "more", "scan": scan, "limit": limit}
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                reply = await self._request(number, message)
+        except (TimeoutError, NotPresentError) as error:
+            raise CursorExpiredError(
+                "The worker that was read from is gone: begin anew, without the cursor."
+            ) from error
+        if "rows" in reply:
+            return decode_rows(reply["rows"], self._rest)
+        failure = decode_outcome(reply["outcome"], self._rest) if "outcome" in reply else None
+        raise failure.error if isinstance(failure, Failure) else StatelineError(f"Reading on failed: {reply}")
+
+    def drop(self, scan: int) -> None:
+        """The rest of this scan is not wanted any more."""
+        if self.alive:
+            self._send({"id": next(self._numbers), "type": "drop", "scan": scan})
+
+    async def snapshot(self, snapshot: str, places: Sequence[tuple[str, int]]) -> list[CheckpointPart]:
+        """Let the worker link these store partitions into a snapshot's directory, all at one commit. Raises
+        `NotPresentError` when it does not answer, and what keeps it from making them."""
+        number = next(self._numbers)
+        message = {"id": number, "type": "snapshot", "snapshot": snapshot, "places": [list(each) for each in places]}
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                reply = await self._request(number, message)
+        except TimeoutError as error:
+            raise NotPresentError(f"The worker did not answer within {ANSWER_TIMEOUT_S:g} s: ask again.") from error
+        if "parts" in reply:
+            return [CheckpointPart.from_json(part) for part in reply["parts"]]
+        failure = decode_outcome(reply["outcome"], self._rest) if "outcome" in reply else None
+        raise failure.error if isinstance(failure, Failure) else StatelineError(f"No snapshot was made: {reply}")
+
+    def _rest(self, scan: int) -> WorkerRest:
+        return WorkerRest(self, scan)
 
     async def close(self) -> None:
         """Hang up; pending queries fail."""
@@ -145,11 +186,38 @@ class WorkerConnection:
             self._on_commit()
         elif number is not None and (future := self._pending.get(number)) is not None and not future.done():
             future.set_result(message)
+        elif isinstance(scan := message.get("outcome", {}).get("rows", {}).get("scan"), int):
+            self.drop(scan)  # who asked was gone before the answer came
 
     def _fail_pending(self) -> None:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(NotPresentError("The worker hung up: ask again in a moment."))
+
+
+class WorkerRest:
+    """The rest of a scan that a worker keeps: a `Rest`."""
+
+    def __init__(self, connection: WorkerConnection, scan: int) -> None:
+        self._connection = connection
+        self._scan: int | None = scan
+
+    async def more(self, limit: int) -> Rows:
+        """The next entries; the `Rest` of them is another one."""
+        if self._scan is None:
+            raise CursorExpiredError("This scan was closed: begin anew.")
+        scan, self._scan = self._scan, None
+        try:
+            return await self._connection.more(scan, limit)
+        except BaseException:  # its answer may still come: the worker would keep a scan that nobody knows
+            self._connection.drop(scan)
+            raise
+
+    def close(self) -> None:
+        """Let the worker forget it."""
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            self._connection.drop(scan)
 
 
 class Workers:
@@ -226,6 +294,16 @@ class Workers:
         except StatelineError as error:
             return Failure(error, owner=owner)
         return Failure(outcome.error, outcome.position, owner) if isinstance(outcome, Failure) else outcome
+
+    async def snapshot(
+        self, owner: str | None, snapshot: str, places: Sequence[tuple[str, int]]
+    ) -> list[CheckpointPart]:
+        """What this owner of all these places links into a snapshot. Raises as `WorkerConnection.snapshot`."""
+        connection = self._connections.get(owner) if owner is not None else None
+        if connection is None or not connection.alive:
+            store, partition = places[0]
+            raise NotPresentError(_unreachable(store, partition, owner))
+        return await connection.snapshot(snapshot, places)
 
     async def close(self) -> None:
         """Hang up on every worker."""

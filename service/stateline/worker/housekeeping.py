@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 from stateline.config import Config
 from stateline.topology import Topology
-from stateline_store import StateDirectory, clean, settle_places
+from stateline_store import RetryLaterError, StateDirectory, clean, settle_places
+from stateline_store.snapshot_directory import SnapshotDirectory
+
+_log = logging.getLogger(__name__)
 
 
 class Housekeeping:
@@ -29,6 +33,15 @@ class Housekeeping:
         wanted = {store.name: s.ordinal for s in self._subtopologies.values() for store in s.stores}
         settle_places(self._directory, wanted, automatic=self._automatic)
 
+    def sweep_snapshots(self) -> None:
+        """Delete snapshots whose lease has ended, and what crashes left of others. What cannot be deleted is logged and
+        left for the next time: it is in nobody's way."""
+        try:
+            if swept := SnapshotDirectory(self._directory.application).sweep(time.time_ns() // 1_000_000):
+                _log.info("Deleted snapshots whose lease has ended: %s", ", ".join(swept))
+        except RetryLaterError as error:
+            _log.warning("Snapshots are not tidied up: %s", error)
+
     def clean_if_due(self, live: Collection[str]) -> None:
         """Delete the directories of tasks that nobody has used for ``state.cleanup.delay.ms``, now and then.
 
@@ -38,6 +51,7 @@ class Housekeeping:
         if time.monotonic() - self._last_clean < self._delay_s:
             return
         self._last_clean = time.monotonic()
+        self.sweep_snapshots()
         clean(self._directory, live, int(self._delay_s * 1000), time.time_ns() // 1_000_000, self._must_stay)
 
     def _must_stay(self, task_id: str) -> bool:

@@ -24,18 +24,23 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stateline.query import Failure, HostedPartition, Outcome, any_behind, execute
+from stateline.query import Failure, HostedPartition, Outcome, any_behind
+from stateline.query_reads import execute
 from stateline.query_wire import (
     WireRequest,
     decode_message,
     decode_request,
     encode_outcome,
+    encode_rows,
     frame,
 )
+from stateline.worker.open_scans import KeptScan, OpenScans
 from stateline.worker.query_connection import QueryConnection
+from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import (
     ConfigurationError,
     InvalidArgumentError,
@@ -75,20 +80,22 @@ class _Waiting:
 class QuerySocket:
     """The worker's end. Every method is for the thread that owns the stores.
 
-    `lookup(store, partition)` says what this worker hosts now, or None.
+    `lookup(store, partition)` says what this worker hosts now, or None; without `snapshots` it makes none.
 
     Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
     `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
     """
 
-    def __init__(self, path: Path, lookup: Lookup) -> None:
+    def __init__(self, path: Path, lookup: Lookup, snapshots: SnapshotMaker | None = None) -> None:
         self._path = path
         self._lookup = lookup
+        self._snapshots = snapshots
         self._listener = _listen(path)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._clients: dict[int, QueryConnection] = {}
         self._waiting: list[_Waiting] = []
+        self._scans = OpenScans()
         self._backlog = False  # whole requests were left in connections when the last call ended
 
     def serve_pending(self, timeout_s: float = 0.0) -> int:
@@ -186,6 +193,12 @@ class QuerySocket:
         match message.get("type"):
             case "query":
                 self._start(client, message)
+            case "more":
+                self._queue(client, {"id": number, **self._more(client, message)})
+            case "drop":
+                self._scans.drop(client, message.get("scan"))
+            case "snapshot" if self._snapshots is not None:
+                self._queue(client, {"id": number, **self._snapshots.answer(message)})
             case "subscribe":
                 client.subscribed = True
                 self._queue(client, {"id": number, "status": self._status()})
@@ -203,12 +216,31 @@ class QuerySocket:
         except InvalidArgumentError as error:
             self._queue(client, {"id": message.get("id"), "error": str(error)})
             return
-        outcome = self._execute(request)
+        outcome = self._execute(client, request)
         if request.wait_ms > 0 and any_behind((outcome,)) and len(self._waiting) < MAX_WAITING:
             deadline_s = time.monotonic() + request.wait_ms / 1000
             self._waiting.append(_Waiting(client, request, deadline_s, self._standing(_place(request))))
         else:
-            self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome)})
+            self._answer(client, request, outcome)
+
+    def _answer(self, client: QueryConnection, request: WireRequest, outcome: Outcome) -> None:
+        rest = None if isinstance(outcome, Failure) else outcome.rows.rest
+        scan = rest.number if isinstance(rest, KeptScan) else None
+        self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)})
+
+    def _more(self, client: QueryConnection, message: dict[str, Any]) -> dict[str, Any]:
+        """What a scan has next, or why not."""
+        try:
+            number, limit = int(message["scan"]), int(message["limit"])
+            rows = self._scans.more(client, number, limit)
+            return {"rows": encode_rows(rows, number if rows.truncated else None)}
+        except (KeyError, TypeError, ValueError) as error:
+            return {"error": f"Not a scan and a limit: {error!r}"}
+        except StatelineError as error:
+            return {"outcome": encode_outcome(Failure(error))}
+        except Exception as error:  # noqa: BLE001 - as in `_execute`
+            _log.exception("A scan failed")
+            return {"outcome": encode_outcome(Failure(StatelineError(f"Reading on failed: {error}")))}
 
     def _retry_waiting(self, end_s: float) -> int:
         """Answer those whose bound is met or whose time is up; forget those whose client is gone."""
@@ -237,10 +269,10 @@ class QuerySocket:
         if in_time and (standing == waiting.standing or _is_behind(request, standing)):
             waiting.standing = standing
             return True
-        outcome = self._execute(request)
+        outcome = self._execute(waiting.client, request)
         if in_time and any_behind((outcome,)):
             return True
-        self._queue(waiting.client, {"id": request.id, "outcome": encode_outcome(outcome)})
+        self._answer(waiting.client, request, outcome)
         return False
 
     def _standing(self, place: _Place) -> _Standing:
@@ -253,7 +285,7 @@ class QuerySocket:
         except StatelineError:
             return None
 
-    def _execute(self, request: WireRequest) -> Outcome:
+    def _execute(self, client: QueryConnection, request: WireRequest) -> Outcome:
         terms, partition = request.terms, request.partition
         hosted = self._lookup(terms.store, partition)
         if hosted is None or not hosted.store.is_open:
@@ -261,7 +293,9 @@ class QuerySocket:
             return Failure(NotPresentError(message))
         try:
             reader = hosted.store.reader(terms.isolation_level)
-            return execute(request.query, reader, partition, terms, hosted.status())
+            schema, copy = hosted.store.schema, hosted.status()
+            keep = partial(self._scans.keep, client)
+            return execute(request.query, reader, schema, partition, terms, copy, keep)
         except StatelineError as error:
             return Failure(error)
         except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception; a query must not end the worker
@@ -295,6 +329,7 @@ class QuerySocket:
         if client.closed:
             return
         client.closed = True
+        self._scans.drop_all(client)
         self._selector.unregister(client.socket)
         del self._clients[client.socket.fileno()]
         client.socket.close()

@@ -35,6 +35,7 @@ from stateline.worker.pace import Pace
 from stateline.worker.publication import InstanceFile, publish, socket_path, topology_document
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.restore import Restorer, by_partition, plan
+from stateline.worker.snapshots import SnapshotMaker
 from stateline.worker.task import Task, TaskState
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import (
@@ -93,7 +94,8 @@ class Worker:
         self._upgrades = FormatUpgrades(log, self._admin)
         self._housekeeping = Housekeeping(self._directory, self._topology, config)
         self._socket_path = socket_path(self._directory.application, instance)
-        self._socket = QuerySocket(self._socket_path, self._hosted_partition)
+        snapshots = SnapshotMaker(self._directory, self._topology, self._hosted_partition)
+        self._socket = QuerySocket(self._socket_path, self._hosted_partition, snapshots)
         self._consumer: Consumer | None = None
         self._tasks: dict[str, Task] = {}
         self._locked_since: dict[str, float] = {}  # tasks whose directory another process holds
@@ -141,6 +143,7 @@ class Worker:
         counts = ensure_topics(self._topology, self._admin, also_required=also)
         partitions = subtopology_partitions(self._topology, counts)
         self._housekeeping.settle_places()
+        self._housekeeping.sweep_snapshots()
         publish(
             self._directory.application / "topology.json",
             topology_document(self._topology, partitions, self._config.default_state_isolation_level),

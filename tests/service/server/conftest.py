@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+from console_browser import BrowserMissingError, Flights, chromium, served_flights
 from query_server import OwningWorker, server_process, wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +34,20 @@ def client(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
     with server_process(state_dir, *settings) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium. For a module only: while it runs, this thread counts as having an event loop."""
+    try:
+        with chromium() as browser:
+            yield browser
+    except BrowserMissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flights, str]]:
+    """The console's application with all its data committed, and the address of its server."""
+    with served_flights(tmp_path_factory.mktemp("c")) as served:
+        yield served

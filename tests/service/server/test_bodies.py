@@ -17,6 +17,7 @@ from query_server import OwningWorker, make_app, server_process, wait_until
 from stateline import serdes
 from stateline.config import load_config
 from stateline.server.arguments import MAX_BODY_BYTES, Arguments, from_body
+from stateline.server.limits import Limits
 from stateline.server.routes import QueryRoutes
 from stateline.server.serving import Serving
 from stateline_store import InvalidArgumentError
@@ -44,7 +45,7 @@ def read_answer(connection: socket.socket) -> bytes:
 
 def requests_counted(client: httpx.Client) -> list[str]:
     lines = client.get("/metrics").text.splitlines()
-    return [line for line in lines if line.startswith("stateline_http_requests_total{") and 'route="query"' in line]
+    return [line for line in lines if line.startswith("stateline_http_requests_total{") and "/query" in line]
 
 
 def test_a_client_that_hangs_up_in_the_middle_of_a_body_is_no_error_of_the_service(
@@ -57,7 +58,8 @@ def test_a_client_that_hangs_up_in_the_middle_of_a_body_is_no_error_of_the_servi
             client.get("/healthz")
         wait_until(lambda: bool(requests_counted(client)))
         counted = requests_counted(client)
-    assert counted == ['stateline_http_requests_total{route="query",status="499"} 1.0']
+    asked = 'level="",outcome="client_gone",route="/v1/stores/{store}/query",store="aircraft"'
+    assert counted == [f"stateline_http_requests_total{{{asked}}} 1.0"]
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -73,7 +75,7 @@ def test_a_length_above_the_limit_is_refused_before_the_body_is_sent(client: htt
 def test_a_body_that_does_not_go_on_is_refused(
     state_dir: Path, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("stateline.server.routes.BODY_PATIENCE_S", 0.01)
+    monkeypatch.setattr("stateline.server.bodies.PATIENCE_S", 0.01)
     config = load_config("flights-app", environment={}, overrides=[f"state.dir={state_dir}"])
 
     async def ask() -> None:
@@ -88,7 +90,7 @@ def test_a_body_that_does_not_go_on_is_refused(
         path = b"/v1/stores/aircraft/query"
         scope = {"type": "http", "method": "POST", "raw_path": path, "query_string": b"", "headers": []}
         try:
-            await QueryRoutes(serving).query(Request(scope, receive))
+            await QueryRoutes(serving, Limits(config)).query(Request(scope, receive))
         finally:
             await serving.close()
 

@@ -217,6 +217,7 @@ def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_not_here_is_named(tmp_path: Path) -> None:
-    config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", "server.host=192.0.2.1"])
+    settings = [f"state.dir={tmp_path}", "server.host=192.0.2.1", "server.insecure=true"]
+    config = load_config("flights-app", overrides=settings)
     with pytest.raises(ConfigurationError, match=r"server\.host = '192\.0\.2\.1' is no address of this machine"):
         serve(make_app(), config)

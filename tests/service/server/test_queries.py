@@ -189,8 +189,9 @@ def test_a_range_that_is_cut_off_says_so(client: httpx.Client, worker: OwningWor
     worker.commit()
     whole = client.get("/v1/stores/aircraft/range", params={"prefix": "cut", "limit": 4}).json()
     part = client.get("/v1/stores/aircraft/range", params={"prefix": "cut", "limit": 3}).json()
-    assert (len(whole["entries"]), whole["truncated"]) == (4, False)
-    assert (len(part["entries"]), part["truncated"]) == (3, True)
+    assert (len(whole["entries"]), "cursor" in whole) == (4, False)
+    assert (len(part["entries"]), "cursor" in part) == (3, True)
+    assert "truncated" not in part
     assert whole["entries"][0] == {"key": "cut0", "value": 0, "timestamp": TIMESTAMP_MS}
 
 

@@ -76,11 +76,12 @@ def test_metrics_count_requests_and_show_every_partition(client: httpx.Client, w
         found = re.search(rf"^{re.escape(line)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
-    count = 'stateline_http_requests_total{route="key",status="404"}'
+    asked = 'route="/v1/stores/{store}/keys/{key}",store="aircraft"'
+    count = f'stateline_http_requests_total{{level="read_committed",outcome="not_found",{asked}}}'
     before = value(count)
     client.get("/v1/stores/aircraft/keys/no-such-key")
     assert value(count) == before + 1
-    assert value('stateline_http_request_seconds_count{route="key"}') >= 1
+    assert value(f'stateline_http_request_seconds_count{{level="read_committed",outcome="not_found",{asked}}}') >= 1
     labels = '{store="aircraft",task="0_0"}'
     assert value(f"stateline_store_staged_records{labels}") == 1
     assert value(f"stateline_store_staged_bytes{labels}") > 0
@@ -92,21 +93,15 @@ def test_metrics_count_requests_and_show_every_partition(client: httpx.Client, w
 
 def test_a_path_that_leads_nowhere_is_counted_too(client: httpx.Client) -> None:
     client.get("/nowhere")
-    assert 'stateline_http_requests_total{route="unmatched",status="404"}' in client.get("/metrics").text
+    counted = 'stateline_http_requests_total{level="",outcome="DOES_NOT_EXIST",route="unmatched",store=""}'
+    assert counted in client.get("/metrics").text
 
 
-@pytest.mark.parametrize("path", ["/", "/docs"])
-def test_pages_need_nothing_from_elsewhere(client: httpx.Client, path: str) -> None:
-    response = client.get(path)
+def test_the_documentation_needs_nothing_from_elsewhere(client: httpx.Client) -> None:
+    response = client.get("/docs")
     assert response.headers["content-type"].startswith("text/html")
-    assert not re.search(r"(src|href)=.?(https?:)?//", response.text)
+    assert not re.search(r"<script|@import|url\(|(src|href)=.?(https?:)?//", response.text)
     assert "flights-app" in response.text
-
-
-def test_every_link_of_the_index_leads_somewhere(client: httpx.Client) -> None:
-    links = re.findall(r'href="([^"]+)"', client.get("/").text)
-    assert len(links) > 8
-    assert {link: client.get(link).status_code for link in links} == dict.fromkeys(links, 200)
 
 
 @pytest.fixture
@@ -125,15 +120,19 @@ def test_every_documented_route_is_there(client: httpx.Client, openapi: dict[str
 
 def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict[str, Any]) -> None:
     values = {"position_bound": "{}", "isolation_level": "read_committed", "order": "asc"}
+    values |= {"from": "0", "to": "2026-01-31T12:00:00Z", "as_of": "1", "prefix": "described"}
     values |= {"require_active": "false", "allow_partial": "false", "limit": "1", "wait_ms": "0", "partition": "0"}
     for path, methods in openapi["paths"].items():
         for parameter in methods.get("get", {}).get("parameters", []):
             name = parameter["name"]
-            if parameter["in"] == "path" or name == "as_of":
+            if parameter["in"] == "path":
                 continue
             url = path.replace("{store}", "aircraft").replace("{key}", "described")
             response = client.get(url, params={name: values.get(name, "a")})
-            assert response.status_code in (200, 404), (url, name, response.text)
+            of_other_kinds = path.endswith(("/windows", "/sessions", "/versions")) and name != "cursor"
+            as_of = name == "as_of" and path.endswith("{key}")
+            wanted = (400,) if of_other_kinds or as_of else (200, 404)  # what is read wrongly is 422
+            assert response.status_code in wanted, (url, name, response.text)
 
 
 def test_answers_have_the_documented_members(client: httpx.Client, openapi: dict[str, Any]) -> None:

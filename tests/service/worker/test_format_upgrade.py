@@ -76,6 +76,12 @@ def stamped(config: Config, kind: str, partition: int = 0) -> Stamped:
     return {key[width:]: _pair(stored) for key, stored in rows.items()}
 
 
+def stored_of(answer: Answer) -> dict[bytes, bytes]:
+    """Key → what is stored."""
+    entries: Any = answer.rows.entries  # of a key-value store: both are bytes
+    return dict(entries)
+
+
 def _pair(stored: bytes) -> tuple[bytes, int]:
     value, timestamp = split(stored)
     return value, timestamp
@@ -287,7 +293,7 @@ def test_rolled_over_the_plain_files_serve_and_another_instance_builds_its_own(
             eventually(lambda: _position(ask(made, timestamped, RangeQuery())) == 39, "the old instance goes on")
             outcome = ask(made, timestamped, KeyQuery(b"k1"))
             assert isinstance(outcome, Answer)
-            assert [split(stored) for _, stored in outcome.rows.entries] == [(b"36", UNKNOWN)]
+            assert [split(stored) for stored in stored_of(outcome).values()] == [(b"36", UNKNOWN)]
             assert outcome.copy.served_by == "active"
         assert not files(old, timestamped=True).exists()
     assert not is_ready(caplog)
@@ -385,8 +391,8 @@ def test_a_server_goes_from_the_plain_files_to_the_others_within_one_query(place
         second = ask(made, timestamped, RangeQuery())
     assert isinstance(first, Answer)
     assert isinstance(second, Answer)
-    assert {split(stored).timestamp for _, stored in first.rows.entries} == {UNKNOWN}
-    assert {key: _pair(stored) for key, stored in second.rows.entries} == changelog(place)
+    assert {split(stored).timestamp for stored in stored_of(first).values()} == {UNKNOWN}
+    assert {key: _pair(stored) for key, stored in stored_of(second).items()} == changelog(place)
 
 
 def test_plain_files_that_had_more_than_the_changelog_stay_and_are_not_asked_any_more(

@@ -15,19 +15,23 @@ from typing import Any
 
 import pytest
 
-from stateline.query import Answer, Failure, HostedPartition, KeyQuery, Outcome, RangeQuery, Terms
+from stateline.query import Answer, Failure, HostedPartition, KeyQuery, Outcome, RangeQuery, Rows, Terms
 from stateline.query_wire import (
     LENGTH,
     MAX_FRAME_BYTES,
     WireRequest,
     decode_message,
     decode_outcome,
+    decode_rows,
     encode_request,
     frame,
 )
+from stateline.worker import open_scans
+from stateline.worker.query_connection import QueryConnection
 from stateline.worker.query_socket import MAX_REQUESTS_PER_CALL, QuerySocket
 from stateline_store import (
     ConfigurationError,
+    CursorExpiredError,
     IsolationLevel,
     KeyValueStore,
     LockedError,
@@ -142,14 +146,26 @@ def client(path: Path, served: QuerySocket) -> Iterator[Client]:
     client.socket.close()
 
 
+class Numbered:
+    """The rest of a scan, known by its number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    async def more(self, limit: int) -> Rows:
+        raise AssertionError("the tests ask by number")
+
+    def close(self) -> None: ...
+
+
 def values(reply: dict[str, Any]) -> list[bytes]:
-    outcome = decode_outcome(reply["outcome"])
+    outcome = decode_outcome(reply["outcome"], Numbered)
     assert isinstance(outcome, Answer), outcome
-    return [value for _, value in outcome.rows.entries]
+    return [value for _, value in outcome.rows.entries if isinstance(value, bytes)]
 
 
 def error(reply: dict[str, Any]) -> Exception:
-    outcome = decode_outcome(reply["outcome"])
+    outcome = decode_outcome(reply["outcome"], Numbered)
     assert isinstance(outcome, Failure)
     return outcome.error
 
@@ -160,7 +176,7 @@ def test_each_level_gets_its_own_answer(client: Client) -> None:
 
 
 def test_an_answer_says_what_is_staged_and_when_the_last_commit_was(client: Client, store: KeyValueStore) -> None:
-    outcome = decode_outcome(client.ask(query())["outcome"])
+    outcome = decode_outcome(client.ask(query())["outcome"], Numbered)
     assert isinstance(outcome, Answer)
     assert outcome.copy.served_by == "active"
     assert outcome.copy.staged_records == 1
@@ -261,7 +277,7 @@ def test_garbage_ends_its_connection_and_no_other(
     other.socket.close()
 
 
-@pytest.mark.parametrize("message", [{"id": 3}, {"id": 3, "type": "drop"}, {"id": 3, "type": "query"}])
+@pytest.mark.parametrize("message", [{"id": 3}, {"id": 3, "type": "vanish"}, {"id": 3, "type": "query"}])
 def test_a_request_without_sense_gets_an_error(client: Client, message: dict[str, Any]) -> None:
     reply = client.ask(frame(message))
     assert reply["id"] == 3
@@ -340,9 +356,9 @@ def test_those_who_wait_are_tried_again_only_when_their_bound_is_met(
     tried: list[int] = []
     execute = QuerySocket._execute
 
-    def counted(served: QuerySocket, request: WireRequest) -> Outcome:
+    def counted(served: QuerySocket, client: QueryConnection, request: WireRequest) -> Outcome:
         tried.append(request.id)
-        return execute(served, request)
+        return execute(served, client, request)
 
     monkeypatch.setattr(QuerySocket, "_execute", counted)
     client.send(b"".join(query(number, bound=5 + number % 2, wait_ms=60_000) for number in range(50)))
@@ -397,10 +413,107 @@ def test_a_query_waits_for_a_commit_when_it_reads_committed(
 
 def test_a_wait_that_runs_out_is_answered_with_where_it_stands(client: Client) -> None:
     reply = client.ask(query(bound=99, wait_ms=20))
-    outcome = decode_outcome(reply["outcome"])
+    outcome = decode_outcome(reply["outcome"], Numbered)
     assert isinstance(outcome, Failure)
     assert isinstance(outcome.error, NotUpToBoundError)
     assert outcome.position == Position.of({TopicPartition("input", 0): 2})
+
+
+def scan(number: int, level: IsolationLevel = UNCOMMITTED, limit: int = 1) -> bytes:
+    request = WireRequest(number, Terms("letters", level), 0, RangeQuery(limit=limit))
+    return frame(encode_request(request))
+
+
+def more(number: int, of: int, limit: int = 99) -> bytes:
+    return frame({"id": number, "type": "more", "scan": of, "limit": limit})
+
+
+def begun(client: Client, level: IsolationLevel = UNCOMMITTED) -> int:
+    """The number of a scan that has given one entry."""
+    reply = client.ask(scan(1, level))
+    assert len(values(reply)) == 1
+    return int(reply["outcome"]["rows"]["scan"])
+
+
+def given(reply: dict[str, Any]) -> list[Any]:
+    return [entry for entry, _ in decode_rows(reply["rows"], Numbered).entries]
+
+
+@pytest.fixture
+def letters(store: KeyValueStore) -> KeyValueStore:
+    """a to e committed, k staged on top."""
+    store.put_all([(bytes([letter]), b"v") for letter in b"abcde"])
+    store.commit({})
+    return store
+
+
+def test_a_scan_is_read_on_by_its_number_from_the_state_that_it_began_with(
+    client: Client, letters: KeyValueStore, served: QuerySocket
+) -> None:
+    for level in IsolationLevel:
+        number = begun(client, level)
+        letters.put(b"bb", b"late")
+        assert given(client.ask(more(2, number, limit=2))) == [b"b", b"c"]
+        letters.delete(b"d")
+        letters.commit({})
+        assert given(client.ask(more(3, number))) == [b"d", b"e", b"k"]
+        assert len(served._scans) == 0, "what was read to its end is not kept"
+        letters.put(b"d", b"v")
+        letters.delete(b"bb")
+        letters.commit({})
+
+
+def test_a_scan_that_is_gone_is_expired(client: Client, letters: KeyValueStore) -> None:
+    number = begun(client)
+    client.ask(more(2, number))
+    for unknown in (number, 999):
+        assert isinstance(error(client.ask(more(3, unknown))), CursorExpiredError)
+
+
+def test_a_scan_that_is_dropped_is_gone(client: Client, letters: KeyValueStore, served: QuerySocket) -> None:
+    number = begun(client)
+    client.send(frame({"id": 2, "type": "drop", "scan": number}))
+    assert isinstance(error(client.ask(more(3, number))), CursorExpiredError)
+    assert len(served._scans) == 0
+
+
+def test_the_scans_of_a_client_are_its_own_and_go_with_it(
+    client: Client, letters: KeyValueStore, served: QuerySocket, path: Path
+) -> None:
+    number, other = begun(client), Client(path, served)
+    theirs = begun(other)
+    other.send(frame({"id": 2, "type": "drop", "scan": number}))
+    assert isinstance(error(other.ask(more(3, number))), CursorExpiredError)
+    other.socket.close()
+    while len(served._scans) > 1:
+        served.serve_pending()
+    assert isinstance(error(client.ask(more(4, theirs))), CursorExpiredError)
+    assert given(client.ask(more(5, number, limit=1))) == [b"b"]
+
+
+def test_the_scan_that_was_read_longest_ago_makes_room(
+    client: Client, letters: KeyValueStore, served: QuerySocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_scans, "MAX_OPEN_SCANS", 2)
+    first, second = begun(client), begun(client)
+    assert given(client.ask(more(2, first, limit=1))) == [b"b"]
+    third = begun(client)
+    assert isinstance(error(client.ask(more(3, second))), CursorExpiredError)
+    assert [given(client.ask(more(4, number, limit=1))) for number in (first, third)] == [[b"c"], [b"b"]]
+
+
+def test_a_scan_of_a_store_that_was_closed_is_expired(
+    client: Client, letters: KeyValueStore, served: QuerySocket
+) -> None:
+    number = begun(client)
+    letters.close()
+    assert isinstance(error(client.ask(more(2, number))), CursorExpiredError)
+    assert len(served._scans) == 0
+
+
+@pytest.mark.parametrize("given", [{}, {"scan": "x", "limit": 1}, {"scan": 1}, {"scan": None, "limit": 1}])
+def test_reading_on_without_sense_gets_an_error(client: Client, given: dict[str, Any]) -> None:
+    assert "error" in client.ask(frame({"id": 1, "type": "more"} | given))
 
 
 def test_closing_twice_is_fine(served: QuerySocket, path: Path) -> None:

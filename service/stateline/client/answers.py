@@ -1,0 +1,194 @@
+"""What comes back, read without receiving anything: a reply becomes a result, or an exception that says why not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from stateline.client.events import Event
+from stateline.client.failures import BY_REASON, GatewayError, RequestError, UnexpectedAnswerError, UnreachableError
+from stateline.client.results import (
+    CountAnswer,
+    Entry,
+    Instances,
+    KeyAnswer,
+    KeyedWindow,
+    KeysAnswer,
+    Page,
+    PositionAnswer,
+    Problem,
+    Readiness,
+    SnapshotDetails,
+    SnapshotList,
+    StoreDetails,
+    Stores,
+    Topology,
+    Version,
+    Window,
+)
+from stateline.serde import JsonSerde
+from stateline_store import InvalidArgumentError, Position, StatelineError
+
+T = TypeVar("T")
+_GATEWAY = (429, 502, 503, 504)
+# Why a change feed ends that can be taken up again where it was.
+_GOES_ON = ("NOT_READY", "NOT_ACTIVE", "NOT_PRESENT", "TOO_MANY_REQUESTS", "TOO_SLOW")
+_EXACT = JsonSerde()
+_PROBLEM: TypeAdapter[Problem] = TypeAdapter(Problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response: its status, its headers by lower-case name, and its whole body."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class Reader(Generic[T]):
+    """Reads replies as one type of result; `statuses` are those that carry it. Thread-safe."""
+
+    def __init__(self, result: type[T], statuses: Collection[int] = (200,)) -> None:
+        self._adapter: TypeAdapter[T] = TypeAdapter(result)
+        self._statuses = statuses
+
+    def read(self, reply: Reply) -> T:
+        """The result. Raises the `RequestError` of the problem that came instead."""
+        if reply.status not in self._statuses or _is_problem(reply):
+            raise failure_of(reply)
+        return self.from_json(reply.content, _document(reply))
+
+    def from_json(self, content: bytes | str, document: Any) -> T:
+        """The result that this document, read from `content`, is."""
+        try:
+            return self._adapter.validate_python(document)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            why = f"it is not an answer of Stateline: {where}: {first['msg']}"
+            raise _unexpected(content, why) from error
+
+
+class _Readiness(Reader[Readiness]):
+    """`/readyz` says that it is not ready as a problem, which here is an answer."""
+
+    def read(self, reply: Reply) -> Readiness:
+        if reply.status == HTTPStatus.OK:
+            return Readiness(ready=True)
+        failure = failure_of(reply)
+        if failure.problem.reason != "NOT_READY":
+            raise failure
+        return Readiness(ready=False, reasons=failure.problem.reasons)
+
+
+class _Nothing(Reader[None]):
+    """An answer whose body does not matter: 204 has none."""
+
+    def __init__(self, statuses: Collection[int]) -> None:
+        super().__init__(type(None), statuses)
+
+    def read(self, reply: Reply) -> None:
+        if reply.status not in self._statuses:
+            raise failure_of(reply)
+
+
+KEY = Reader(KeyAnswer, (200, 404))  # an absent key is 404 with the ordinary answer
+KEYS = Reader(KeysAnswer)
+ENTRIES = Reader(Page[Entry])
+VERSIONS = Reader(Page[Version])
+WINDOWS = Reader(Page[Window])
+KEYED_WINDOWS = Reader(Page[KeyedWindow])
+COUNT = Reader(CountAnswer)
+POSITION = Reader(PositionAnswer)
+DETAILS = Reader(StoreDetails)
+STORES = Reader(Stores)
+TOPOLOGY = Reader(Topology)
+INSTANCES = Reader(Instances)
+READINESS = _Readiness(Readiness)
+SNAPSHOT = Reader(SnapshotDetails, (200, 201))
+SNAPSHOTS = Reader(SnapshotList)
+NOTHING = _Nothing((200, 204))
+
+
+def failure_of(reply: Reply) -> RequestError:
+    """The exception of a reply that is a problem document, or is no answer at all."""
+    retry_s = retry_after_s(reply, datetime.now(UTC))
+    if not _is_problem(reply):
+        if reply.status in _GATEWAY:
+            detail = "Something in between answered for the server: ask again."
+            stand_in = Problem(reason="UNEXPECTED_ANSWER", detail=detail, status=reply.status, retry_after_s=retry_s)
+            return GatewayError(stand_in)
+        why = "it is not an answer of Stateline. Look at the address, and at what is in between"
+        return _unexpected(reply.content, why, reply.status)
+    try:
+        problem = _PROBLEM.validate_python(_document(reply))
+    except ValidationError:
+        return _unexpected(reply.content, "it is a problem document that cannot be read", reply.status)
+    return _failure(replace(problem, retry_after_s=retry_s))
+
+
+def json_document(text: str) -> dict[str, Any]:
+    """The JSON object of an event or a header. Raises `UnexpectedAnswerError` when it is none."""
+    document = _document(Reply(HTTPStatus.OK, {}, text.encode()))
+    if not isinstance(document, dict):
+        raise _unexpected(text, "it is not a JSON object")
+    return document
+
+
+def event_failure(event: Event) -> StatelineError:
+    """What the last event of a change feed says that it ends with; `UnreachableError` where it can go on later."""
+    document = json_document(event.data)
+    reason, detail = str(document.get("reason")), str(document.get("detail"))
+    if reason in _GOES_ON:
+        return UnreachableError(f"The server has ended the change feed ({reason}): {detail}")
+    return _failure(Problem(reason=reason, detail=detail, status=HTTPStatus.OK))
+
+
+def stream_position(headers: Mapping[str, str]) -> Position:
+    """The Position of an answer that is streamed. Raises `UnexpectedAnswerError` when it names none."""
+    text = headers.get("stateline-position", "")
+    try:
+        return Position.from_json(json_document(text))
+    except InvalidArgumentError as error:
+        raise _unexpected(text, "its Position cannot be read") from error
+
+
+def retry_after_s(reply: Reply, now: datetime) -> float | None:
+    """What `Retry-After` asks for: seconds, or a date (RFC 9110, 10.2.3). None when it is absent or senseless."""
+    text = reply.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal() and len(text) < 10:  # that is 31 years
+        return float(text)
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    until_s = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+    return max(until_s, 0.0) if math.isfinite(until_s) else None
+
+
+def _is_problem(reply: Reply) -> bool:
+    return reply.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/problem+json"
+
+
+def _document(reply: Reply) -> Any:
+    try:
+        return _EXACT.deserialize(reply.content)
+    except InvalidArgumentError as error:
+        raise _unexpected(reply.content, "it is not JSON", reply.status) from error
+
+
+def _failure(problem: Problem) -> RequestError:
+    return BY_REASON.get(problem.reason, UnexpectedAnswerError)(problem)
+
+
+def _unexpected(content: bytes | str, why: str, status: int = HTTPStatus.OK) -> UnexpectedAnswerError:
+    detail = f"An answer cannot be used: {why}. It begins {content[:80]!r}."
+    return UnexpectedAnswerError(Problem(reason="UNEXPECTED_ANSWER", detail=detail, status=status))

@@ -1,0 +1,54 @@
+"""Arrow streams as record batches. pyarrow is loaded when the first one is read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stateline.client.failures import UnreachableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class _ChunkFile(io.RawIOBase):
+    """Chunks that arrive one by one, as the file that pyarrow reads from."""
+
+    def __init__(self, next_chunk: Callable[[], bytes]) -> None:
+        self._next_chunk = next_chunk
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            self._left = memoryview(self._next_chunk())
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
+
+
+class BatchReader:
+    """Record batches of a stream whose chunks `next_chunk` returns, b"" at its end. For one thread at a time.
+
+    Raises `UnreachableError` when the stream ends before it should, which a connection that is lost does.
+    """
+
+    def __init__(self, next_chunk: Callable[[], bytes]) -> None:
+        self._file = io.BufferedReader(_ChunkFile(next_chunk))
+        self._stream: pa.RecordBatchStreamReader | None = None
+
+    def next_batch(self) -> pa.RecordBatch | None:
+        """The next batch; None after the last."""
+        import pyarrow as pa
+
+        try:
+            if self._stream is None:
+                self._stream = pa.ipc.open_stream(self._file)
+            return self._stream.read_next_batch()
+        except StopIteration:
+            return None
+        except pa.ArrowInvalid as error:
+            raise UnreachableError(f"The Arrow stream is broken off: {error} Read it again.") from error

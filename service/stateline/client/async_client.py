@@ -1,0 +1,307 @@
+"""`AsyncClient`: the stores of a server for asyncio, method by method as in `client`, which says what each returns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
+
+import httpx
+
+from stateline.client import answers, requests
+from stateline.client.arrow import BatchReader
+from stateline.client.failures import CursorExpiredError, DoesNotExistError
+from stateline.client.feed import Change
+from stateline.client.requests import Key, RangeArguments, Request, RowArguments, Since, Time, TimeArguments
+from stateline.client.results import (
+    Answer,
+    CountAnswer,
+    Entry,
+    Instance,
+    KeyAnswer,
+    KeyedWindow,
+    KeysAnswer,
+    Page,
+    PositionAnswer,
+    Readiness,
+    SnapshotDetails,
+    StoreDetails,
+    Topology,
+    Version,
+    Window,
+)
+from stateline.client.retries import NEVER, Retries
+from stateline.client.session import Session
+from stateline.client.store_calls import Call, PagedCall, StoreCalls
+from stateline.client.terms import TermArguments, Terms
+from stateline.client.transport import AsyncTransport, Server
+from stateline_store import Position, StatelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+A = TypeVar("A", bound=Answer)
+E = TypeVar("E")
+
+
+class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
+    """A server and its stores, for tasks of one event loop; close it, or use it as a context manager.
+
+    Every method raises a `RequestError` for what the server refuses and `UnreachableError` when none answers, after
+    the `retries`. `timeout_s` is how long the server may be silent, besides a query's own `wait_ms`. `session` makes
+    all stores of this client consistent with what it has seen; the terms apply to every query that names no others.
+    `http` brings one's own TLS, proxies and pool, and is left open.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        session: Session | None = None,
+        retries: Retries | None = None,
+        timeout_s: float = 30.0,
+        http: httpx.AsyncClient | None = None,
+        **terms: Unpack[TermArguments],
+    ) -> None:
+        self._session = session
+        self._terms = Terms().with_(terms)
+        self._transport = AsyncTransport(Server(base_url, token, timeout_s, retries or Retries()), http)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; the client cannot be used any more."""
+        await self._transport.close()
+
+    def store(self, name: str, *, session: Session | None = None, **terms: Unpack[TermArguments]) -> AsyncStore:
+        """One store, asked or not: whether it exists shows with its first query."""
+        calls = StoreCalls(name, self._terms.with_(terms), session or self._session)
+        return AsyncStore(self._transport, calls)
+
+    async def stores(self) -> tuple[StoreDetails, ...]:
+        """Every store."""
+        return (await self._transport.ask(Call(requests.STORES, answers.STORES))).stores
+
+    async def topology(self) -> Topology:
+        """What the application consists of."""
+        return await self._transport.ask(Call(requests.TOPOLOGY, answers.TOPOLOGY))
+
+    async def instances(self) -> tuple[Instance, ...]:
+        """Who runs what."""
+        return (await self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES))).instances
+
+    async def check_health(self) -> None:
+        """Return if the server lives; raises `UnreachableError` at once if it does not."""
+        await self._transport.ask(Call(requests.HEALTH, answers.NOTHING), NEVER)
+
+    async def readiness(self) -> Readiness:
+        """Whether every store can be queried; asked once."""
+        return await self._transport.ask(Call(requests.READINESS, answers.READINESS), NEVER)
+
+    async def snapshot(self, stores: Sequence[str], *, ttl_s: int | None = None) -> AsyncSnapshot:
+        """One consistent cut of these stores, kept for `ttl_s` seconds (the server's own number unless given) or
+        until it is released, as at the end of a `with` block.
+
+        Not tried again: if no answer arrives, there may be a snapshot that goes when its lease ends.
+        """
+        details = await self._transport.ask(Call(requests.new_snapshot(stores, ttl_s), answers.SNAPSHOT))
+        return AsyncSnapshot(self._transport, details)
+
+    async def open_snapshot(self, snapshot_id: str) -> AsyncSnapshot:
+        """A snapshot that somebody else has made. Raises `CursorExpiredError` when it is gone."""
+        details = await self._transport.ask(Call(requests.snapshot(snapshot_id), answers.SNAPSHOT))
+        return AsyncSnapshot(self._transport, details)
+
+    async def snapshots(self) -> tuple[SnapshotDetails, ...]:
+        """Every snapshot that there is."""
+        return (await self._transport.ask(Call(requests.SNAPSHOTS, answers.SNAPSHOTS))).snapshots
+
+
+class AsyncScan(Generic[E]):
+    """The entries of a query, page after page, all of one state. Nothing is asked before it is iterated; each
+    iteration begins anew, with the state of then.
+
+    Raises `CursorExpiredError` when a page is asked for after the server has let that state go.
+    """
+
+    def __init__(self, transport: AsyncTransport, calls: StoreCalls, call: PagedCall[E]) -> None:
+        self._transport, self._calls, self._call = transport, calls, call
+
+    async def __aiter__(self) -> AsyncGenerator[E, None]:
+        """Entry after entry. Of partitions that failed (`allow_partial`) only `pages` knows."""
+        async for page in self.pages():
+            for entry in page.entries:
+                yield entry
+
+    async def pages(self) -> AsyncGenerator[Page[E], None]:
+        """Answer after answer, each with its Position; the last one cut to `limit`."""
+        left, cursor = self._call.paged.limit, None
+        while True:
+            page = self._calls.saw(await self._transport.ask(self._call.page(cursor)))
+            page, left, cursor = self._call.advance(page, left)
+            yield page
+            if cursor is None:
+                return
+
+    async def batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """All entries as Arrow record batches in the store's types, in one stream and not in pages. Not tried again:
+        raises `UnreachableError` when the stream breaks off.
+
+        Close the generator (`contextlib.aclosing`) when it is not read to the end.
+        """
+        left = self._call.paged.limit
+        async with self._transport.stream(self._call.paged.stream(requests.ARROW)) as incoming:
+            self._calls.saw_stream(incoming.headers)
+            async for whole in _batches(incoming.chunks):
+                batch, left = self._call.cut(whole, left)
+                yield batch
+                if left == 0:
+                    return
+
+
+class AsyncStore:
+    """The queries of one store, for tasks of one event loop.
+
+    `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `partitions`, `allow_partial`) win over those of
+    the store and the client. A query that this kind of store cannot answer raises `UnknownQueryTypeError`.
+    """
+
+    def __init__(self, transport: AsyncTransport, calls: StoreCalls) -> None:
+        self._transport, self._calls = transport, calls
+
+    async def get(self, key: Key, *, as_of: Time | None = None, **terms: Unpack[TermArguments]) -> KeyAnswer:
+        """The value of a key, `found=False` if there is none; of a versioned store the one at the time `as_of`."""
+        return await self._ask(self._calls.get(key, as_of, terms))
+
+    async def get_many(self, keys: Iterable[Key], **terms: Unpack[TermArguments]) -> KeysAnswer:
+        """The values of many keys at once: each key once, in this order."""
+        return await self._ask(self._calls.get_many(keys, terms))
+
+    def range(self, **arguments: Unpack[RangeArguments]) -> AsyncScan[Entry]:
+        """Keys from `lower` to `upper`, both inclusive and open when left out, or with a `prefix`, in the order of
+        serialized keys: at most `limit`, `page_size` in each answer."""
+        return self._scan(self._calls.range(arguments))
+
+    def versions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Version]:
+        """Versions of a key that were valid in these times, the newest first unless `order` says otherwise."""
+        return self._scan(self._calls.versions(key, arguments))
+
+    def windows(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Window]:
+        """Windows of a key that start in these times."""
+        return self._scan(self._calls.windows(key, arguments))
+
+    def sessions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Window]:
+        """Sessions of a key that overlap these times."""
+        return self._scan(self._calls.sessions(key, arguments))
+
+    def all_windows(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
+        """Windows of every key that start in these times."""
+        return self._scan(self._calls.all_windows(arguments))
+
+    async def count(self, **terms: Unpack[TermArguments]) -> CountAnswer:
+        """About how many entries there are."""
+        return await self._ask(self._calls.count(terms))
+
+    async def position(self, **terms: Unpack[TermArguments]) -> PositionAnswer:
+        """How far each partition has come, at both levels."""
+        return await self._ask(self._calls.position(terms))
+
+    async def details(self) -> StoreDetails:
+        """What the store is, and the state of its partitions."""
+        return await self._transport.ask(Call(requests.details(self._calls.name), answers.DETAILS))
+
+    async def changes(
+        self, *, since: Since = "latest", partitions: Sequence[int] | None = None
+    ) -> AsyncGenerator[Change, None]:
+        """Every committed change after `since`, then each as it is committed, without end.
+
+        `since` is the `position` of an answer or of a change, "earliest" for all that the log still has, or "latest"
+        for what is yet to come.
+
+        A connection that is lost is taken up again where it was, none lost or repeated; `UnreachableError` when that
+        fails for as long as the retries allow. Raises `CursorExpiredError` when the log has deleted what comes next:
+        read the store anew, and go on from the position of that answer. Close the generator (`contextlib.aclosing`)
+        when it is not needed any more.
+        """
+        following = self._calls.changes(since, partitions, self._transport.server.retries)
+        while True:
+            failure: StatelineError | None = None
+            try:
+                async with self._transport.stream(following.request()) as incoming:
+                    following.connected()
+                    async for chunk in incoming.chunks:
+                        for change in following.read(chunk):
+                            yield change
+            except StatelineError as error:
+                failure = error
+            await asyncio.sleep(following.pause_s(failure))
+
+    async def _ask(self, call: Call[A]) -> A:
+        return self._calls.saw(await self._transport.ask(call))
+
+    def _scan(self, call: PagedCall[E]) -> AsyncScan[E]:
+        return AsyncScan(self._transport, self._calls, call)
+
+
+class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
+    """A consistent cut that the server keeps until `details.expires_at`; the end of an `async with` block releases
+    it.
+    """
+
+    def __init__(self, transport: AsyncTransport, details: SnapshotDetails) -> None:
+        self._transport = transport
+        self.details = details
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+    @property
+    def position(self) -> Position:
+        """The input that the cut reflects."""
+        return self.details.position
+
+    async def renew(self, *, ttl_s: int | None = None) -> SnapshotDetails:
+        """Keep it `ttl_s` seconds from now. Raises `CursorExpiredError` when it is gone."""
+        self.details = await self._transport.ask(Call(requests.renewal(self.details.id, ttl_s), answers.SNAPSHOT))
+        return self.details
+
+    async def release(self) -> None:
+        """Let it go; one that is gone already is no error."""
+        with contextlib.suppress(CursorExpiredError, DoesNotExistError):
+            await self._transport.ask(Call(requests.release(self.details.id), answers.NOTHING))
+
+    async def read(
+        self, store: str, partition: int, **arguments: Unpack[RowArguments]
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """One partition of a store as Arrow record batches, in the store's types. Not tried again: raises
+        `UnreachableError` when the stream breaks off.
+
+        Close the generator (`contextlib.aclosing`) when it is not read to the end.
+        """
+        async with self._transport.stream(self._rows(store, partition, arguments)) as incoming:
+            async for batch in _batches(incoming.chunks):
+                yield batch
+
+    def _rows(self, store: str, partition: int, given: RowArguments) -> Request:
+        return requests.snapshot_rows(self.details.id, store, partition, given)
+
+
+async def _batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[pa.RecordBatch]:
+    """pyarrow reads a stream in a thread, which asks the event loop for the next chunk and waits for it."""
+    loop = asyncio.get_running_loop()
+
+    async def next_chunk() -> bytes:
+        return await anext(chunks, b"")
+
+    reader = BatchReader(lambda: asyncio.run_coroutine_threadsafe(next_chunk(), loop).result())
+    while (batch := await asyncio.to_thread(reader.next_batch)) is not None:
+        yield batch

@@ -1,0 +1,297 @@
+"""`Client`: the stores of a server, asked from threads that wait. `async_client` is the same for asyncio."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
+
+import httpx
+
+from stateline.client import answers, requests
+from stateline.client.arrow import BatchReader
+from stateline.client.failures import CursorExpiredError, DoesNotExistError
+from stateline.client.feed import Change
+from stateline.client.requests import Key, RangeArguments, Request, RowArguments, Since, Time, TimeArguments
+from stateline.client.results import (
+    Answer,
+    CountAnswer,
+    Entry,
+    Instance,
+    KeyAnswer,
+    KeyedWindow,
+    KeysAnswer,
+    Page,
+    PositionAnswer,
+    Readiness,
+    SnapshotDetails,
+    StoreDetails,
+    Topology,
+    Version,
+    Window,
+)
+from stateline.client.retries import NEVER, Retries
+from stateline.client.session import Session
+from stateline.client.store_calls import Call, PagedCall, StoreCalls
+from stateline.client.terms import TermArguments, Terms
+from stateline.client.transport import Server, Transport
+from stateline_store import Position, StatelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+A = TypeVar("A", bound=Answer)
+E = TypeVar("E")
+
+
+class Client(AbstractContextManager["Client"]):
+    """A server and its stores. Thread-safe; close it, or use it as a context manager.
+
+    Every method raises a `RequestError` for what the server refuses and `UnreachableError` when none answers, after
+    the `retries`. `timeout_s` is how long the server may be silent, besides a query's own `wait_ms`. `session` makes
+    all stores of this client consistent with what it has seen; the terms apply to every query that names no others.
+    `http` brings one's own TLS, proxies and pool, and is left open.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        session: Session | None = None,
+        retries: Retries | None = None,
+        timeout_s: float = 30.0,
+        http: httpx.Client | None = None,
+        **terms: Unpack[TermArguments],
+    ) -> None:
+        self._session = session
+        self._terms = Terms().with_(terms)
+        self._transport = Transport(Server(base_url, token, timeout_s, retries or Retries()), http)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; the client cannot be used any more."""
+        self._transport.close()
+
+    def store(self, name: str, *, session: Session | None = None, **terms: Unpack[TermArguments]) -> Store:
+        """One store, asked or not: whether it exists shows with its first query."""
+        calls = StoreCalls(name, self._terms.with_(terms), session or self._session)
+        return Store(self._transport, calls)
+
+    def stores(self) -> tuple[StoreDetails, ...]:
+        """Every store."""
+        return self._transport.ask(Call(requests.STORES, answers.STORES)).stores
+
+    def topology(self) -> Topology:
+        """What the application consists of."""
+        return self._transport.ask(Call(requests.TOPOLOGY, answers.TOPOLOGY))
+
+    def instances(self) -> tuple[Instance, ...]:
+        """Who runs what."""
+        return self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES)).instances
+
+    def check_health(self) -> None:
+        """Return if the server lives; raises `UnreachableError` at once if it does not."""
+        self._transport.ask(Call(requests.HEALTH, answers.NOTHING), NEVER)
+
+    def readiness(self) -> Readiness:
+        """Whether every store can be queried; asked once."""
+        return self._transport.ask(Call(requests.READINESS, answers.READINESS), NEVER)
+
+    def snapshot(self, stores: Sequence[str], *, ttl_s: int | None = None) -> Snapshot:
+        """One consistent cut of these stores, kept for `ttl_s` seconds (the server's own number unless given) or
+        until it is released, as at the end of a `with` block.
+
+        Not tried again: if no answer arrives, there may be a snapshot that goes when its lease ends.
+        """
+        details = self._transport.ask(Call(requests.new_snapshot(stores, ttl_s), answers.SNAPSHOT))
+        return Snapshot(self._transport, details)
+
+    def open_snapshot(self, snapshot_id: str) -> Snapshot:
+        """A snapshot that somebody else has made. Raises `CursorExpiredError` when it is gone."""
+        return Snapshot(self._transport, self._transport.ask(Call(requests.snapshot(snapshot_id), answers.SNAPSHOT)))
+
+    def snapshots(self) -> tuple[SnapshotDetails, ...]:
+        """Every snapshot that there is."""
+        return self._transport.ask(Call(requests.SNAPSHOTS, answers.SNAPSHOTS)).snapshots
+
+
+class Scan(Generic[E]):
+    """The entries of a query, page after page, all of one state. Nothing is asked before it is iterated; each
+    iteration begins anew, with the state of then.
+
+    Raises `CursorExpiredError` when a page is asked for after the server has let that state go.
+    """
+
+    def __init__(self, transport: Transport, calls: StoreCalls, call: PagedCall[E]) -> None:
+        self._transport, self._calls, self._call = transport, calls, call
+
+    def __iter__(self) -> Generator[E, None, None]:
+        """Entry after entry. Of partitions that failed (`allow_partial`) only `pages` knows."""
+        for page in self.pages():
+            yield from page.entries
+
+    def pages(self) -> Generator[Page[E], None, None]:
+        """Answer after answer, each with its Position; the last one cut to `limit`."""
+        left, cursor = self._call.paged.limit, None
+        while True:
+            page = self._calls.saw(self._transport.ask(self._call.page(cursor)))
+            page, left, cursor = self._call.advance(page, left)
+            yield page
+            if cursor is None:
+                return
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """All entries as Arrow record batches in the store's types, in one stream and not in pages. Not tried again:
+        raises `UnreachableError` when the stream breaks off.
+
+        Close the generator (`contextlib.closing`) when it is not read to the end.
+        """
+        left = self._call.paged.limit
+        with self._transport.stream(self._call.paged.stream(requests.ARROW)) as incoming:
+            self._calls.saw_stream(incoming.headers)
+            for whole in _batches(incoming.chunks):
+                batch, left = self._call.cut(whole, left)
+                yield batch
+                if left == 0:
+                    return
+
+
+class Store:
+    """The queries of one store. Thread-safe.
+
+    `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `partitions`, `allow_partial`) win over those of
+    the store and the client. A query that this kind of store cannot answer raises `UnknownQueryTypeError`.
+    """
+
+    def __init__(self, transport: Transport, calls: StoreCalls) -> None:
+        self._transport, self._calls = transport, calls
+
+    def get(self, key: Key, *, as_of: Time | None = None, **terms: Unpack[TermArguments]) -> KeyAnswer:
+        """The value of a key, `found=False` if there is none; of a versioned store the one at the time `as_of`."""
+        return self._ask(self._calls.get(key, as_of, terms))
+
+    def get_many(self, keys: Iterable[Key], **terms: Unpack[TermArguments]) -> KeysAnswer:
+        """The values of many keys at once: each key once, in this order."""
+        return self._ask(self._calls.get_many(keys, terms))
+
+    def range(self, **arguments: Unpack[RangeArguments]) -> Scan[Entry]:
+        """Keys from `lower` to `upper`, both inclusive and open when left out, or with a `prefix`, in the order of
+        serialized keys: at most `limit`, `page_size` in each answer."""
+        return self._scan(self._calls.range(arguments))
+
+    def versions(self, key: Key, **arguments: Unpack[TimeArguments]) -> Scan[Version]:
+        """Versions of a key that were valid in these times, the newest first unless `order` says otherwise."""
+        return self._scan(self._calls.versions(key, arguments))
+
+    def windows(self, key: Key, **arguments: Unpack[TimeArguments]) -> Scan[Window]:
+        """Windows of a key that start in these times."""
+        return self._scan(self._calls.windows(key, arguments))
+
+    def sessions(self, key: Key, **arguments: Unpack[TimeArguments]) -> Scan[Window]:
+        """Sessions of a key that overlap these times."""
+        return self._scan(self._calls.sessions(key, arguments))
+
+    def all_windows(self, **arguments: Unpack[TimeArguments]) -> Scan[KeyedWindow]:
+        """Windows of every key that start in these times."""
+        return self._scan(self._calls.all_windows(arguments))
+
+    def count(self, **terms: Unpack[TermArguments]) -> CountAnswer:
+        """About how many entries there are."""
+        return self._ask(self._calls.count(terms))
+
+    def position(self, **terms: Unpack[TermArguments]) -> PositionAnswer:
+        """How far each partition has come, at both levels."""
+        return self._ask(self._calls.position(terms))
+
+    def details(self) -> StoreDetails:
+        """What the store is, and the state of its partitions."""
+        return self._transport.ask(Call(requests.details(self._calls.name), answers.DETAILS))
+
+    def changes(
+        self, *, since: Since = "latest", partitions: Sequence[int] | None = None
+    ) -> Generator[Change, None, None]:
+        """Every committed change after `since`, then each as it is committed, without end.
+
+        `since` is the `position` of an answer or of a change, "earliest" for all that the log still has, or "latest"
+        for what is yet to come.
+
+        A connection that is lost is taken up again where it was, none lost or repeated; `UnreachableError` when that
+        fails for as long as the retries allow. Raises `CursorExpiredError` when the log has deleted what comes next:
+        read the store anew, and go on from the position of that answer. Close the generator (`contextlib.closing`)
+        when it is not needed any more.
+        """
+        following = self._calls.changes(since, partitions, self._transport.server.retries)
+        while True:
+            failure: StatelineError | None = None
+            try:
+                with self._transport.stream(following.request()) as incoming:
+                    following.connected()
+                    for chunk in incoming.chunks:
+                        yield from following.read(chunk)
+            except StatelineError as error:
+                failure = error
+            time.sleep(following.pause_s(failure))
+
+    def _ask(self, call: Call[A]) -> A:
+        return self._calls.saw(self._transport.ask(call))
+
+    def _scan(self, call: PagedCall[E]) -> Scan[E]:
+        return Scan(self._transport, self._calls, call)
+
+
+class Snapshot(AbstractContextManager["Snapshot"]):
+    """A consistent cut that the server keeps until `details.expires_at`. Thread-safe; the end of a `with` block
+    releases it.
+    """
+
+    def __init__(self, transport: Transport, details: SnapshotDetails) -> None:
+        self._transport = transport
+        self.details = details
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    @property
+    def position(self) -> Position:
+        """The input that the cut reflects."""
+        return self.details.position
+
+    def renew(self, *, ttl_s: int | None = None) -> SnapshotDetails:
+        """Keep it `ttl_s` seconds from now. Raises `CursorExpiredError` when it is gone."""
+        self.details = self._transport.ask(Call(requests.renewal(self.details.id, ttl_s), answers.SNAPSHOT))
+        return self.details
+
+    def release(self) -> None:
+        """Let it go; one that is gone already is no error."""
+        with contextlib.suppress(CursorExpiredError, DoesNotExistError):
+            self._transport.ask(Call(requests.release(self.details.id), answers.NOTHING))
+
+    def read(
+        self, store: str, partition: int, **arguments: Unpack[RowArguments]
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """One partition of a store as Arrow record batches, in the store's types. Not tried again: raises
+        `UnreachableError` when the stream breaks off.
+
+        Close the generator (`contextlib.closing`) when it is not read to the end.
+        """
+        with self._transport.stream(self._rows(store, partition, arguments)) as incoming:
+            yield from _batches(incoming.chunks)
+
+    def _rows(self, store: str, partition: int, given: RowArguments) -> Request:
+        return requests.snapshot_rows(self.details.id, store, partition, given)
+
+
+def _batches(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+    reader = BatchReader(lambda: next(chunks, b""))
+    while (batch := reader.next_batch()) is not None:
+        yield batch

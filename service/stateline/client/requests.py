@@ -1,0 +1,306 @@
+"""What is sent: every request of the contract, decided without sending anything.
+
+A query goes as a URL, unless that would be longer than what proxies take: then it goes as a JSON body, which means
+the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+from urllib.parse import quote, urlencode
+
+import orjson
+
+from stateline.client.terms import TermArguments, Terms, parameter_text
+from stateline_store import InvalidArgumentError, Position
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+ARROW = "application/vnd.apache.arrow.stream"
+# nginx takes a request line of 8 KiB unless told otherwise.
+_LONGEST_URL = 7_500
+_KIB_64 = 65_535  # the server's own limit, for queries that have no body
+
+
+@dataclass(frozen=True, slots=True)
+class JsonKey:
+    """A key of a store whose keys are of type `json`: its JSON text, which is looked up byte for byte."""
+
+    text: str
+
+
+Key = str | int | float | bytes | JsonKey
+Time = int | datetime
+"""Milliseconds since the epoch, or a `datetime` with its time zone."""
+Order = Literal["asc", "desc"]
+Since = Position | Literal["earliest", "latest"]
+"""Where changes begin: after a Position, with the first that the log still has, or with the next to come."""
+
+
+class PageArguments(TypedDict, total=False):
+    """How entries come: `limit` of them altogether, `page_size` in each answer, in this order."""
+
+    limit: int | None
+    page_size: int | None
+    order: Order
+
+
+class KeyBounds(TypedDict, total=False):
+    """Which keys: from lower to upper, both inclusive, or of a prefix."""
+
+    lower: Key | None
+    upper: Key | None
+    prefix: Key | None
+
+
+class TimeBounds(TypedDict, total=False):
+    """Which times, both inclusive."""
+
+    time_from: Time | None
+    time_to: Time | None
+
+
+class RangeArguments(KeyBounds, PageArguments, TermArguments, total=False):
+    """Of a range."""
+
+
+class TimeArguments(TimeBounds, PageArguments, TermArguments, total=False):
+    """Of windows, sessions and versions."""
+
+
+class RowArguments(KeyBounds, TimeBounds, total=False):
+    """Of a snapshot's rows: all columns unless named; keys from after `after` on; of versions those of one time."""
+
+    columns: Sequence[str] | None
+    after: Key | None
+    as_of: Time | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `target` is path and query string, percent-encoded."""
+
+    method: str
+    target: str
+    body: bytes | None = None
+    accept: str = JSON
+    is_read: bool = True
+    """It changes nothing, so it may be sent again."""
+    wait_ms: int = 0
+    """How much longer than usual the server may take."""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A query that is answered in pages, of `page_size` entries or the server's own number."""
+
+    path: str
+    members: Mapping[str, Any]
+    terms: Terms
+    page_size: int | None
+    limit: int | None
+
+    def page(self, cursor: str | None) -> Request:
+        """The request for the page that begins here; None for the first one. A cursor knows the rest of the query."""
+        sizes = [size for size in (self.page_size, self.limit) if size is not None]
+        limit = {"limit": min(sizes) if sizes else None}
+        if cursor is not None:
+            return _get(self.path, {"cursor": cursor, **limit}, Terms())
+        return _get(self.path, {**self.members, **limit}, self.terms)
+
+    def stream(self, accept: str) -> Request:
+        """The request for all entries in one stream, whatever the limit."""
+        if self.terms.allow_partial:
+            raise InvalidArgumentError("A stream does not say which partitions failed: leave out allow_partial.")
+        return replace(_get(self.path, self.members, self.terms), accept=accept)
+
+
+def key(store: str, key: Key, terms: Terms, as_of: Time | None = None) -> Request:
+    """The value of one key, or what it was at a time."""
+    target = f"{_store(store)}/keys/{_segment(_key_text(key))}"
+    short = _get(target, {"as_of": _time("as_of", as_of)}, terms)
+    if len(short.target) <= _LONGEST_URL or as_of is not None:
+        return _within_limit(short)
+    return _query(store, {"type": "key", "key": _key_json(key)}, terms)
+
+
+def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
+    """Many keys at once."""
+    return _query(store, {"type": "keys", "keys": [_key_json(key) for key in keys]}, terms)
+
+
+def entries(store: str, terms: Terms, given: RangeArguments) -> Paged:
+    """Keys from lower to upper, both inclusive, or of a prefix."""
+    members = {**_bounds(given), "order": given.get("order")}
+    return _paged(f"{_store(store)}/range", members, terms, given)
+
+
+def parts_of_key(
+    store: str, key: Key, what: Literal["windows", "sessions", "versions"], terms: Terms, given: TimeArguments
+) -> Paged:
+    """Windows, sessions or versions of one key."""
+    path = f"{_store(store)}/keys/{_segment(_key_text(key))}/{what}"
+    return _paged(path, {**_times(given), "order": given.get("order")}, terms, given)
+
+
+def windows(store: str, terms: Terms, given: TimeArguments) -> Paged:
+    """Windows of every key, by their start."""
+    return _paged(f"{_store(store)}/windows", {**_times(given), "order": given.get("order")}, terms, given)
+
+
+def count(store: str, terms: Terms) -> Request:
+    """About how many entries there are."""
+    return _get(f"{_store(store)}/count", {}, terms)
+
+
+def position(store: str, terms: Terms) -> Request:
+    """How far each partition has come."""
+    return _get(f"{_store(store)}/position", {}, terms)
+
+
+def details(store: str) -> Request:
+    """One store and its partitions."""
+    return Request("GET", _store(store))
+
+
+def changes(store: str, since: Since, partitions: Sequence[int] | None, last_id: str | None) -> Request:
+    """Changes after a place, or after the event with this id."""
+    begin = since.to_json() if isinstance(since, Position) else since
+    members = {"from": begin, "partition": None if partitions is None else list(partitions)}
+    headers = () if last_id is None else (("Last-Event-ID", last_id),)
+    return replace(_get(f"{_store(store)}/changes", members, Terms()), accept=EVENTS, headers=headers)
+
+
+STORES = Request("GET", "/v1/stores")
+TOPOLOGY = Request("GET", "/v1/topology")
+INSTANCES = Request("GET", "/v1/instances")
+HEALTH = Request("GET", "/healthz")
+READINESS = Request("GET", "/readyz")
+SNAPSHOTS = Request("GET", "/v1/snapshots")
+
+
+def snapshot(snapshot: str) -> Request:
+    """One snapshot, and until when it is kept."""
+    return Request("GET", f"/v1/snapshots/{_segment(snapshot)}")
+
+
+def new_snapshot(stores: Sequence[str], ttl_s: float | None) -> Request:
+    """Take a snapshot. Not sent again by itself: each would hold disk until its lease ends."""
+    members = {"stores": list(stores)} | ({} if ttl_s is None else {"ttl_s": ttl_s})
+    return Request("POST", "/v1/snapshots", orjson.dumps(members), is_read=False)
+
+
+def renewal(snapshot: str, ttl_s: float | None) -> Request:
+    """Renew a snapshot's lease."""
+    body = orjson.dumps({} if ttl_s is None else {"ttl_s": ttl_s})
+    return Request("PATCH", f"/v1/snapshots/{_segment(snapshot)}", body, is_read=False)
+
+
+def release(snapshot: str) -> Request:
+    """Let a snapshot go."""
+    return Request("DELETE", f"/v1/snapshots/{_segment(snapshot)}", is_read=False)
+
+
+def snapshot_rows(snapshot: str, store: str, partition: int, given: RowArguments) -> Request:
+    """One partition of a snapshot, as an Arrow stream."""
+    path = f"/v1/snapshots/{_segment(snapshot)}/stores/{_segment(store)}/partitions/{partition}"
+    columns, after = given.get("columns"), given.get("after")
+    members = {
+        "columns": None if columns is None else list(columns),
+        "after": None if after is None else _key_text(after),
+        "as_of": _time("as_of", given.get("as_of")),
+        **_bounds(given),
+        **_times(given),
+    }
+    return replace(_get(path, members, Terms()), accept=ARROW)
+
+
+def _paged(path: str, members: Mapping[str, Any], terms: Terms, given: PageArguments) -> Paged:
+    page_size, limit = given.get("page_size"), given.get("limit")
+    for name, size in (("page_size", page_size), ("limit", limit)):
+        if size is not None and size < 1:
+            raise InvalidArgumentError(f"{name}={size} is out of range: 1 or more is accepted.")
+    return Paged(path, members, terms, page_size, limit)
+
+
+def _query(store: str, members: Mapping[str, Any], terms: Terms) -> Request:
+    body = orjson.dumps({**members, **terms.members()})
+    return Request("POST", f"{_store(store)}/query", body, wait_ms=terms.wait_ms or 0)
+
+
+def _get(path: str, members: Mapping[str, Any], terms: Terms) -> Request:
+    query = _encoded({**members, **terms.members()})
+    return Request("GET", f"{path}?{query}" if query else path, wait_ms=terms.wait_ms or 0)
+
+
+def _within_limit(request: Request) -> Request:
+    if len(request.target) > _KIB_64:
+        raise InvalidArgumentError(f"The URL would have {len(request.target)} bytes: {_KIB_64} are accepted.")
+    return request
+
+
+def _encoded(members: Mapping[str, Any]) -> str:
+    given = {name: parameter_text(value) for name, value in members.items() if value is not None}
+    return urlencode(given, quote_via=quote, safe="")
+
+
+def _store(store: str) -> str:
+    return f"/v1/stores/{_segment(store)}"
+
+
+def _segment(text: str) -> str:
+    """One segment of a path; one of dots alone would mean another folder, so the dots are encoded too."""
+    try:
+        return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"{text[:60]!r} cannot be written as UTF-8.") from error
+
+
+def _key_text(key: Key) -> str:
+    """A key as a URL writes it."""
+    match key:
+        case bool():
+            raise InvalidArgumentError(f"{key!r} is no key: text, numbers, bytes and JsonKey are.")
+        case str():
+            return key
+        case bytes():
+            return base64.urlsafe_b64encode(key).decode()
+        case JsonKey():
+            return key.text
+        case float() if not math.isfinite(key):
+            raise InvalidArgumentError(f"{key!r} is no key: it cannot be looked up.")
+        case _:
+            return repr(key)
+
+
+def _key_json(key: Key) -> Any:
+    """A key as a JSON body has it."""
+    if isinstance(key, JsonKey):
+        return orjson.Fragment(key.text)
+    text = _key_text(key)
+    # Digits as they are: orjson would refuse integers beyond 64 bits, which the server answers better.
+    return text if isinstance(key, str | bytes) else orjson.Fragment(text)
+
+
+def _bounds(given: KeyBounds) -> dict[str, str]:
+    bounds = {"lower": given.get("lower"), "upper": given.get("upper"), "prefix": given.get("prefix")}
+    return {name: _key_text(key) for name, key in bounds.items() if key is not None}
+
+
+def _times(given: TimeBounds) -> dict[str, int | None]:
+    times = {"from": given.get("time_from"), "to": given.get("time_to")}
+    return {name: _time(f"time_{name}", time) for name, time in times.items()}
+
+
+def _time(name: str, time: Time | None) -> int | None:
+    if not isinstance(time, datetime):
+        return time
+    if time.tzinfo is None:
+        raise InvalidArgumentError(f"{name}={time.isoformat()} has no time zone: give it one, or milliseconds.")
+    return math.floor(time.timestamp() * 1000)

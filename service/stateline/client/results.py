@@ -1,0 +1,306 @@
+"""What the client gives back: frozen dataclasses, read from JSON by their annotations.
+
+Times are milliseconds since the epoch. Values and keys are as JSON shows them: numbers, strings, objects; `bytes`
+values in base64, `bytes` keys in base64url. A key of an answer can be sent back as it is (of a store with keys of type
+`json`: as a `JsonKey`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import PlainValidator
+
+from stateline_store import IsolationLevel, Position
+
+PositionJson = Annotated[Position, PlainValidator(Position.from_json)]
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a request, or one partition of it, failed: the contract's problem document."""
+
+    reason: str
+    detail: str
+    status: int
+    store: str | None = None
+    partition: int | None = None
+    position: PositionJson | None = None
+    bound: PositionJson | None = None
+    owner: str | None = None
+    """The instance that has the partition."""
+    retry_after_s: float | None = None
+    failures: Mapping[int, Problem] = field(default_factory=dict)
+    """Every partition that failed."""
+    reasons: tuple[str, ...] = ()
+    """Why the service is not ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAnswer:
+    """One partition's share of an answer."""
+
+    position: PositionJson
+    served_by: str
+    """`active`, `standby` or `restoring`."""
+    staged_records: int
+    staged_bytes: int
+    committed_at_ms: int
+    """When the last commit was; 0 before the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What every answer to a query carries."""
+
+    store: str
+    isolation_level: IsolationLevel
+    position: PositionJson
+    """The input that the answer reflects; usable as `bound`."""
+    partitions: Mapping[int, PartitionAnswer]
+    failures: Mapping[int, Problem] = field(default_factory=dict)
+    """Partitions that failed; empty unless `allow_partial` was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyAnswer(Answer):
+    """The value of one key. An absent key is `found=False`; with `failures`, it may be in a partition that failed."""
+
+    found: bool
+    key: Any
+    value: Any
+    timestamp: int | None
+    """None where the store keeps none, or it is not known."""
+    valid_to: int | None = None
+    """Of a versioned store: until when, exclusive; None while it is valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A key and its value."""
+
+    key: Any
+    value: Any
+    timestamp: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundEntry:
+    """A key that was asked for, whether it was there, and its value."""
+
+    found: bool
+    key: Any
+    value: Any
+    timestamp: int | None
+    valid_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A value that was valid from `timestamp` until `valid_to`, exclusive; None: it still is."""
+
+    value: Any
+    timestamp: int
+    valid_to: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A window or session of one key, and its value."""
+
+    start: int
+    end: int
+    value: Any
+    timestamp: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedWindow:
+    """A window of any key."""
+
+    key: Any
+    start: int
+    end: int
+    value: Any
+    timestamp: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysAnswer(Answer):
+    """Many keys at once: each key once, in the order asked."""
+
+    entries: tuple[FoundEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Answer, Generic[E]):
+    """Some of the entries asked for. All pages of one scan are of one state, so `position` is the same in each."""
+
+    entries: tuple[E, ...]
+    cursor: str | None = None
+    """Where the next page begins; None on the last."""
+    truncated: bool = False
+    """There is more than this page holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountAnswer(Answer):
+    """About how many entries there are."""
+
+    approximate_entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionAnswer(Answer):
+    """How far each partition has come, at both levels."""
+
+    committed: Mapping[int, PositionJson]
+    uncommitted: Mapping[int, PositionJson]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPartition:
+    """A partition of a store, as the server sees it."""
+
+    task: str
+    owner: str | None = None
+    """The instance that runs it; None while none does."""
+    state: str | None = None
+    lag: int | None = None
+    """Offsets that a restore has left; None where it is not known."""
+    staged_records: int | None = None
+    staged_bytes: int | None = None
+    committed_at_ms: int | None = None
+    unreadable: str | None = None
+    """Why it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreType:
+    """What a store was declared as."""
+
+    kind: str
+    key_type: str
+    value_type: str
+    persistent: bool
+    logged: bool
+    retention_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreDetails(StoreType):
+    """A store and its partitions."""
+
+    store: str
+    default_isolation_level: IsolationLevel
+    changelog: str | None = None
+    partitions: Mapping[int, StoredPartition] = field(default_factory=dict)
+    not_ready: str | None = None
+    """Why it has no partitions yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """Every store."""
+
+    stores: tuple[StoreDetails, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subtopology:
+    """Processors and stores that read the same topics."""
+
+    ordinal: int
+    sources: tuple[str, ...]
+    stores: tuple[str, ...]
+    processors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicType:
+    """A topic of the application."""
+
+    topic: str
+    key_type: str
+    value_type: str
+    internal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A Spark pipeline of the application."""
+
+    reads: tuple[str, ...]
+    static: tuple[str, ...]
+    writes: str
+    key: tuple[str, ...]
+    timestamp: str | None
+    output_mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What the application consists of."""
+
+    application_id: str
+    subtopologies: tuple[Subtopology, ...]
+    topics: tuple[TopicType, ...]
+    stores: Mapping[str, StoreType]
+    pipelines: Mapping[str, Pipeline]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A worker and the tasks that it runs: task → state."""
+
+    instance: str
+    pid: int
+    reachable: bool
+    tasks: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """Who runs what."""
+
+    instances: tuple[Instance, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether every store can be queried; `reasons` why not."""
+
+    ready: bool
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPart:
+    """One partition of a store in a snapshot: the state as of one commit."""
+
+    path: str
+    """Where on the server its rows are read."""
+    position: PositionJson
+    commit: int
+    committed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDetails:
+    """One consistent cut of several stores over all partitions, kept until `expires_at`."""
+
+    id: str
+    created_at: int
+    expires_at: int
+    position: PositionJson
+    stores: Mapping[str, Mapping[int, SnapshotPart]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotList:
+    """The snapshots that there are."""
+
+    snapshots: tuple[SnapshotDetails, ...]

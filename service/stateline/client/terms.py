@@ -1,0 +1,72 @@
+"""The terms of a query: how fresh, at which isolation level, from which copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypedDict
+
+import orjson
+
+from stateline_store import InvalidArgumentError, IsolationLevel, Position
+
+Level = IsolationLevel | Literal["read_committed", "read_uncommitted"]
+
+
+class TermArguments(TypedDict, total=False):
+    """The terms as keyword arguments, of a client, a store or a call; each wins over those before it."""
+
+    isolation_level: Level
+    bound: Position
+    wait_ms: int
+    require_active: bool
+    partitions: Sequence[int]
+    allow_partial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a query asks of the state that it reads; None leaves it to the server."""
+
+    isolation_level: Level | None = None
+    bound: Position | None = None
+    """The least Position accepted."""
+    wait_ms: int | None = None
+    """How long the server waits for the bound, milliseconds; the server refuses more than its server.wait.max.ms."""
+    require_active: bool = False
+    partitions: Sequence[int] | None = None
+    allow_partial: bool = False
+
+    def with_(self, given: TermArguments) -> Terms:
+        """These terms, except for those given. Raises `InvalidArgumentError` for a level that does not exist."""
+        terms = replace(self, **given)
+        if terms.isolation_level is not None and terms.isolation_level not in list(IsolationLevel):
+            levels = ", ".join(level.value for level in IsolationLevel)
+            raise InvalidArgumentError(f"isolation_level={terms.isolation_level!r} is not one of {levels}.")
+        return terms
+
+    def at_least(self, seen: Position, wait_ms: int) -> Terms:
+        """These terms, with a bound that covers `seen` besides their own, and this wait unless they name one."""
+        if not seen:
+            return self
+        bound = seen if self.bound is None else self.bound.merge(seen)
+        return replace(self, bound=bound, wait_ms=wait_ms if self.wait_ms is None else self.wait_ms)
+
+    def members(self) -> dict[str, Any]:
+        """As members of a JSON body, by the contract's names."""
+        members = {
+            "isolation_level": None if self.isolation_level is None else IsolationLevel(self.isolation_level).value,
+            "position_bound": self.bound.to_json() if self.bound else None,
+            "wait_ms": self.wait_ms,
+            "require_active": self.require_active or None,
+            "partition": None if self.partitions is None else list(self.partitions),
+            "allow_partial": self.allow_partial or None,
+        }
+        return {name: value for name, value in members.items() if value is not None}
+
+
+def parameter_text(value: Any) -> str:
+    """A member as the text of a URL's parameter: lists with commas, booleans and objects as JSON."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

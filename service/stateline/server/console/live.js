@@ -1,0 +1,155 @@
+/** Looks at the service about once a second while the page can be seen, and remembers the last two minutes. */
+
+import { ask, Problem, Unreachable } from "./api.js";
+import { commitIntervalMs, commits, parseMetrics, quantileBetween, queryBuckets } from "./metrics.js";
+
+const INTERVAL_MS = 1000;
+const LEAST_PAUSE_MS = 250;
+const LOOK_TIMEOUT_MS = 5000;
+const POSITION_TIMEOUT_MS = 3000; // a worker that hangs must not stop the rest of the page
+const POSITIONS_PER_LOOK = 12;
+const KEPT_POINTS = 120;
+const QUANTILE_LOOKS = 11; // quantiles are of the last ten seconds: one second has few queries
+const TRUSTED_SKEW_MS = 2000; // `Date` counts seconds: less than this says nothing about the server's clock
+
+export class Live {
+  /** `onLook` is called after each look, `onFailure` with what went wrong when there was none. */
+  constructor(onLook, onFailure) {
+    this.stores = [];
+    this.application = null;
+    this.selected = null; // the name of the store whose Position is asked for in every look
+    this.positions = new Map(); // store → {committed, uncommitted, failures} or {problem}
+    this.points = { ingest: [], commits: [], latency: [] };
+    this.skewMs = 0;
+    this.metricsProblem = null;
+    this.onLook = onLook;
+    this.onFailure = onFailure;
+    this.turn = 0;
+    this.timer = null;
+    this.looking = false;
+    this.forget();
+    document.addEventListener("visibilitychange", () => this.go());
+  }
+
+  /** Look now, and go on while the page is visible. */
+  async go() {
+    clearTimeout(this.timer);
+    if (document.hidden) return this.forget();
+    if (this.looking) return;
+    this.looking = true;
+    const beganMs = performance.now();
+    let pauseMs = 0;
+    try {
+      await this.look();
+      this.onLook(this);
+    } catch (error) {
+      if (!(error instanceof Unreachable || error instanceof Problem)) throw error;
+      this.forget();
+      // Without a token every look would be refused: whoever gets one calls `go`.
+      pauseMs = error.status === 401 ? null : (error.retryAfterMs ?? 0);
+      this.onFailure(error);
+    } finally {
+      this.looking = false;
+      const restMs = Math.max(LEAST_PAUSE_MS, pauseMs, INTERVAL_MS - (performance.now() - beganMs));
+      if (pauseMs !== null) this.timer = setTimeout(() => this.go(), restMs);
+    }
+  }
+
+  /** What the next look would be compared with: rates across a gap would be wrong. */
+  forget() {
+    this.before = null;
+    this.buckets = [];
+  }
+
+  async look() {
+    const answer = await ask("v1/stores", { timeoutMs: LOOK_TIMEOUT_MS });
+    this.stores = answer.body.stores;
+    this.readClock(answer.headers.get("Date"));
+    this.application ??= (await ask("v1/topology", { timeoutMs: LOOK_TIMEOUT_MS })).body.application_id;
+    const [metrics] = await Promise.all([this.readMetrics(), ...this.due().map((name) => this.readPosition(name))]);
+    this.remember({ atMs: Date.now(), offsets: this.offsets(), ...metrics });
+  }
+
+  readClock(date) {
+    const skewMs = date === null ? 0 : Date.parse(date) - Date.now();
+    this.skewMs = Math.abs(skewMs) > TRUSTED_SKEW_MS ? skewMs : 0;
+  }
+
+  /** How long ago a time of the server's clock was. */
+  ageMs(atMs) {
+    return Math.max(0, Date.now() + this.skewMs - atMs);
+  }
+
+  /** The stores to ask now: the selected one, and of many the others in turn. */
+  due() {
+    const others = this.stores.map((store) => store.store).filter((name) => name !== this.selected);
+    const first = others.length > POSITIONS_PER_LOOK ? (this.turn += POSITIONS_PER_LOOK) % others.length : 0;
+    const now = [...others.slice(first), ...others.slice(0, first)].slice(0, POSITIONS_PER_LOOK);
+    return this.stores.some((store) => store.store === this.selected) ? [this.selected, ...now] : now;
+  }
+
+  async readPosition(name) {
+    const path = `v1/stores/${encodeURIComponent(name)}/position?isolation_level=read_committed&allow_partial=true`;
+    try {
+      this.positions.set(name, (await ask(path, { timeoutMs: POSITION_TIMEOUT_MS })).body);
+    } catch (error) {
+      if (error.status === 401 || error.status === 429) throw error;
+      if (!(error instanceof Unreachable || error instanceof Problem)) throw error;
+      this.positions.set(name, { ...this.positions.get(name), problem: error.message });
+    }
+  }
+
+  async readMetrics() {
+    try {
+      const series = parseMetrics((await ask("metrics", { timeoutMs: LOOK_TIMEOUT_MS })).text);
+      this.metricsProblem = null;
+      return { buckets: queryBuckets(series), commits: commits(series) };
+    } catch (error) {
+      if (!(error instanceof Problem) || error.status === 401) throw error;
+      this.metricsProblem = error.message; // a token for stores alone may not read metrics
+      return { buckets: new Map(), commits: new Map() };
+    }
+  }
+
+  /** Topic and partition → the newest committed offset in any store. */
+  offsets() {
+    const found = new Map();
+    for (const { committed = {} } of this.positions.values()) {
+      for (const position of Object.values(committed)) {
+        for (const [topic, partitions] of Object.entries(position)) {
+          for (const [partition, offset] of Object.entries(partitions)) {
+            const id = `${topic}/${partition}`;
+            found.set(id, Math.max(offset, found.get(id) ?? -1));
+          }
+        }
+      }
+    }
+    return found;
+  }
+
+  remember(now) {
+    const { before } = this;
+    this.before = now;
+    const add = (name, ...values) => {
+      this.points[name] = [...this.points[name], { atMs: now.atMs, values }].slice(-KEPT_POINTS);
+    };
+    add("ingest", before && (1000 * grown(before.offsets, now.offsets)) / Math.max(1, now.atMs - before.atMs));
+    add("commits", before && commitIntervalMs(before.commits, now.commits), this.newestCommitAgeMs());
+    this.buckets = [...this.buckets, now.buckets].slice(-QUANTILE_LOOKS);
+    const quantiles = [0.5, 0.99].map((q) => quantileBetween(this.buckets[0], now.buckets, q));
+    add("latency", ...quantiles.map((seconds) => (seconds === null ? null : seconds * 1000)));
+  }
+
+  newestCommitAgeMs() {
+    const times = this.stores.flatMap((store) => Object.values(store.partitions).map((p) => p.committed_at_ms ?? 0));
+    const newest = Math.max(0, ...times);
+    return newest > 0 ? this.ageMs(newest) : null;
+  }
+}
+
+/** By how many offsets the topics that both know have grown. */
+function grown(before, after) {
+  let sum = 0;
+  for (const [id, offset] of after) if (before.has(id)) sum += Math.max(0, offset - before.get(id));
+  return sum;
+}

@@ -1,0 +1,100 @@
+"""How the server stops: first it leaves the load balancers, then it takes no more, then it ends.
+
+1. At once /readyz answers 503. For `server.drain.ms` everything else goes on, new connections too: a load balancer
+   sends requests until its next look at /readyz has failed, and would take refused connections for errors.
+2. The listener is closed, queries that wait end with `NOT_READY`, answers that have begun are finished.
+3. The process ends when they are, after `GRACE_S` at the latest. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from stateline.server.accepting import ConnectionCounts, FairAcceptor
+from stateline.server.serving import Serving
+
+# How long answers that have begun may take after the drain; those that wait are ended at once.
+GRACE_S = 10
+
+_log = logging.getLogger(__name__)
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, stopped as above: uvicorn itself would wait for queries that wait.
+
+    With `counts` it is one of several processes, which share the connections of its first socket.
+    """
+
+    def __init__(
+        self, settings: uvicorn.Config, serving: Serving, drain_ms: int, counts: ConnectionCounts | None = None
+    ) -> None:
+        super().__init__(settings)
+        self._serving = serving
+        self._counts = counts
+        self._acceptor: FairAcceptor | None = None
+        self._drain_s = drain_ms / 1000
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Told to stop before this, the server ends as soon as it has started."""
+        self._loop = asyncio.get_running_loop()
+        if self._counts is None or not sockets:
+            await super().startup(sockets)
+            return
+        shared, *own = sockets
+        await super().startup(own)
+        self._acceptor = FairAcceptor(shared, self._counts, self._connect, self.server_state.connections.__len__)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: connections that were closed are told here, those that are taken at once."""
+        if self._acceptor is not None:
+            self._acceptor.publish()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; not as uvicorn does, which raises the signal again at the end: a clean stop exits with 0."""
+        if self._told:
+            # It would show every answer that is broken off now as a defect.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            self.force_exit = self.should_exit = True
+        elif self._loop is None:
+            self.should_exit = True
+        else:  # we are in a signal handler: let the loop do it between two callbacks
+            self._loop.call_soon_threadsafe(self._drain)
+        self._told = True
+
+    async def _connect(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(self._new_protocol, connection, ssl=self.config.ssl)
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        settings: Any = self.config  # as `uvicorn.Server.startup` does it
+        protocol: asyncio.Protocol = settings.http_protocol_class(
+            config=settings, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    def _drain(self) -> None:
+        self._serving.leave()
+        if self._drain_s:
+            _log.info("Shutting down: /readyz says so, and requests are taken for %g s more.", self._drain_s)
+            asyncio.get_running_loop().call_later(self._drain_s, self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._serving.stop()
+        self.should_exit = True

@@ -1,0 +1,38 @@
+"""What no answer says: where on this machine files lie.
+
+Messages of errors name files, for whoever reads the log. In an answer the directories of this process stand under
+another name: `<state.dir>/flights/0_1/rocksdb/totals is damaged`, so that the operator knows which file is meant and a
+client learns nothing about the machine.
+
+The directories belong to the process, as the handlers of its log do: they are hidden before it answers anybody, and
+never shown again.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_hidden: dict[str, str] = {}
+
+
+def hide_directory(directory: Path, name: str) -> None:
+    """From now on `told` writes `name` where a message has this directory, however it is written."""
+    for form in (directory, directory.absolute(), directory.resolve()):
+        if form.name:  # neither the root nor the working directory as such, which would be half of any text
+            _hidden[str(form)] = name
+
+
+def told(error: BaseException | str) -> str:
+    """The error's message, or this text, as an answer may show it."""
+    text = str(error)
+    for path in sorted(_hidden, key=len, reverse=True):  # the longest first: one may lie in another
+        if path in text:
+            text = _replaced(text, path)
+    return text
+
+
+def _replaced(text: str, path: str) -> str:
+    # A relative one may be a word of the message, the end of another name, or of another path.
+    before, after = ("", r"(?![\w-])") if path.startswith("/") else (r"(?<![\w./-])", "(?=/)")
+    return re.sub(f"{before}{re.escape(path)}{after}", lambda _: _hidden[path], text)

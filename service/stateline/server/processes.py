@@ -1,0 +1,96 @@
+"""Several server processes behind one port: each has secondaries of its own, and a core of its own to run Python on.
+
+The parent binds the listening socket once and every process inherits it. So there is one queue of connections, which
+lives as long as the parent: a process that dies takes along only the connections that it had accepted, and those that
+wait go to the others, or to its successor. With SO_REUSEPORT every process would have a queue of its own, and the
+kernel resets what waits in it when the process dies (socket(7); `inet_csk_listen_stop` of Linux). That each process
+takes its share of the queue is up to `accepting`.
+
+Processes are started anew with exec, never forked off, and started again with back-off when they end: see
+`stateline.supervisor`. The parent opens no store and answers nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from stateline.config import Config
+from stateline.server.accepting import ConnectionCounts
+from stateline.server.drain import GRACE_S
+from stateline.server.metrics import SHARED_DIRECTORY, share_metrics
+from stateline.supervisor import SAYS, Child, Supervisor
+
+# Beyond the drain and the grace: for a process that is slow to let go of its stores.
+_SLACK_S = 5.0
+# Connections that may wait to be taken; uvicorn's number.
+_BACKLOG = 2048
+_COUNTS = "connections"  # beside the files of the metrics, which end in .db
+
+_log = logging.getLogger(__name__)
+
+
+def run_processes(config: Config, listener: socket.socket, command: Sequence[str]) -> None:
+    """Keep `server.processes` processes answering at `listener` until SIGTERM or SIGINT, which stops all of them.
+
+    `command` starts one; it gets ``--process NUMBER --listener FD`` behind it, and calls `inherit`. Closes the
+    listener. Raises `ConfigurationError` when a process finds a mistake of the caller's.
+    """
+    with tempfile.TemporaryDirectory(prefix="stateline-server-") as directory:
+        ConnectionCounts.create(Path(directory) / _COUNTS, config.server_processes)
+        listener.listen(_BACKLOG)  # who connects before the first process is there waits for it
+        _Processes(listener, _children(config, listener, command, directory), config).run()
+
+
+class Inherited(NamedTuple):
+    """What one of several processes has from its parent."""
+
+    listener: socket.socket
+    counts: ConnectionCounts
+
+
+def inherit(number: int, descriptor: int) -> Inherited:
+    """As process number `number`, take what the parent shares. Before `create_app`, which makes the metrics."""
+    directory = Path(os.environ[SHARED_DIRECTORY])
+    share_metrics(directory, number)
+    return Inherited(socket.socket(fileno=descriptor), ConnectionCounts(directory / _COUNTS, number))
+
+
+def _children(config: Config, listener: socket.socket, command: Sequence[str], directory: str) -> list[Child]:
+    descriptor = listener.fileno()
+    return [
+        Child(
+            f"server-{number}",
+            (*command, "--process", str(number), "--listener", str(descriptor)),
+            environment={SHARED_DIRECTORY: directory},
+            pass_fds=(descriptor,),
+        )
+        for number in range(config.server_processes)
+    ]
+
+
+class _Processes(Supervisor):
+    def __init__(self, listener: socket.socket, children: Sequence[Child], config: Config) -> None:
+        timeout_s = config.server_drain_ms / 1000 + GRACE_S + _SLACK_S
+        super().__init__(children, emit=_emit, stop_timeout_s=timeout_s)
+        self._listener = listener
+
+    def stop(self) -> None:
+        """Let go of the listener first: else connections would queue up for nobody when the last process stops."""
+        self._listener.close()
+        super().stop()
+
+
+def _emit(name: str, line: str) -> None:
+    """Lines of the processes as they are: they have their time, and an access log is read by programs."""
+    if name == SAYS:
+        _log.info("%s", line)
+    else:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()

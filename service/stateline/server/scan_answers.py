@@ -1,0 +1,92 @@
+"""Answers with entries: a page and a cursor to the next one, or all of them as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stateline.query import Outcome, RangeQuery, ScanQuery, WindowsQuery, answers_of, failures_of
+from stateline.server.answers import answer_body, entry_members, json_response
+from stateline.server.asked import Asked
+from stateline.server.cursors import Cursor, Page, Token, pinned
+from stateline.server.limits import Limits
+from stateline.server.merged_scan import MergedScan
+from stateline.server.partitions import ServedStore
+from stateline.server.problems import failure_response
+from stateline.server.serving import Serving
+from stateline.server.streams import JSON, EntryStream, wanted_format
+
+# Entries that a stream reads of a partition at a time: enough that a step costs little per entry.
+STREAMED_AT_ONCE = 8192
+
+
+class ScanAnswers:
+    """Of one server process; for the event loop's thread."""
+
+    def __init__(self, serving: Serving, limits: Limits) -> None:
+        self._serving = serving
+        self._limits = limits
+        self._cursors = serving.cursors
+
+    @staticmethod
+    def limit(request: Request, limit: int) -> int:
+        """How many entries to ask each partition for at first."""
+        return limit if _format(request) == JSON else STREAMED_AT_ONCE
+
+    async def begin(self, request: Request, asked: Asked, query: ScanQuery, limit: int) -> Response:
+        """The first page, or the stream that the client accepts. Raises `TooManyRequestsError` beyond a limit."""
+        async with AsyncExitStack() as running:
+            await running.enter_async_context(self._limits.scan())
+            async with self._limits.query(asked.wait_ms):
+                outcomes = await self._serving.scan(asked.store, asked.terms, query, asked.partitions, asked.deadline_s)
+            scan = MergedScan(query, answers_of(outcomes))
+            if refused := refusal(asked, outcomes):
+                scan.close()
+                return refused
+            with_key = isinstance(query, RangeQuery) or (isinstance(query, WindowsQuery) and query.key is None)
+            outcomes = pinned(outcomes)
+            if (media_type := _format(request)) == JSON:
+                cursor = Cursor(asked.store, asked.terms, outcomes, scan, limit, with_key)
+                async with self._limits.query():
+                    return _page_response(cursor, await self._cursors.begin(cursor))
+            running.push_async_callback(scan.aclose)
+            held = running.pop_all()  # by the stream, to its end
+        return EntryStream(media_type, asked.store.definition, asked.terms, outcomes, scan, held, with_key=with_key)
+
+    def token(self, cursor: str) -> Token:
+        """As `Cursors.token`."""
+        return self._cursors.token(cursor)
+
+    async def follow(self, request: Request, store: ServedStore, cursor: str, limit: int | None) -> Response:
+        """The page that a cursor stands for, from the process that has it. Raises as `Cursors.token` and
+        `Cursors.follow`."""
+        token = self._cursors.token(cursor)
+        if token.process == self._cursors.process:
+            async with self._limits.scan(), self._limits.query():
+                return _page_response(*await self._cursors.follow(token, store, limit))
+        wanted = f"cursor={cursor}" + ("" if limit is None else f"&limit={limit}")
+        url = f"/v1/stores/{quote(store.name, safe='')}/range?{wanted}"  # a cursor knows its query itself
+        return await self._serving.siblings.hand_on(request, token.process, url)
+
+
+def refusal(asked: Asked, outcomes: Mapping[int, Outcome]) -> Response | None:
+    """The failure of the whole query, if partitions failed and the rest may not, or cannot, stand for it."""
+    failures = failures_of(outcomes)
+    if not failures or (asked.allow_partial and len(failures) < len(outcomes)):
+        return None
+    return failure_response(asked.terms, failures)
+
+
+def _format(request: Request) -> str:
+    return wanted_format(request.headers.get("accept", ""))
+
+
+def _page_response(cursor: Cursor, page: Page) -> Response:
+    definition = cursor.store.definition
+    entries = [entry_members(definition, entry, with_key=cursor.with_key) for entry in page.entries]
+    result = {"entries": entries, **({"cursor": page.cursor} if page.cursor is not None else {})}
+    return json_response(answer_body(cursor.terms, cursor.outcomes, result))

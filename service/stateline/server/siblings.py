@@ -1,0 +1,103 @@
+"""`Siblings`: the server processes of one application on this machine hand each other what only one of them can answer:
+the next page of a state that it has pinned.
+
+Each listens at a unix socket of its own, ``servers/<process, hex>.sock`` in the application's directory, which its user
+alone can use, and answers there as everywhere, tokens included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stateline_store import CursorExpiredError
+
+# A request that has been handed on once is not handed on again: two processes could disagree for ever.
+_HANDED_ON = "stateline-handed-on"
+_TIMEOUT_S = 60.0
+_log = logging.getLogger(__name__)
+
+
+class Siblings:
+    """Those of one process. For the event loop's thread, but for `listener`."""
+
+    def __init__(self, application: Path, process: bytes, *, tls: bool) -> None:
+        self._folder = application / "servers"
+        self._own = self._folder / f"{process.hex()}.sock"
+        self._scheme = "https" if tls else "http"
+
+    def listener(self) -> socket.socket | None:
+        """The socket to answer the others at; None where none can be made, and cursors work in their process alone."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+            for path in self._folder.glob("*.sock"):
+                if _is_left_over(path):
+                    path.unlink(missing_ok=True)
+            os.fchmod(listener.fileno(), 0o600)  # before bind: Linux gives the file this mode
+            draft = self._own.with_suffix(".new")
+            with _short(self._folder) as folder:
+                listener.bind(f"{folder}/{draft.name}")
+            listener.listen()
+            draft.rename(self._own)  # not before it listens: others would take it for left over
+        except OSError as error:
+            _log.info("Cursors of this process are answered by it alone: %s", error)
+            listener.close()
+            return None
+        return listener
+
+    async def hand_on(self, request: Request, process: bytes, url: str) -> Response:
+        """What that process answers to a GET of `url`. Raises `CursorExpiredError` when it is gone."""
+        path = self._folder / f"{process.hex()}.sock"
+        gone = CursorExpiredError("The server process that had this cursor is gone: begin anew without it.")
+        if _HANDED_ON in request.headers or not path.exists():
+            raise gone
+        headers = {_HANDED_ON: "1"}
+        if (token := request.headers.get("authorization")) is not None:
+            headers["authorization"] = token
+        try:
+            with _short(self._folder) as folder:
+                # To a socket that only this user can make: there is no certificate to look at.
+                transport = httpx.AsyncHTTPTransport(uds=f"{folder}/{path.name}", verify=False)
+                async with httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_S) as client:
+                    answer = await client.get(f"{self._scheme}://sibling{url}", headers=headers)
+        except httpx.HTTPError as error:
+            raise gone from error
+        kept = {name: value for name, value in answer.headers.items() if name in ("content-type", "retry-after")}
+        return Response(answer.content, answer.status_code, headers=kept)
+
+    def close(self) -> None:
+        """Remove the socket's file."""
+        with contextlib.suppress(OSError):
+            self._own.unlink()
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """A way to this folder that fits into a socket's address, which has room for 100 bytes."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        short = f"/proc/self/fd/{descriptor}"
+        yield short if os.path.isdir(short) else str(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether its process is gone without having removed it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, _short(path.parent) as folder:
+        try:
+            probe.connect(f"{folder}/{path.name}")
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -1,0 +1,330 @@
+"""`/v1/snapshots`: made, described, renewed, released and read as Arrow.
+
+The workers link their stores' files into the state directory (`stateline.worker.snapshots`), each between two of its
+commits; the server asks them, and writes the manifest with the lease when all have answered. So every server process of
+the machine knows every snapshot, and a restart loses none. One server at a time sweeps those whose lease has ended.
+
+    POST  {"stores": [name …], "ttl_s": seconds}     201, and as GET
+    GET   {"id", "created_at", "expires_at", "position", "stores": {store: {partition:
+           {"path", "position", "commit", "committed_at_ms"}}}}       times in ms since the epoch
+    PATCH {"ttl_s": seconds from now}                200, and as GET
+    DELETE                                           204
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, closing
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from stateline.server.access import may_read, require_read
+from stateline.server.answers import json_response
+from stateline.server.arguments import Arguments, from_body, from_query_string
+from stateline.server.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
+from stateline.server.bodies import read_body
+from stateline.server.limits import Limits
+from stateline.server.open_checkpoints import OpenCheckpoints
+from stateline.server.openapi import Operation
+from stateline.server.partitions import ServedStore
+from stateline.server.serving import Serving
+from stateline.server.snapshot_filter import PARAMETERS, Wanted, read_wanted
+from stateline.server.snapshot_rows import batch_schema, batches
+from stateline.server.state_routes import refuse_parameters
+from stateline.store_definition import StoreDefinition
+from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position, RetryLaterError
+from stateline_store.checkpoints import Checkpoint, CheckpointPart
+from stateline_store.snapshot_directory import Snapshot, SnapshotDirectory
+
+PATH = "/v1/snapshots"
+ONE = f"{PATH}/{{id}}"
+ROWS = f"{ONE}/stores/{{store}}/partitions/{{partition}}"
+DEFAULT_TTL_S = 300
+MAX_BODY_BYTES = 1024 * 1024
+MAX_STORES = 1000
+# Store partitions of snapshots that one process has open: each holds its files open and, until they are flushed, a
+# copy of the worker's newest memtables.
+MAX_OPEN = 64
+_SWEEP_INTERVAL_S = 1.0
+
+_PART = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "position": {"$ref": "#/components/schemas/Position"},
+        "commit": {"type": "integer"},
+        "committed_at_ms": {"type": "integer"},
+    },
+    "required": ["path", "position", "commit", "committed_at_ms"],
+}
+_SNAPSHOT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "created_at": {"type": "integer", "description": "Milliseconds since the epoch."},
+        "expires_at": {"type": "integer", "description": "Milliseconds since the epoch."},
+        "position": {"$ref": "#/components/schemas/Position"},
+        "stores": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": _PART}},
+    },
+    "required": ["id", "created_at", "expires_at", "position", "stores"],
+}
+_LIST = {
+    "type": "object",
+    "properties": {"snapshots": {"type": "array", "items": _SNAPSHOT}},
+    "required": ["snapshots"],
+}
+OPERATIONS = (
+    Operation(
+        PATH,
+        "post",
+        "Keep one consistent cut of these stores.",
+        problems=(400, 404, 421, 422, 429, 500, 503),
+        members={"stores": True, "ttl_s": False},
+        answer=_SNAPSHOT,
+        success=201,
+    ),
+    Operation(PATH, "get", "The snapshots that there are.", problems=(422, 500, 503), answer=_LIST),
+    Operation(
+        ONE, "get", "One snapshot, and until when it is kept.", problems=(404, 410, 422, 500, 503), answer=_SNAPSHOT
+    ),
+    Operation(
+        ONE,
+        "patch",
+        "Keep it so long from now.",
+        problems=(404, 410, 422, 500, 503),
+        members={"ttl_s": False},
+        answer=_SNAPSHOT,
+    ),
+    Operation(ONE, "delete", "Release it; who reads it reads on.", problems=(404, 410, 422, 500, 503), success=204),
+    Operation(
+        ROWS,
+        "get",
+        "The rows of one partition as an Arrow stream.",
+        PARAMETERS,
+        problems=(400, 404, 410, 422, 429, 500, 503),
+        media_type=MEDIA_TYPE,
+    ),
+)
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotRoutes:
+    """The endpoints, and what they hold; one per server process, for the event loop's thread."""
+
+    def __init__(self, serving: Serving, limits: Limits) -> None:
+        self._serving, self._limits = serving, limits
+        config = serving.config
+        self._most, self._most_bytes = config.server_snapshots_max, config.server_snapshots_max_bytes
+        self._longest_s = max(1, config.server_snapshot_ttl_max_ms // 1000)
+        self._directory = SnapshotDirectory(config.state_dir / serving.topology.application_id)
+        self._checkpoints = OpenCheckpoints(self._directory.path, MAX_OPEN)
+
+    def routes(self) -> list[BaseRoute]:
+        """What to mount."""
+        return [
+            Route(PATH, self.create, methods=["POST"]),
+            Route(PATH, self.all),
+            Route(ONE, self.show),
+            Route(ONE, self.renew, methods=["PATCH"]),
+            Route(ONE, self.release, methods=["DELETE"]),
+            Route(ROWS, self.rows),
+        ]
+
+    async def keep(self) -> None:
+        """Delete what has expired and what crashes left, until cancelled; then let go of everything."""
+        fault = ""
+        try:
+            while True:
+                try:
+                    await asyncio.to_thread(self._directory.sweep, _now_ms())
+                    self._checkpoints.close_unused(self._is_gone)
+                    fault = ""
+                except (RetryLaterError, OSError) as error:
+                    if str(error) != fault:  # one that lasts is met every second
+                        _log.warning("Snapshots are not tidied up: %s", error)
+                    fault = str(error)
+                await asyncio.sleep(_SWEEP_INTERVAL_S)
+        finally:
+            self._checkpoints.close()
+
+    async def create(self, request: Request) -> Response:
+        """POST /v1/snapshots: one of these stores, all their partitions."""
+        refuse_parameters(request)
+        arguments = await self._body(request, ("stores", "ttl_s"))
+        names = arguments.texts("stores", MAX_STORES)
+        require_read(request, names)
+        stores = [self._persistent(name) for name in names]
+        snapshot = await self._make(stores, self._ttl_ms(arguments))
+        response = json_response(described(snapshot), 201)
+        response.headers["Location"] = f"{PATH}/{snapshot.id}"
+        return response
+
+    async def all(self, request: Request) -> Response:
+        """GET /v1/snapshots: those that there are, of stores that who asks may read."""
+        refuse_parameters(request)
+        found = await asyncio.to_thread(self._directory.all, _now_ms())
+        shown = [each for each in found if all(may_read(request, part.store) for part in each.parts)]
+        return json_response({"snapshots": [described(each) for each in shown]})
+
+    async def show(self, request: Request) -> Response:
+        """GET /v1/snapshots/{id}: what it has, and until when."""
+        refuse_parameters(request)
+        return json_response(described(self._found(request)))
+
+    async def renew(self, request: Request) -> Response:
+        """PATCH /v1/snapshots/{id}: let its lease end so long from now."""
+        refuse_parameters(request)
+        ttl_ms = self._ttl_ms(await self._body(request, ("ttl_s",)))
+        snapshot, now_ms = self._found(request), _now_ms()
+        return json_response(
+            described(await asyncio.to_thread(self._directory.renew, snapshot.id, now_ms, now_ms + ttl_ms))
+        )
+
+    async def release(self, request: Request) -> Response:
+        """DELETE /v1/snapshots/{id}: who reads it reads on."""
+        refuse_parameters(request)
+        snapshot = self._found(request)
+        await asyncio.to_thread(self._directory.release, snapshot.id, _now_ms())
+        self._checkpoints.close_unused(self._is_gone)
+        return Response(status_code=204)
+
+    async def rows(self, request: Request) -> Response:
+        """GET …/stores/{store}/partitions/{partition}: the rows, as an Arrow stream."""
+        snapshot, name = self._found(request), request.path_params["store"]
+        part = snapshot.part(name, _partition(request.path_params["partition"]))
+        definition = self._serving.topology.stores.get(name)
+        if definition is None:
+            raise DoesNotExistError(f"The application has no store {name[:200]!r} any more.")
+        wanted = read_wanted(Arguments(from_query_string(request.scope["query_string"])), definition)
+        headers = {"Stateline-Position": orjson.dumps(part.position.to_json()).decode()}
+        if request.method == "HEAD":
+            return Response(headers=headers, media_type=MEDIA_TYPE)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._limits.scan())
+            checkpoint = await self._checkpoints.acquire(snapshot.id, part)
+            held.callback(self._checkpoints.release, snapshot.id, part)
+            _check_kind(checkpoint, definition)
+            return _RowStream(_stream(checkpoint, definition, wanted), held.pop_all(), headers)
+
+    async def _make(self, stores: list[ServedStore], ttl_ms: int) -> Snapshot:
+        await self._serving.workers.refresh()
+        places: dict[str | None, list[tuple[str, int]]] = {}
+        for store in stores:
+            for partition in store.partitions:
+                owner = self._serving.workers.owner(store.placement.task_id(partition))
+                places.setdefault(owner, []).append((store.name, partition))
+        making = await asyncio.to_thread(self._directory.begin, _now_ms(), self._most, self._most_bytes)
+        try:
+            asked = (self._serving.workers.snapshot(owner, making.id, each) for owner, each in places.items())
+            parts = [part for some in await asyncio.gather(*asked) for part in some]
+            now_ms = _now_ms()
+            return await asyncio.to_thread(self._directory.finish, making, parts, now_ms, now_ms + ttl_ms)
+        finally:
+            making.close()  # one that was not finished is swept
+
+    async def _body(self, request: Request, allowed: tuple[str, ...]) -> Arguments:
+        body = await read_body(request, self._serving.limits, MAX_BODY_BYTES)
+        arguments = Arguments(from_body(body))
+        arguments.refuse_others(allowed)
+        return arguments
+
+    def _ttl_ms(self, arguments: Arguments) -> int:
+        default_s = min(DEFAULT_TTL_S, self._longest_s)
+        return 1000 * arguments.integer("ttl_s", default_s, 1, self._longest_s, "server.snapshot.ttl.max.ms")
+
+    def _persistent(self, name: str) -> ServedStore:
+        store = self._serving.store(name)
+        if not store.definition.persistent:
+            raise InvalidArgumentError(
+                f"stores: {name!r} is a store in memory, and only stores on disk can be in a snapshot: read it with a "
+                "query, as a stream."
+            )
+        return store
+
+    def _found(self, request: Request) -> Snapshot:
+        snapshot = self._directory.find(request.path_params["id"], _now_ms())
+        require_read(request, dict.fromkeys(part.store for part in snapshot.parts))
+        return snapshot
+
+    def _is_gone(self, snapshot_id: str) -> bool:
+        try:
+            self._directory.find(snapshot_id, _now_ms())
+        except (CursorExpiredError, DoesNotExistError):
+            return True
+        return False
+
+
+class _RowStream(StreamingResponse):
+    """Batches of a checkpoint, each when the client has taken the last; what is held is let go of with the client."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], held: AsyncExitStack, headers: dict[str, str]) -> None:
+        self._held = held
+        super().__init__(chunks, media_type=MEDIA_TYPE, headers=headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            await super().__call__(scope, receive, send)
+
+
+async def _stream(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> AsyncGenerator[bytes, None]:
+    yield stream_start(batch_schema(checkpoint, definition, wanted))
+    with closing(batches(checkpoint, definition, wanted)) as found:
+        for batch in found:
+            if batch.num_rows:
+                yield stream_batch(batch)
+            await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting
+    yield STREAM_END
+
+
+def described(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as answers show it."""
+    stores: dict[str, dict[str, Any]] = {}
+    position = Position()
+    for part in snapshot.parts:
+        position = position.merge(part.position)
+        stores.setdefault(part.store, {})[str(part.partition)] = _described_part(snapshot.id, part)
+    return {
+        "id": snapshot.id,
+        "created_at": snapshot.created_at_ms,
+        "expires_at": snapshot.expires_at_ms,
+        "position": position.to_json(),
+        "stores": stores,
+    }
+
+
+def _described_part(snapshot_id: str, part: CheckpointPart) -> dict[str, Any]:
+    return {
+        "path": f"{PATH}/{snapshot_id}/stores/{quote(part.store, safe='')}/partitions/{part.partition}",
+        "position": part.position.to_json(),
+        "commit": part.commit,
+        "committed_at_ms": part.committed_at_ms,
+    }
+
+
+def _partition(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 10:
+        return int(text)
+    raise DoesNotExistError(f"{text[:60]!r} is no partition: partitions are numbers from 0 on.")
+
+
+def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:
+    declared, found = definition.kind.removeprefix("timestamped_"), checkpoint.layout
+    if (found.kind, found.timestamped) != (declared, definition.timestamped):
+        raise CursorExpiredError(
+            f"The snapshot holds a {found.description} store, and {definition.name!r} is declared as "
+            f"{definition.kind} since: make a new one."
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,94 @@
+"""Entries as a stream, without paging: NDJSON or Arrow, a batch at a time, each when the client has taken the last.
+
+The state is pinned for as long as the stream lasts, and let go of when the client leaves. What fails on the way breaks
+the connection off: a stream that ends as HTTP says has all entries. What an answer carries beside its entries stands in
+the headers `Stateline-Position`, `Stateline-Isolation-Level` and, with `allow_partial`, `Stateline-Failures`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import orjson
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from stateline.query import Entry, Outcome, Terms, answers_of, failures_of, merged_position
+from stateline.server import arrow_rows, ndjson_rows
+from stateline.server.merged_scan import MergedScan
+from stateline.server.observation import note_rows
+from stateline.server.problems import failures_json
+from stateline.store_definition import StoreDefinition
+
+JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", arrow_rows.MEDIA_TYPE
+_FORMATS = (JSON, NDJSON, ARROW)
+
+
+def wanted_format(accept: str) -> str:
+    """The first of the formats that an `Accept` header names, JSON when it names none. Weights are not looked at."""
+    for part in accept.split(","):
+        name = part.partition(";")[0].strip().lower()
+        if name in _FORMATS:
+            return name
+    return JSON
+
+
+class EntryStream(StreamingResponse):
+    """A stream of all entries of this scan. It owns `held`: what is to be let go of at its end, the scan with it."""
+
+    def __init__(
+        self,
+        media_type: str,
+        definition: StoreDefinition,
+        terms: Terms,
+        outcomes: Mapping[int, Outcome],
+        scan: MergedScan,
+        held: AsyncExitStack,
+        *,
+        with_key: bool,
+    ) -> None:
+        self._held = held
+        chunks = _ndjson(definition, scan, with_key) if media_type == NDJSON else _arrow(definition, scan)
+        super().__init__(chunks, media_type=media_type, headers=_headers(terms, outcomes))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            await super().__call__(scope, receive, send)
+
+
+def _headers(terms: Terms, outcomes: Mapping[int, Outcome]) -> dict[str, str]:
+    position = merged_position(answers_of(outcomes).values())
+    headers = {
+        "Stateline-Position": orjson.dumps(position.to_json()).decode(),
+        "Stateline-Isolation-Level": terms.isolation_level.value,
+    }
+    if failures := failures_of(outcomes):
+        headers["Stateline-Failures"] = json.dumps(failures_json(failures))  # in ASCII
+    return headers
+
+
+async def _ndjson(definition: StoreDefinition, scan: MergedScan, with_key: bool) -> AsyncGenerator[bytes, None]:
+    async with aclosing(_batches(scan)) as batches:
+        async for entries in batches:
+            yield ndjson_rows.lines(definition, entries, with_key=with_key)
+
+
+async def _arrow(definition: StoreDefinition, scan: MergedScan) -> AsyncGenerator[bytes, None]:
+    schema = arrow_rows.schema_of(definition)
+    yield arrow_rows.stream_start(schema)
+    async with aclosing(_batches(scan)) as batches:
+        async for entries in batches:
+            rows: Any = entries  # of one store, so all of one shape
+            yield arrow_rows.stream_batch(arrow_rows.record_batch(definition, rows, schema))
+    yield arrow_rows.STREAM_END
+
+
+async def _batches(scan: MergedScan) -> AsyncGenerator[list[Entry], None]:
+    while entries := await scan.batch():
+        note_rows(len(entries))
+        yield entries
+        await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting

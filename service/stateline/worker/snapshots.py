@@ -1,0 +1,105 @@
+"""A worker's part of a snapshot: checkpoints of the stores that it has, made on the thread that owns them.
+
+Between two slices of work, where a server's request is answered, every store of this worker is at the same commit:
+`Committer.commit` commits all of them before it comes back, and a commit that failed half way ends in a start over,
+before anybody is answered. What is staged is in memory and on no disk. So what is linked then is one cut of all stores
+and partitions that are asked for, and each says in its own rows which commit it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from stateline.query import Failure, HostedPartition
+from stateline.query_wire import encode_outcome
+from stateline.topology import Topology
+from stateline_store import (
+    InvalidArgumentError,
+    IsolationLevel,
+    NotActiveError,
+    NotPresentError,
+    NotReadyError,
+    RetryLaterError,
+    StateDirectory,
+    StatelineError,
+    StoreState,
+)
+from stateline_store.checkpoints import CheckpointPart, link_database
+from stateline_store.directory import DIRECTORY_MODE
+from stateline_store.durable_files import refused
+from stateline_store.format_upgrade import has_plain_files
+from stateline_store.snapshot_directory import SNAPSHOTS
+
+Place = tuple[str, int]
+"""A store and a partition of it."""
+
+
+class SnapshotMaker:
+    """One worker's, on the thread that owns the stores; `lookup(store, partition)` says what it hosts now, or None."""
+
+    def __init__(
+        self, directory: StateDirectory, topology: Topology, lookup: Callable[[str, int], HostedPartition | None]
+    ) -> None:
+        self._directory = directory
+        self._topology = topology
+        self._lookup = lookup
+
+    def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a server's request: ``{"parts": […]}``, or why there are none (`query_wire`)."""
+        try:
+            places = [(str(store), int(partition)) for store, partition in message["places"]]
+            parts = self.make(str(message["snapshot"]), places)
+        except (KeyError, TypeError, ValueError) as error:
+            return {"error": f"Not a snapshot and its places: {error!r}"}
+        except StatelineError as error:
+            # The plain kind has no name on the wire: files changed all the time, or the file system refuses.
+            why = NotReadyError(str(error)) if type(error) is RetryLaterError else error
+            return {"outcome": encode_outcome(Failure(why))}
+        return {"parts": [part.to_json() for part in parts]}
+
+    def make(self, snapshot_id: str, places: Iterable[Place]) -> list[CheckpointPart]:
+        """Link these stores' files into the snapshot's directory, which its maker has created.
+
+        Raises `NotPresentError` for what this worker does not have, or when the directory is gone (its maker is, too);
+        `NotActiveError` while a task restores; `InvalidArgumentError` for a store in memory; `RetryLaterError` when the
+        file system refuses. What was linked by then goes with the snapshot's directory.
+        """
+        return [self._link(snapshot_id, store, partition) for store, partition in places]
+
+    def _link(self, snapshot_id: str, name: str, partition: int) -> CheckpointPart:
+        store = self._hosted(name, partition).store
+        task_id = self._topology.subtopology_of(name).task_id(partition)
+        timestamped = self._topology.stores[name].timestamped
+        database = self._directory.store(task_id, name, timestamped=timestamped)
+        snapshot = self._directory.application / SNAPSHOTS / snapshot_id
+        try:
+            (snapshot / task_id).mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        except FileNotFoundError as error:
+            raise NotPresentError(f"The snapshot {snapshot_id} was given up: make a new one.") from error
+        except OSError as error:
+            raise refused(snapshot / task_id, "created", error) from error
+        lengths = link_database(database, snapshot / task_id / database.name)
+        return CheckpointPart(
+            name,
+            partition,
+            f"{task_id}/{database.name}",
+            store.commit_number,
+            store.committed_at_ms,
+            store.position(IsolationLevel.READ_COMMITTED),
+            lengths,
+        )
+
+    def _hosted(self, name: str, partition: int) -> HostedPartition:
+        what = f"Partition {partition} of {name!r}"
+        hosted = self._lookup(name, partition)
+        if hosted is None or not hosted.store.is_open:
+            raise NotPresentError(f"{what} is not on this worker now: ask again in a moment.")
+        if not hosted.store.persistent:
+            raise InvalidArgumentError(f"{name!r} is a store in memory: only stores on disk can be in a snapshot.")
+        if hosted.state is not StoreState.ACTIVE:
+            raise NotActiveError(f"{what} is being restored: ask again when it is active.")
+        task = self._directory.task(self._topology.subtopology_of(name).task_id(partition))
+        if self._topology.stores[name].timestamped and has_plain_files(task, name):
+            raise NotActiveError(f"{what} is being upgraded to timestamps: ask again when that is done.")
+        return hosted

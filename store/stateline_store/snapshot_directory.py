@@ -1,0 +1,331 @@
+"""The snapshots of one application, and their leases: directories that every process of the machine shares.
+
+    <application>/snapshots/              0o750
+        .lock                             flock while a snapshot begins, is renewed or goes
+        <id>/                             24 hexadecimal digits
+            .making                       flock of the process that makes it, until it is whole
+            <task>/<store>/               links to the database's files (`checkpoints.py`)
+            snapshot.json                 written last, by rename: without it the directory is rubbish
+        .deleted-<id>                     on its way out
+        .gone-<id>                        empty: there was one, its lease has ended; kept for a day
+
+    snapshot.json := {"format": 1, "id", "created_at_ms", "expires_at_ms", "parts": [part …]}
+
+On disk: never change. The lease is in the manifest, so it survives whoever made it. A crash leaves a directory without
+a manifest that nobody makes any more (its flock is gone), or one on its way out: `sweep` removes both, and those whose
+lease has ended. A reader that has a checkpoint open reads on: the space is freed when it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stateline_store.checkpoints import CheckpointPart
+from stateline_store.directory import make_directory
+from stateline_store.durable_files import FILE_MODE, refused, replace_file
+from stateline_store.errors import (
+    CallerError,
+    CursorExpiredError,
+    DamagedDataError,
+    DoesNotExistError,
+    StatelineError,
+    TooManyRequestsError,
+)
+from stateline_store.steps import reached
+
+SNAPSHOTS = "snapshots"  # on disk: never change
+_FORMAT = 1  # on disk: never change what 1 means
+_MANIFEST, _MAKING, _LOCK = "snapshot.json", ".making", ".lock"  # on disk: never change
+_DELETED, _GONE = ".deleted-", ".gone-"  # on disk: never change
+_ID = re.compile(r"[0-9a-f]{24}")
+_GONE_MS = 24 * 60 * 60 * 1000
+_BLOCK_BYTES = 512  # POSIX: st_blocks counts these
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A whole snapshot. Times are milliseconds since the epoch. Thread-safe: it never changes."""
+
+    id: str
+    created_at_ms: int
+    expires_at_ms: int
+    parts: tuple[CheckpointPart, ...]
+
+    def part(self, store: str, partition: int) -> CheckpointPart:
+        """What it has of this store partition. Raises `DoesNotExistError` when that is nothing."""
+        for part in self.parts:
+            if (part.store, part.partition) == (store, partition):
+                return part
+        raise DoesNotExistError(f"The snapshot {self.id} has no partition {partition} of {store[:200]!r}.")
+
+    def encode(self) -> bytes:
+        """The manifest."""
+        members = {
+            "format": _FORMAT,
+            "id": self.id,
+            "created_at_ms": self.created_at_ms,
+            "expires_at_ms": self.expires_at_ms,
+            "parts": [part.to_json() for part in self.parts],
+        }
+        return json.dumps(members).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Snapshot:
+        """Read it. Raises `CallerError` for one of a newer version, `DamagedDataError` for what is none."""
+        try:
+            members: dict[str, Any] = json.loads(data)
+            if members["format"] > _FORMAT:
+                raise CallerError(f"A newer version of Stateline wrote the snapshot {members['id']!r}: use that one.")
+            parts = tuple(map(CheckpointPart.from_json, members["parts"]))
+            return cls(str(members["id"]), int(members["created_at_ms"]), int(members["expires_at_ms"]), parts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedDataError(f"{data!r:.200} is no manifest of a snapshot ({error!r}).") from error
+
+
+class Making:
+    """A snapshot that is being made; this process holds it until `SnapshotDirectory.finish` or `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self._fd = _locked(path / _MAKING)
+
+    def close(self) -> None:
+        """Let go: without a manifest it is rubbish from now on. A second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class SnapshotDirectory:
+    """The snapshots of one application. Any thread, any number of processes; each call takes the lock for as long as
+    it looks or moves files, so all of them are for a thread that may wait. Every method may raise `RetryLaterError`
+    when the file system refuses.
+    """
+
+    def __init__(self, application: Path) -> None:
+        """Touches nothing: the directory is made with the first snapshot."""
+        self.path = application / SNAPSHOTS
+
+    def begin(self, now_ms: int, most: int, most_bytes: int) -> Making:
+        """Begin one. Raises `TooManyRequestsError` when there are `most` already, or when those that are there keep
+        `most_bytes` or more that nobody else has (-1: no limit).
+        """
+        make_directory(self.path)
+        with self._locked():
+            there = [each for each in self._present() if not _has_ended(each, now_ms)]
+            if len(there) >= most:
+                raise TooManyRequestsError(
+                    f"{len(there)} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait "
+                    "until a lease ends."
+                )
+            kept = self.kept_bytes() if most_bytes >= 0 else -1
+            if most_bytes >= 0 and kept >= most_bytes:
+                raise TooManyRequestsError(
+                    f"Snapshots keep {kept} bytes, and server.snapshots.max.bytes allows {most_bytes}: release one, or "
+                    "wait until a lease ends."
+                )
+            return self._begin()
+
+    def finish(self, making: Making, parts: Sequence[CheckpointPart], now_ms: int, expires_at_ms: int) -> Snapshot:
+        """All parts are linked: from now on it is a snapshot, and survives this process."""
+        snapshot = Snapshot(making.id, now_ms, expires_at_ms, tuple(parts))
+        reached("snapshot:parts-made")
+        replace_file(making.path / _MANIFEST, snapshot.encode())
+        reached("snapshot:manifest-written")
+        (making.path / _MAKING).unlink(missing_ok=True)
+        making.close()
+        return snapshot
+
+    def find(self, snapshot_id: str, now_ms: int) -> Snapshot:
+        """Raises `DoesNotExistError` when there never was one of this id (or more than a day ago), `CursorExpiredError`
+        when its lease has ended or it was released.
+        """
+        if not _ID.fullmatch(snapshot_id):
+            raise _unknown(snapshot_id)
+        try:
+            snapshot = Snapshot.decode((self.path / snapshot_id / _MANIFEST).read_bytes())
+        except FileNotFoundError as error:
+            if (self.path / f"{_GONE}{snapshot_id}").exists():
+                raise _ended(snapshot_id) from error
+            raise _unknown(snapshot_id) from error
+        except OSError as error:
+            raise refused(self.path / snapshot_id, "read", error) from error
+        if snapshot.expires_at_ms <= now_ms:
+            raise _ended(snapshot_id)
+        return snapshot
+
+    def all(self, now_ms: int) -> list[Snapshot]:
+        """Those whose lease has not ended, the oldest first."""
+        found = []
+        for path in self._present():
+            with contextlib.suppress(StatelineError):
+                found.append(self.find(path.name, now_ms))
+        return sorted(found, key=lambda snapshot: (snapshot.created_at_ms, snapshot.id))
+
+    def renew(self, snapshot_id: str, now_ms: int, expires_at_ms: int) -> Snapshot:
+        """Let its lease end then, be that later or earlier than before. Raises as `find`."""
+        with self._locked_for(snapshot_id):
+            renewed = replace(self.find(snapshot_id, now_ms), expires_at_ms=expires_at_ms)
+            replace_file(self.path / snapshot_id / _MANIFEST, renewed.encode())
+            return renewed
+
+    def release(self, snapshot_id: str, now_ms: int) -> None:
+        """Delete it; readers that have it open read on. Raises as `find`."""
+        with self._locked_for(snapshot_id):
+            self.find(snapshot_id, now_ms)
+            self._remove(self.path / snapshot_id, gone=True)
+
+    def sweep(self, now_ms: int) -> list[str]:
+        """Delete those whose lease has ended and what crashes have left; the names of what went. While another process
+        has the lock nothing is done: it sweeps, or the next call does.
+        """
+        if not self.path.is_dir():
+            return []
+        swept = []
+        with self._locked(wait=False) as is_ours:
+            for path in self._present() if is_ours else ():
+                if _has_ended(path, now_ms) or _is_rubbish(path):
+                    self._remove(path, gone=(path / _MANIFEST).exists())
+                    swept.append(path.name)
+            if is_ours:
+                self._tidy(now_ms)
+        return swept
+
+    def kept_bytes(self) -> int:
+        """The bytes on disk that only snapshots keep: of files without a link anywhere else."""
+        links: dict[tuple[int, int], int] = {}
+        sizes: dict[tuple[int, int], tuple[int, int]] = {}
+        for path in self._present():
+            for folder, _, names in os.walk(path):
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        found = os.lstat(os.path.join(folder, name))
+                        file = (found.st_dev, found.st_ino)
+                        links[file] = links.get(file, 0) + 1
+                        sizes[file] = (found.st_nlink, found.st_blocks * _BLOCK_BYTES)
+        return sum(size for file, (total, size) in sizes.items() if links[file] >= total)
+
+    def _present(self) -> list[Path]:
+        """Every snapshot's directory, those that are being made and rubbish included."""
+        try:
+            return [self.path / name for name in sorted(os.listdir(self.path)) if _ID.fullmatch(name)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise refused(self.path, "read", error) from error
+
+    def _begin(self) -> Making:
+        path = self.path / secrets.token_hex(12)
+        try:
+            path.mkdir(mode=0o750)
+            return Making(path)
+        except OSError as error:
+            raise refused(path, "created", error) from error
+
+    def _remove(self, path: Path, *, gone: bool) -> None:
+        """Out of sight by one rename, so that nobody finds half of it."""
+        try:
+            if gone:
+                (self.path / f"{_GONE}{path.name}").touch(mode=FILE_MODE)
+            trash = self.path / f"{_DELETED}{path.name}"
+            os.rename(path, trash)
+            reached("snapshot:withdrawn")
+            shutil.rmtree(trash)
+        except OSError as error:
+            raise refused(path, "deleted", error) from error
+
+    def _tidy(self, now_ms: int) -> None:
+        """What a deletion that was interrupted has left, and marks of snapshots that ended long ago."""
+        try:
+            for entry in os.scandir(self.path):
+                if entry.name.startswith(_DELETED):
+                    shutil.rmtree(entry.path)
+                elif entry.name.startswith(_GONE) and entry.stat().st_mtime_ns // 1_000_000 < now_ms - _GONE_MS:
+                    os.unlink(entry.path)
+        except OSError as error:
+            raise refused(self.path, "tidied up", error) from error
+
+    @contextlib.contextmanager
+    def _locked_for(self, snapshot_id: str) -> Iterator[None]:
+        if not self.path.is_dir():
+            raise _unknown(snapshot_id)
+        with self._locked():
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self, *, wait: bool = True) -> Iterator[bool]:
+        try:
+            fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise refused(self.path / _LOCK, "opened", error) from error
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    """A new file that is locked until its descriptor is closed, or this process ends."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def _is_rubbish(path: Path) -> bool:
+    """Whether this will never be a snapshot: it has no manifest, and nobody makes it any more."""
+    if (path / _MANIFEST).exists():
+        return False
+    try:
+        fd = os.open(path / _MAKING, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # killed before it was locked; `begin` makes both under the lock that a sweep has
+        return not (path / _MANIFEST).exists()
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return not (path / _MANIFEST).exists()  # finished between the two looks
+
+
+def _has_ended(path: Path, now_ms: int) -> bool:
+    """Whether its lease has ended. A manifest that cannot be read belongs to a newer version, or is damaged: a snapshot
+    is a copy that nobody can read then, and what it keeps would be kept for ever."""
+    try:
+        return Snapshot.decode((path / _MANIFEST).read_bytes()).expires_at_ms <= now_ms
+    except FileNotFoundError:
+        return False
+    except CallerError:
+        return False  # the newer version sweeps it
+    except DamagedDataError as error:
+        _log.warning("The snapshot %s is deleted: %s", path.name, error)
+        return True
+    except OSError as error:
+        raise refused(path / _MANIFEST, "read", error) from error
+
+
+def _ended(snapshot_id: str) -> CursorExpiredError:
+    return CursorExpiredError(f"The lease of the snapshot {snapshot_id} has ended: make a new one.")
+
+
+def _unknown(snapshot_id: str) -> DoesNotExistError:
+    return DoesNotExistError(f"There is no snapshot {snapshot_id[:60]!r}: make one.")

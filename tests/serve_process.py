@@ -1,0 +1,111 @@
+"""`stateline serve` as an operator starts it, for tests of how it starts, stops, logs and is made of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from query_server import PARTITIONS, free_port, make_app
+from query_server import wait_until as wait_for_s
+
+TESTS = Path(__file__).resolve().parent
+_MODULE = "app_of_the_serve_tests"
+# Several processes start here, on machines that may be busy with something else.
+PATIENCE_S = 120.0
+
+
+@dataclass
+class Served:
+    """A server that runs, and what it says."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def fresh(self, path: str, **parameters: Any) -> httpx.Response:
+        """The answer over a connection of its own."""
+        with httpx.Client(timeout=PATIENCE_S) as client:
+            return client.get(f"{self.url}{path}", **parameters)
+
+    def lines(self, containing: str) -> list[str]:
+        """Lines of its log that have this in them."""
+        return [line for line in self.log.read_text(errors="replace").splitlines() if containing in line]
+
+    def children(self) -> list[int]:
+        """The server processes that the parent has started and that live."""
+        return [pid for pid in _descendants(self.process.pid) if "--listener" in _arguments(pid)]
+
+
+@contextlib.contextmanager
+def served(directory: Path, *settings: str) -> Iterator[Served]:
+    """Serve the application of `query_server` from this state directory; killed at the end if it still runs."""
+    directory.mkdir(exist_ok=True)
+    (directory / f"{_MODULE}.py").write_text("from query_server import make_app\n\napp = make_app()\n")
+    port = free_port()
+    given = ("default.state.isolation.level=read_committed", f"state.dir={directory}", f"server.port={port}")
+    command = [sys.executable, "-m", "stateline", "serve", f"{_MODULE}:app"]
+    for setting in (*given, *settings):
+        command += ["--set", setting]
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    log = directory / f"serve-{port}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=directory, env=environment, stderr=output, stdout=output)
+    one = Served(process, f"http://127.0.0.1:{port}", log)
+    try:
+        yield one
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll until it holds; fails when it does not."""
+    wait_for_s(condition, PATIENCE_S)
+
+
+def until_ready(one: Served) -> None:
+    """Wait until it answers that it is ready; its log is the message when it ends before."""
+    wait_until(lambda: one.process.poll() is not None or status_of(one, "/readyz") == 200)
+    assert one.process.poll() is None, one.log.read_text()
+
+
+def until_all_ready(one: Served, processes: int) -> None:
+    """Wait until each of several processes has opened every store."""
+    persistent = sum(definition.persistent for definition in make_app().topology().stores.values())
+    all_open = f"stateline_secondaries_open {float(processes * persistent * PARTITIONS)}\n"
+    until_ready(one)
+    wait_until(lambda: all_open in one.fresh("/metrics").text)
+
+
+def status_of(one: Served, path: str) -> int | None:
+    """The status of an answer over a new connection; None when there is none."""
+    try:
+        return one.fresh(path).status_code
+    except httpx.TransportError:
+        return None
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    try:
+        own = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:  # gone
+        return
+    for child in map(int, own):
+        yield child
+        yield from _descendants(child)
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []

@@ -1,0 +1,47 @@
+"""A server in the test's own process, on a thread of its own: real uvicorn, and what it holds can be looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from query_server import free_port, make_app, wait_until
+from stateline.config import load_config
+from stateline.server.http_protocol import ProblemProtocol
+from stateline.server.main import create_app
+from stateline.server.serving import Serving
+
+
+@dataclass
+class Here:
+    """A server that runs here."""
+
+    client: httpx.Client
+    serving: Serving
+    port: int
+
+
+@contextlib.contextmanager
+def served_here(state_dir: Path, *settings: str) -> Iterator[Here]:
+    """Serve the application of `query_server` from this state directory; ready when the block begins."""
+    port = free_port()
+    given = ["default.state.isolation.level=read_committed", f"state.dir={state_dir}", f"server.port={port}", *settings]
+    api = create_app(make_app(), load_config("flights-app", environment={}, overrides=given))
+    config = uvicorn.Config(api, port=port, log_config=None, access_log=False, http=ProblemProtocol)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            wait_until(lambda: server.started and client.get("/readyz").status_code == 200)
+            yield Here(client, api.state.serving, port)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+    assert not thread.is_alive(), "the server did not stop"

@@ -1,0 +1,58 @@
+"""One worker, one server and one proxy before it for a module's tests; each test uses keys of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+
+from blocking import blocking_client
+from faulty_proxy import FaultyProxy, faulty_proxy
+from query_server import OwningWorker, server_process, wait_until
+from stateline.client import Client
+
+Connect: TypeAlias = Callable[..., Client]
+
+
+@pytest.fixture(scope="module")
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("c")
+
+
+@pytest.fixture(scope="module")
+def worker(state_dir: Path) -> Iterator[OwningWorker]:
+    worker = OwningWorker(state_dir)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def server(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.URL]:
+    """Its address."""
+    with server_process(state_dir, "default.state.isolation.level=read_committed") as http:
+        wait_until(lambda: http.get("/readyz").status_code == 200)
+        yield http.base_url
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Makes clients of both kinds, for the same tests; they are closed when the test ends."""
+    with contextlib.ExitStack() as stack:
+        kind: Any = Client if request.param == "threads" else blocking_client
+        yield lambda url, **arguments: stack.enter_context(kind(str(url), **arguments))
+
+
+@pytest.fixture
+def client(server: httpx.URL, connect: Connect) -> Client:
+    return connect(server)
+
+
+@pytest.fixture
+def proxy(server: httpx.URL) -> Iterator[FaultyProxy]:
+    assert server.port is not None
+    with faulty_proxy(server.port) as proxy:
+        yield proxy

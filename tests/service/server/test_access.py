@@ -1,0 +1,424 @@
+"""The guard over HTTP: who is let in where, and what the others are told."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from query_server import OwningWorker, make_app, server_process, wait_until
+from stateline import cli_tokens
+from stateline.config import load_config
+from stateline.server import create_app, serve
+from stateline.server.access import AccessMiddleware, bearer_token, client_of, is_open, stores_of
+from stateline.server.limits import Limits
+from stateline.server.tokens import Tokens
+from stateline_store import ConfigurationError, UnauthenticatedError
+
+STORES = ("aircraft", "blobs", "cache", "counts", "places")
+OPEN = {"/", "/console/{file}", "/healthz", "/readyz"}
+PROBLEM = "application/problem+json"
+
+
+class Guarded(NamedTuple):
+    """A server with tokens, and a client that sends none unless a test says so."""
+
+    client: httpx.Client
+    file: Path
+    state_dir: Path
+    one: dict[str, str]
+    """Headers of a token for `aircraft` alone."""
+    all: dict[str, str]
+    admin: dict[str, str]
+
+
+def run_cli(*arguments: str) -> str:
+    """The output of `stateline token`, in this process."""
+    from typer.testing import CliRunner
+
+    done = CliRunner().invoke(cli_tokens.commands, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout.strip()
+
+
+def added(file: Path, name: str, *options: str) -> dict[str, str]:
+    """The headers of a new token."""
+    return {"Authorization": f"Bearer {run_cli('add', name, *options, '--file', str(file))}"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    state_dir = tmp_path_factory.mktemp("g")
+    file = tmp_path_factory.mktemp("tokens") / "tokens.json"
+    one, everything = added(file, "one", "--stores", "aircraft"), added(file, "all")
+    admin = added(file, "root", "--role", "admin")
+    worker = OwningWorker(state_dir)
+    worker.put("k", 1)
+    worker.commit()
+    level = "default.state.isolation.level=read_committed"
+    with server_process(state_dir, f"server.tokens.file={file}", level) as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        yield Guarded(client, file, state_dir, one, everything, admin)
+    worker.close()
+
+
+def refused(response: httpx.Response, status: int, reason: str) -> dict[str, Any]:
+    """The problem, having checked that it is one."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == PROBLEM
+    problem: dict[str, Any] = response.json()
+    assert (problem["status"], problem["reason"]) == (status, reason)
+    assert len(problem["detail"]) > 10
+    return problem
+
+
+def routes(state_dir: Path) -> list[Route]:
+    """Every route that there is, from the application's own table."""
+    found = create_app(make_app(), load_config("flights-app", overrides=[f"state.dir={state_dir}"])).routes
+    assert len(found) > 15
+    assert all(isinstance(route, Route) for route in found), "what is no route needs a guard of its own"
+    return [route for route in found if isinstance(route, Route)]
+
+
+def address_of(route: Route, store: str) -> str:
+    """A path that the route takes."""
+    given = {"store": store, "key": "k", "partition": "0", "p": "0", "id": "0", "file": "console.css"}
+    return re.sub(r"\{(\w+)(:\w+)?\}", lambda found: given.get(found[1], "x"), route.path)
+
+
+def test_every_route_that_is_not_open_wants_a_token(guarded: Guarded, tmp_path: Path) -> None:
+    for route in routes(tmp_path):
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            response = guarded.client.request(method, address_of(route, "aircraft"))
+            if route.path in OPEN:
+                assert response.status_code == 200, route.path
+            else:
+                refused(response, 401, "UNAUTHENTICATED")
+                assert response.headers["www-authenticate"] == 'Bearer realm="stateline"', route.path
+
+
+def test_every_route_with_a_store_wants_a_token_for_it(guarded: Guarded, tmp_path: Path) -> None:
+    below_stores = [route for route in routes(tmp_path) if "{store}" in route.path]
+    assert len(below_stores) > 5
+    for route in below_stores:
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            response = guarded.client.request(method, address_of(route, "counts"), headers=guarded.one)
+            problem = refused(response, 403, "FORBIDDEN")
+            assert "'counts'" in problem["detail"], route.path
+            assert problem["store"] == "counts"
+            with guarded.client.stream(method, address_of(route, "aircraft"), headers=guarded.one) as own:
+                assert own.status_code not in (401, 403), route.path  # its answer may never end
+
+
+def test_a_store_that_does_not_exist_is_forbidden_like_any_other(guarded: Guarded) -> None:
+    there, nowhere = (guarded.client.get(f"/v1/stores/{s}/count", headers=guarded.one) for s in ("counts", "nope"))
+    assert refused(there, 403, "FORBIDDEN")["detail"].replace("counts", "nope") == nowhere.json()["detail"]
+    refused(guarded.client.get("/v1/stores/nope/count", headers=guarded.all), 404, "DOES_NOT_EXIST")
+
+
+def test_holders_are_answered(guarded: Guarded) -> None:
+    for headers in (guarded.one, guarded.all, guarded.admin):
+        assert guarded.client.get("/v1/stores/aircraft/keys/k", headers=headers).json()["value"] == 1
+        for path in ("/v1/stores", "/v1/topology", "/v1/instances", "/metrics", "/docs", "/openapi.json"):
+            assert guarded.client.get(path, headers=headers).status_code == 200, path
+    for headers in (guarded.all, guarded.admin):
+        assert guarded.client.get("/v1/stores/counts/count", headers=headers).status_code == 200
+
+
+def test_listings_have_the_stores_that_the_token_may_read(guarded: Guarded) -> None:
+    for headers, may in ((guarded.one, ["aircraft"]), (guarded.all, STORES), (guarded.admin, STORES)):
+        listed = guarded.client.get("/v1/stores", headers=headers).json()["stores"]
+        assert sorted(store["store"] for store in listed) == sorted(may)
+        topology = guarded.client.get("/v1/topology", headers=headers).json()
+        assert sorted(topology["stores"]) == sorted(may)
+        assert sorted(name for s in topology["subtopologies"] for name in s["stores"]) == sorted(may)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "Bearer",
+        "Basic dXNlcjpwYXNzd29yZA==",
+        "Token {token}",
+        "{token}",
+        "Bearer{token}",
+        "Bearer\t{token}",
+        "Bearer {token} {token}",
+        "Bearer {token},",
+        'Bearer "{token}"',
+        "Bearer token={token}",
+        "Bearer {token}=",
+        "Bearer x{token}",
+        "Bearer " + "a" * 5_000,
+        "Bearer \xff\xfe",
+        "Bearer {token}, Bearer {token}",
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_header_that_is_no_valid_token_is_refused(guarded: Guarded, value: str) -> None:
+    token = guarded.all["Authorization"].removeprefix("Bearer ")
+    headers = {b"Authorization": value.replace("{token}", token).encode("latin-1")}
+    response = guarded.client.get("/v1/stores/aircraft/keys/k", headers=headers)
+    refused(response, 401, "UNAUTHENTICATED")
+    assert response.headers["www-authenticate"] == 'Bearer realm="stateline", error="invalid_token"'
+    assert token not in response.text
+
+
+def test_a_token_that_is_there_twice_is_refused(guarded: Guarded) -> None:
+    twice = [("Authorization", guarded.all["Authorization"])] * 2
+    refused(guarded.client.get("/v1/stores", headers=twice), 401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "BEARER   "])
+def test_the_scheme_is_read_in_any_case(guarded: Guarded, scheme: str) -> None:
+    value = guarded.all["Authorization"].replace("Bearer ", scheme)
+    assert guarded.client.get("/v1/stores", headers={"authorization": value}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["access_token", "token", "authorization", "api_key"])
+def test_a_token_in_the_url_is_not_accepted(guarded: Guarded, name: str) -> None:
+    token = guarded.all["Authorization"].removeprefix("Bearer ")
+    for value in (token, f"Bearer {token}"):
+        refused(guarded.client.get("/v1/stores", params={name: value}), 401, "UNAUTHENTICATED")
+    refused(guarded.client.get("/v1/stores", cookies={name: token}), 401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/stores/counts%2Fcount",
+        "/v1%2Fstores/counts/count",
+        "/v1%2Fstores%2Fcounts%2Fcount",
+        "/v1/stores%2Fcounts/count",
+        "/v1/stores/%63ounts/count",
+        "/v1/stores/counts/keys/1",
+        "/v1/stores/aircraft%2F..%2Fcounts/count",
+        "/v1/stores/aircraft%2Fkeys/counts/count",
+        "/v1/stores/counts%2Fkeys%2F..%2F..%2Faircraft/keys/k",
+        "/v1/stores/counts/",
+        "/v1/stores/",
+        "/v1/snapshots/0/stores/counts/partitions/0",
+        "/v1/snapshots/0/stores/%63ounts/partitions/0",
+        "/v1/snapshots/0%2Fstores%2Fcounts/partitions/0",
+    ],
+)
+def test_a_store_cannot_be_named_around_the_guard(guarded: Guarded, path: str) -> None:
+    """Sent byte for byte, as no client library would."""
+    head = (
+        f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {guarded.one['Authorization']}\r\nConnection: close\r\n\r\n"
+    )
+    with socket.create_connection((guarded.client.base_url.host, guarded.client.base_url.port or 80)) as raw:
+        raw.sendall(head.encode())
+        answer = b"".join(iter(lambda: raw.recv(65536), b""))
+    assert answer.split(b" ")[1] in (b"403", b"404"), answer
+    assert b"approximate_entries" not in answer
+
+
+def test_health_is_told_to_everybody_and_reasons_to_holders_of_their_stores(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    one, everything = added(file, "one", "--stores", "aircraft"), added(file, "all")
+    (tmp_path / "s").mkdir()
+    with server_process(tmp_path / "s", f"server.tokens.file={file}") as client:
+        worker = OwningWorker(tmp_path / "s")
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        worker.close(killed=True)
+        wait_until(lambda: client.get("/readyz").status_code == 503)
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            assert client.get("/healthz", headers=headers).json() == {"status": "alive"}
+            problem = refused(client.get("/readyz", headers=headers), 503, "NOT_READY")
+            assert "reasons" not in problem
+            assert not any(store in str(problem) for store in STORES)
+        told = [client.get("/readyz", headers=headers).json()["reasons"] for headers in (one, everything)]
+        assert all("'aircraft'" in reason for reason in told[0])
+        assert any("'counts'" in reason for reason in told[1])
+        for store in worker.stores.values():
+            store.close()
+
+
+def test_tokens_are_rotated_while_the_server_runs(guarded: Guarded) -> None:
+    def status(headers: dict[str, str]) -> int:
+        return guarded.client.get("/v1/stores/blobs/count", headers=headers).status_code
+
+    old = added(guarded.file, "rotated", "--stores", "blobs")
+    assert status(old) == 200
+    new = added(guarded.file, "rotated-2", "--stores", "blobs")
+    assert (status(old), status(new)) == (200, 200)
+    run_cli("remove", "rotated", "--file", str(guarded.file))
+    assert (status(old), status(new), status(guarded.all)) == (401, 200, 200)
+    good = guarded.file.read_bytes()
+    guarded.file.write_text("{")
+    assert (status(old), status(new)) == (401, 200), "the last good tokens stay"
+    guarded.file.write_bytes(good)
+    run_cli("remove", "rotated-2", "--file", str(guarded.file))
+    assert status(new) == 401
+
+
+def test_a_token_expires_while_the_server_runs(guarded: Guarded) -> None:
+    headers = added(guarded.file, "short", "--expires", "1h")
+    assert guarded.client.get("/v1/stores", headers=headers).status_code == 200
+    content = guarded.file.read_text()
+    expires = re.findall(r'"expires_at": "(\S+)"', content)
+    assert len(expires) == 1
+    guarded.file.write_text(content.replace(expires[0], "2020-01-01T00:00:00Z"))
+    problem = refused(guarded.client.get("/v1/stores", headers=headers), 401, "UNAUTHENTICATED")
+    assert "expired" in problem["detail"]
+
+
+def test_a_wrong_token_does_not_cost_what_a_right_one_has(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    holder = added(file, "holder")
+    (tmp_path / "s").mkdir()
+    with server_process(tmp_path / "s", f"server.tokens.file={file}", "server.rate.limit=1") as client:
+        guesses = {client.get("/v1/stores", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(200)}
+        assert guesses == {401, 429}, "guessing has a limit"
+        assert client.get("/v1/topology", headers=holder).status_code == 200
+
+
+def test_the_openapi_document_says_who_is_refused(guarded: Guarded) -> None:
+    document = guarded.client.get("/openapi.json", headers=guarded.one).json()
+    assert document["components"]["securitySchemes"]["token"] == {"type": "http", "scheme": "bearer"}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            assert ({"401", "403"} <= operation["responses"].keys()) == (path not in OPEN), path
+            assert operation.get("security") == (None if path in OPEN else [{"token": []}]), path
+
+
+# Binding
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_binding_wider_without_tokens_is_refused(tmp_path: Path, host: str) -> None:
+    config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", f"server.host={host}", "server.port=0"])
+    with pytest.raises(ConfigurationError) as raised:
+        serve(make_app(), config)
+    assert str(raised.value).startswith(f"server.host = '{host}' (from --set) is reached by other machines")
+    assert "server.tokens.file" in str(raised.value)
+    assert "server.insecure=true" in str(raised.value)
+
+
+def test_binding_wider_is_possible_with_tokens_or_when_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    added(file, "holder")
+    (tmp_path / "s").mkdir()
+    for setting, status in ((f"server.tokens.file={file}", 401), ("server.insecure=true", 200)):
+        with server_process(tmp_path / "s", "server.host=0.0.0.0", setting) as client:
+            assert client.get("/v1/topology").status_code == status
+
+
+def test_a_tokens_file_that_is_not_there_ends_the_server_at_its_start(tmp_path: Path) -> None:
+    settings = [f"state.dir={tmp_path}", "server.port=0", f"server.tokens.file={tmp_path}/none.json"]
+    with pytest.raises(ConfigurationError, match=r"server\.tokens\.file = .* cannot be read"):
+        serve(make_app(), load_config("flights-app", overrides=settings))
+
+
+def test_nobody_pays_for_a_guard_that_has_nothing_to_do(tmp_path: Path) -> None:
+    def middleware(*settings: str) -> list[object]:
+        config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", *settings])
+        return [entry.cls for entry in create_app(make_app(), config).user_middleware]
+
+    assert AccessMiddleware not in middleware()
+    assert middleware("server.rate.limit=5")[-1] is AccessMiddleware
+
+
+# Streams, and what is not HTTP
+
+
+def test_a_stream_is_cut_when_its_token_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    authorization = added(file, "reader")["Authorization"].encode()
+    pieces: list[bytes] = []
+
+    async def stream(request: Request) -> Response:
+        async def content() -> AsyncIterator[bytes]:
+            yield b"first"
+            run_cli("remove", "reader", "--file", str(file))
+            yield b"second"
+
+        return StreamingResponse(content())
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        pieces.append(message.get("body", b""))
+        assert message.get("more_body", message["type"] == "http.response.start"), "it looks complete"
+
+    guard = AccessMiddleware(
+        Starlette(routes=[Route("/stream", stream)]), Tokens(file), Limits(load_config("flights-app"))
+    )
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/stream", "raw_path": b"/stream"}
+    scope |= {"query_string": b"", "headers": [(b"authorization", authorization)], "client": ("127.0.0.1", 1)}
+    scope["asgi"] = {"spec_version": "2.4"}
+    asyncio.run(guard(scope, receive, send))
+    assert b"".join(pieces) == b"first"
+
+
+def test_what_is_not_http_is_closed(tmp_path: Path) -> None:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def application(*_: object) -> None:
+        pytest.fail("it came through")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    guard = AccessMiddleware(application, None, Limits(load_config("flights-app")))
+    asyncio.run(guard({"type": "websocket", "path": "/v1/stores", "headers": []}, receive, send))
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+# Pure parts
+
+
+@pytest.mark.parametrize(
+    ("raw_path", "stores"),
+    [
+        (b"/v1/stores/orders", ("orders",)),
+        (b"/v1/stores/orders/keys/a%2Fb", ("orders",)),
+        (b"/v1/stores/a%20b/range", ("a b",)),
+        (b"/v1/stores/a%2Fkeys/range", ("a", "a/keys")),
+        (b"/v1/stores", ()),
+        (b"/v1/snapshots", ()),
+        (b"/v1/snapshots/7", ()),
+        (b"/v1/snapshots/7/stores/orders/partitions/0", ("orders",)),
+        (b"/v1/topology", ()),
+        (b"/", ()),
+    ],
+)
+def test_a_path_names_the_stores_that_a_handler_may_read_from_it(raw_path: bytes, stores: tuple[str, ...]) -> None:
+    from urllib.parse import unquote
+
+    assert stores_of(unquote(raw_path.decode()), raw_path) == stores
+
+
+@pytest.mark.parametrize("path", ["/console", "/console/", "/console/a/b", "/healthz/", "//", "", "/v1", "/readyz/x"])
+def test_only_whole_paths_are_open(path: str) -> None:
+    assert not is_open(path)
+
+
+def test_addresses_of_one_network_count_together() -> None:
+    assert client_of("10.1.2.3") == "10.1.2.3"
+    assert client_of("2001:db8:1:2:3::4") == client_of("2001:db8:1:2::5") != client_of("2001:db8:1:3::4")
+    assert client_of("fe80::1%eth0") == client_of("fe80::2")
+    assert client_of("no:address") == "no:address"
+
+
+def test_a_token_is_never_shown_in_the_refusal_of_its_header() -> None:
+    with pytest.raises(UnauthenticatedError) as raised:
+        bearer_token([(b"authorization", b"Basic secret")])
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,139 @@
+"""What /metrics counts, under which labels, and that clients cannot make series."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from query_server import PARTITIONS, OwningWorker, make_app, wait_until
+
+STORE = "/v1/stores/{store}"
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+
+
+def scraped(client: httpx.Client) -> dict[str, Metric]:
+    """Every metric by its name."""
+    return {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
+
+
+def value(client: httpx.Client, sample: str, **labels: str) -> float:
+    """The sample with exactly these labels; 0 when there is none."""
+    samples = [s for family in scraped(client).values() for s in family.samples]
+    return sum(s.value for s in samples if s.name == sample and s.labels == labels)
+
+
+ASKED = [
+    ("GET", "/v1/stores/aircraft/keys/there", None, f"{STORE}/keys/{{key}}", "aircraft", COMMITTED, "ok"),
+    ("GET", "/v1/stores/aircraft/keys/absent", None, f"{STORE}/keys/{{key}}", "aircraft", COMMITTED, "not_found"),
+    ("GET", "/v1/stores/aircraft/count?wait_ms=x", None, f"{STORE}/count", "aircraft", COMMITTED, "INVALID_ARGUMENT"),
+    ("GET", "/v1/stores/aircraft/range?who=x", None, f"{STORE}/range", "aircraft", "", "INVALID_ARGUMENT"),
+    ("GET", "/v1/stores/nobody/keys/a", None, f"{STORE}/keys/{{key}}", "", "", "DOES_NOT_EXIST"),
+    ("POST", "/v1/stores/aircraft/query", {"type": "count", "isolation_level": UNCOMMITTED}, f"{STORE}/query",
+     "aircraft", UNCOMMITTED, "ok"),
+    ("DELETE", "/v1/stores", None, "/v1/stores", "", "", "INVALID_ARGUMENT"),
+    ("GET", "/readyz", None, "/readyz", "", "", "ok"),
+    ("GET", "/nowhere/at/all", None, "unmatched", "", "", "DOES_NOT_EXIST"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path", "body", "route", "store", "level", "outcome"), ASKED)
+def test_a_request_counts_under_its_route_store_level_and_outcome(
+    client: httpx.Client,
+    worker: OwningWorker,
+    method: str,
+    path: str,
+    body: Any,
+    route: str,
+    store: str,
+    level: str,
+    outcome: str,
+) -> None:
+    worker.put("there", 1)
+    worker.commit()
+    labels = {"route": route, "store": store, "level": level, "outcome": outcome}
+    names = ("stateline_http_requests_total", "stateline_http_request_seconds_count")
+    before = [value(client, name, **labels) for name in names]
+    client.request(method, path, json=body)
+    assert [value(client, name, **labels) for name in names] == [count + 1 for count in before]
+
+
+def test_what_clients_write_into_urls_is_in_no_label(client: httpx.Client) -> None:
+    for path in ("/v1/stores/aircraft/keys/mine-alone", "/v1/stores/mine-alone", "/mine-alone", "/v1/stores/%0A/count"):
+        client.get(path)
+    assert "mine-alone" not in client.get("/metrics").text
+    stores = {s.labels.get("store", "") for family in scraped(client).values() for s in family.samples}
+    assert stores <= {"", *make_app().topology().stores}
+
+
+def test_bytes_and_entries_are_those_that_clients_got(client: httpx.Client, worker: OwningWorker) -> None:
+    for number in range(5):
+        worker.put(f"sized-{number}", number)
+    worker.commit()
+    labels = {"route": f"{STORE}/range", "store": "aircraft"}
+    names = ("stateline_http_response_bytes_total", "stateline_http_response_rows_total")
+    size, rows = (value(client, name, **labels) for name in names)
+    answer = client.get("/v1/stores/aircraft/range?prefix=sized-")
+    assert len(answer.json()["entries"]) == 5
+    streamed = client.get("/v1/stores/aircraft/range?prefix=sized-", headers={"Accept": "application/x-ndjson"})
+    assert len(streamed.text.splitlines()) == 5
+    assert value(client, names[0], **labels) == size + len(answer.content) + len(streamed.content)
+    assert value(client, names[1], **labels) == rows + 10
+
+
+def test_a_query_that_waits_is_seen_waiting(client: httpx.Client, worker: OwningWorker) -> None:
+    topic = worker.put("awaited", 1, partition=0)
+    bound = {"position_bound": f'{{"flights": {{"0": {worker.offset(0)}}}}}', "wait_ms": "30000", "partition": "0"}
+    answers: list[httpx.Response] = []
+    url = f"{client.base_url}/v1/stores/aircraft/keys/awaited"
+    asking = threading.Thread(target=lambda: answers.append(httpx.get(url, params=bound, timeout=60)))
+    asking.start()
+    wait_until(lambda: value(client, "stateline_http_requests_waiting") == 1)
+    assert value(client, "stateline_http_requests_in_progress") == 2  # it, and the scrape
+    worker.commit()
+    asking.join(timeout=30)
+    assert answers[0].status_code == 200, topic
+    assert value(client, "stateline_http_requests_waiting") == 0
+    assert value(client, "stateline_http_requests_in_progress") == 1
+
+
+def test_secondaries_are_counted_as_they_are_opened_and_follow(client: httpx.Client, worker: OwningWorker) -> None:
+    persistent = sum(definition.persistent for definition in make_app().topology().stores.values())
+    assert value(client, "stateline_secondaries_open") == persistent * PARTITIONS
+    assert value(client, "stateline_secondaries_opened_total") >= persistent * PARTITIONS
+    before = value(client, "stateline_secondary_catch_ups_total")
+    for number in range(3):
+        worker.put("followed", number, partition=1)
+        worker.commit()
+        client.get("/v1/stores/aircraft/keys/followed?partition=1")
+    assert value(client, "stateline_secondary_catch_ups_total") >= before + 3
+
+
+def test_the_age_of_a_partitions_newest_commit_is_shown(client: httpx.Client, worker: OwningWorker) -> None:
+    worker.put("aged", 1, partition=0)
+    worker.commit()
+    store = worker.stores["aircraft", 0]
+    committed_s = worker.run(lambda: store.committed_at_ms) / 1000
+    earliest = time.time()
+    age = value(client, "stateline_store_commit_age_seconds", task="0_0", store="aircraft")
+    assert earliest - committed_s <= age <= time.time() - committed_s
+
+
+def test_names_and_types_are_as_prometheus_wants_them(client: httpx.Client) -> None:
+    client.get("/v1/stores")
+    families = scraped(client)
+    assert all(name.startswith("stateline_") for name in families)
+    for name, family in families.items():
+        assert family.documentation, name
+        assert family.type in ("counter", "gauge", "histogram"), name
+        assert not name.endswith(("_ms", "_seconds_total")) or name == "stateline_store_committed_at_ms"
+    answered = {"route": "/v1/stores", "outcome": "ok"}
+    latency = [s for s in families["stateline_http_request_seconds"].samples if answered.items() <= s.labels.items()]
+    buckets = [s.value for s in latency if "le" in s.labels]
+    assert buckets == sorted(buckets)
+    assert buckets[-1:] == [s.value for s in latency if s.name.endswith("_count")]

@@ -1,0 +1,123 @@
+"""Several server processes behind one port: what dies is replaced, what waits is not lost, /metrics tells of all."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from query_server import OwningWorker, make_app
+from serve_process import PATIENCE_S, Served, served, status_of, until_all_ready, wait_until
+from stateline.config import load_config
+from stateline.server import serve
+from stateline_store import ConfigurationError
+
+SEVERAL = "server.processes=2"
+KEY = "/v1/stores/aircraft/keys/a"
+ASKED = re.compile(r'^stateline_http_requests_total\{.*route="/v1/stores/\{store\}/keys/\{key\}".*\} (\S+)$', re.M)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Served]:
+    """Two processes over a worker's stores."""
+    worker = OwningWorker(tmp_path)
+    worker.put("a", 1)
+    worker.commit()
+    with served(tmp_path, SEVERAL) as one:
+        until_all_ready(one, 2)
+        yield one
+    worker.close()
+
+
+def asked(one: Served) -> float:
+    """How many point queries were answered, as /metrics says."""
+    return sum(map(float, ASKED.findall(one.fresh("/metrics").text)))
+
+
+def stop(pid: int) -> None:
+    """Halt a process, and wait until the kernel has."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T")
+
+
+def test_every_scrape_tells_of_all_processes(two: Served) -> None:
+    answered = 0
+    for pid in two.children():
+        stop(pid)  # so it is the other one that answers
+        for _ in range(3):
+            assert two.fresh(KEY).status_code == 200
+        answered += 3
+        assert asked(two) == answered
+        os.kill(pid, signal.SIGCONT)
+    assert [asked(two) for _ in range(20)] == [answered] * 20
+
+
+def test_connections_that_wait_survive_the_death_of_a_process(two: Served) -> None:
+    dying, other = two.children()
+    stop(dying)
+    stop(other)
+    port = httpx.URL(two.url).port
+    waiting = [socket.create_connection(("127.0.0.1", port or 0), timeout=PATIENCE_S) for _ in range(40)]
+    for connection in waiting:
+        connection.sendall(f"GET {KEY} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+    os.kill(dying, signal.SIGKILL)
+    wait_until(lambda: dying not in two.children())
+    os.kill(other, signal.SIGCONT)
+    assert [connection.recv(15) for connection in waiting] == [b"HTTP/1.1 200 OK"] * 40
+    for connection in waiting:
+        connection.close()
+
+
+def test_a_process_that_dies_is_replaced_and_what_it_counted_stays_counted(two: Served) -> None:
+    for _ in range(20):
+        two.fresh(KEY)
+    counted = asked(two)
+    assert counted == 20
+    killed = two.children()[0]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: len(two.children()) == 2 and killed not in two.children())
+    (survivor,) = [pid for pid in two.children() if "1" in process_number(pid)]
+    stop(survivor)
+    assert asked(two) == counted  # the new one says so, too
+    two.fresh(KEY)
+    assert asked(two) == counted + 1
+    os.kill(survivor, signal.SIGCONT)
+    assert two.lines("it starts again in")
+
+
+def process_number(pid: int) -> str:
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return arguments[arguments.index("--process") + 1]
+
+
+def test_sigterm_to_the_parent_ends_all_of_them(two: Served) -> None:
+    children = two.children()
+    two.process.terminate()
+    assert two.process.wait(timeout=PATIENCE_S) == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert status_of(two, "/healthz") is None
+    assert not two.lines("Traceback")
+
+
+def test_no_process_outlives_a_parent_that_was_killed(two: Served) -> None:
+    children = two.children()
+    two.process.kill()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def test_a_mistake_in_the_settings_ends_all_with_exit_code_2(tmp_path: Path) -> None:
+    with served(tmp_path, SEVERAL, f"server.tokens.file={tmp_path / 'missing'}") as one:
+        assert one.process.wait(timeout=PATIENCE_S) == 2
+        assert one.lines("error: ")[-1].count("server.tokens.file") == 1
+
+
+def test_a_program_that_serves_by_itself_is_told_to_stay_one_process(tmp_path: Path) -> None:
+    config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", SEVERAL])
+    with pytest.raises(ConfigurationError, match=r"server\.processes = 2 needs `stateline serve`"):
+        serve(make_app(), config)

@@ -1,0 +1,277 @@
+"""Rows of snapshots as Arrow: of every kind of store, with every filter, what the library's own reads say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline import serdes
+from stateline.server import snapshot_rows
+from stateline.server.arguments import Arguments, from_query_string
+from stateline.server.snapshot_filter import read_wanted
+from stateline.store_definition import StoreDefinition, StoreKind
+from stateline_store import (
+    DamagedDataError,
+    InvalidArgumentError,
+    IsolationLevel,
+    SessionReads,
+    StoreContext,
+    TransactionalStore,
+    UnknownQueryTypeError,
+    VersionedReads,
+    Windowed,
+    WindowReads,
+    store_path,
+)
+from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
+
+MINUTE = 60_000
+RETENTION = 10 * MINUTE
+KINDS: tuple[StoreKind, ...] = (
+    "key_value",
+    "timestamped_key_value",
+    "window",
+    "timestamped_window",
+    "session",
+    "timestamped_session",
+    "versioned",
+)
+KEYS = ["", "a", "aa", "ab", "b", "b\x7f", "ba", "c", "zürich"]
+Entry = dict[str, Any]
+
+
+class Scene:
+    """A store of this kind with random rows, a checkpoint of its commit, and what its own reads said then."""
+
+    def __init__(self, kind: StoreKind, tmp_path: Path) -> None:
+        self.definition = StoreDefinition(
+            "flights", kind, serdes.string, serdes.json, retention_ms=RETENTION, window_size_ms=MINUTE
+        )
+        store = self.definition.build()
+        assert isinstance(store, TransactionalStore)
+        store.init(StoreContext("0_0", tmp_path / "0_0"))
+        dice = random.Random(11)
+        for _ in range(6):
+            for _ in range(120):
+                _put(store, kind, dice)
+            store.commit({})
+        self.expected = list(_entries(store, self.definition))
+        assert self.expected
+        snapshot = tmp_path / "snapshot"
+        snapshot.mkdir()
+        path = store_path(tmp_path / "0_0", "flights", timestamped=self.definition.timestamped)
+        lengths = link_database(path, snapshot / "flights")
+        position = store.position(IsolationLevel.READ_COMMITTED)
+        part = CheckpointPart("flights", 0, "flights", store.commit_number, 0, position, lengths)
+        _put(store, kind, dice)
+        store.commit({})  # shows in no checkpoint
+        store.close()
+        self.checkpoint = Checkpoint(snapshot, part)
+
+    def read(self, query: str = "") -> list[Entry]:
+        """What the stream has; every batch is valid."""
+        wanted = read_wanted(Arguments(from_query_string(query.encode())), self.definition)
+        found: list[Entry] = []
+        for batch in snapshot_rows.batches(self.checkpoint, self.definition, wanted):
+            batch.validate(full=True)
+            assert batch.schema.equals(snapshot_rows.batch_schema(self.checkpoint, self.definition, wanted))
+            found += batch.to_pylist()
+        return found
+
+
+def _put(store: Any, kind: StoreKind, dice: random.Random) -> None:
+    key, now = dice.choice(KEYS).encode(), dice.randrange(0, 40 * MINUTE)
+    value = None if dice.random() < 0.15 else b'{"n":%d}' % dice.randrange(1000)
+    start = now // MINUTE * MINUTE
+    match kind:
+        case "key_value":
+            store.put(key, value) if value is not None else store.delete(key)
+        case "timestamped_key_value":
+            store.put_with_timestamp(key, value, dice.choice([now, -1]))
+        case "window":
+            store.put(key, value, start)
+        case "timestamped_window":
+            store.put_with_timestamp(key, value, now, start)
+        case "session":
+            store.put(Windowed(key, start, now), value)
+        case "timestamped_session":
+            store.put_with_timestamp(Windowed(key, start, now), value, now)
+        case "versioned":
+            store.put(key, value, now)
+
+
+def _entries(store: TransactionalStore, definition: StoreDefinition) -> Iterator[Entry]:
+    """What the library's reads of committed state say."""
+    reader, schema = store.reader(IsolationLevel.READ_COMMITTED), store.schema
+    if definition.kind == "versioned":
+        assert schema.segments is not None
+        for key in KEYS:
+            for record in VersionedReads(reader, schema.segments).get_versions(key.encode()):
+                value, timestamp, valid_to = record
+                yield {"key": key, "value": value.decode(), "timestamp": timestamp, "valid_to": valid_to}
+        return
+    if schema.segments is None:
+        for name, stored in reader.range(None, None):
+            yield {"key": name.decode(), **_value(definition, stored)}
+        return
+    reads: Any = (
+        WindowReads(reader, schema.segments, schema.window_size_ms)
+        if schema.kind == "window"
+        else SessionReads(reader, schema.segments)
+    )
+    for windowed, stored in reads.all():
+        window = {"key": windowed.key.decode(), "start": windowed.start_ms, "end": windowed.end_ms}
+        yield {**window, **_value(definition, stored)}
+
+
+def _value(definition: StoreDefinition, stored: bytes) -> Entry:
+    if not definition.timestamped:
+        return {"value": stored.decode()}
+    timestamp = int.from_bytes(stored[:8], "big", signed=True)
+    return {"value": stored[8:].decode(), "timestamp": None if timestamp == -1 else timestamp}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    scene = Scene(request.param, tmp_path_factory.mktemp(request.param))
+    yield scene
+    scene.checkpoint.close()
+
+
+def as_set(entries: list[Entry]) -> set[tuple[tuple[str, Any], ...]]:
+    found = {tuple(sorted(entry.items())) for entry in entries}
+    assert len(found) == len(entries), "a row came twice"
+    return found
+
+
+def test_all_rows_are_what_the_store_itself_shows(scene: Scene) -> None:
+    assert as_set(scene.read()) == as_set(scene.expected)
+    if scene.definition.kind != "versioned":
+        assert scene.read() == scene.expected  # in the same order
+
+
+@pytest.mark.parametrize(
+    ("query", "inside"),
+    [
+        ("lower=ab", lambda key: key.encode() >= b"ab"),
+        ("upper=b", lambda key: key.encode() <= b"b"),
+        ("lower=aa&upper=b", lambda key: b"aa" <= key.encode() <= b"b"),
+        ("lower=a&upper=a", lambda key: key == "a"),
+        ("prefix=a", lambda key: key.startswith("a")),
+        ("prefix=b%7f", lambda key: key.startswith("b\x7f")),
+        ("prefix=", lambda key: True),
+        ("lower=z%C3%BCrich", lambda key: key == "zürich"),
+        ("lower=b&upper=a", lambda key: False),
+    ],
+)
+def test_keys_are_bounded_as_in_a_range(scene: Scene, query: str, inside: Callable[[str], bool]) -> None:
+    assert as_set(scene.read(query)) == as_set([entry for entry in scene.expected if inside(entry["key"])])
+
+
+@pytest.mark.parametrize("first", [None, 0, 5 * MINUTE, 33 * MINUTE, 36 * MINUTE + 1, 39 * MINUTE])
+@pytest.mark.parametrize("last", [None, 34 * MINUTE, 36 * MINUTE, 37 * MINUTE + 5])
+def test_times_are_bounded_as_each_kind_means_them(scene: Scene, first: int | None, last: int | None) -> None:
+    query = "&".join(f"{name}={time}" for name, time in (("from", first), ("to", last)) if time is not None)
+    if scene.definition.kind == "key_value" and query:
+        with pytest.raises(UnknownQueryTypeError, match="no timestamps"):
+            scene.read(query)
+        return
+    low, high = -1 if first is None else first, 2**63 if last is None else last
+
+    def inside(entry: Entry) -> bool:
+        if "valid_to" in entry:
+            still = entry["valid_to"] is None or entry["valid_to"] > low
+            return entry["timestamp"] <= high and still and low <= high
+        if "end" in entry and scene.definition.kind.endswith("session"):
+            return entry["end"] >= low and entry["start"] <= high and low <= high
+        time = entry.get("start", entry.get("timestamp"))
+        return time is not None and low <= time <= high if query else True
+
+    assert as_set(scene.read(query)) == as_set([entry for entry in scene.expected if inside(entry)])
+
+
+@pytest.mark.parametrize("scene", ["versioned"], indirect=True)
+@pytest.mark.parametrize("as_of", [0, 20 * MINUTE, 31 * MINUTE, 35 * MINUTE, 38 * MINUTE + 7, 60 * MINUTE])
+def test_as_of_gives_the_one_version_that_was_valid(scene: Scene, as_of: int) -> None:
+    valid = [
+        entry
+        for entry in scene.expected
+        if entry["timestamp"] <= as_of and (entry["valid_to"] is None or entry["valid_to"] > as_of)
+    ]
+    floor = max(entry["timestamp"] for entry in scene.expected) - RETENTION
+    found = scene.read(f"as_of={as_of}")
+    assert as_set(found) == as_set([entry for entry in valid if entry["valid_to"] is None or as_of >= floor])
+    assert len({entry["key"] for entry in found}) == len(found)
+
+
+@pytest.mark.parametrize("scene", ["versioned"], indirect=True)
+def test_a_version_is_not_valid_any_more_at_its_end(scene: Scene) -> None:
+    ends = sorted({entry["valid_to"] for entry in scene.expected if entry["valid_to"] is not None})
+    assert len(ends) > 3
+    for end in ends[-4:]:
+        valid = [e for e in scene.expected if e["timestamp"] <= end and (e["valid_to"] is None or e["valid_to"] > end)]
+        assert as_set(scene.read(f"as_of={end}")) == as_set(scene.read(f"from={end}&to={end}")) == as_set(valid)
+
+
+def test_columns_come_alone_and_in_the_order_named(scene: Scene) -> None:
+    found = scene.read("columns=value,key")
+    assert [list(entry) for entry in found] == [["value", "key"]] * len(found)
+    assert len(found) == len(scene.expected)
+
+
+@pytest.mark.parametrize(
+    "query", ["columns=keys", "columns=", "columns=key,key", "prefix=a&lower=b", "limit=3", "from=x"]
+)
+def test_what_cannot_be_meant_is_refused(scene: Scene, query: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        scene.read(query)
+
+
+def test_after_goes_on_behind_a_key_where_rows_come_by_key(scene: Scene) -> None:
+    if not scene.definition.key_value:
+        with pytest.raises(InvalidArgumentError, match="after is of key-value stores"):
+            scene.read("after=a")
+        return
+    assert scene.read("after=aa&upper=b") == [e for e in scene.expected if b"aa" < e["key"].encode() <= b"b"]
+    assert scene.read("after=zzz&prefix=a") == []
+
+
+def test_as_of_is_refused_where_nothing_has_versions(scene: Scene) -> None:
+    if scene.definition.kind == "versioned":
+        with pytest.raises(InvalidArgumentError, match="as_of stands alone"):
+            scene.read("as_of=1&from=1")
+    else:
+        with pytest.raises(UnknownQueryTypeError, match="as_of"):
+            scene.read("as_of=1")
+
+
+def test_batches_are_bounded_in_rows_and_bytes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = scene.read()
+    monkeypatch.setattr(snapshot_rows, "BATCH_ROWS", 16)
+    monkeypatch.setattr(snapshot_rows, "BATCH_BYTES", 40)
+    wanted = read_wanted(Arguments({}), scene.definition)
+    batches = [b for b in snapshot_rows.batches(scene.checkpoint, scene.definition, wanted) if b.num_rows]
+    assert len(batches) >= 3
+    if scene.definition.kind != "versioned":  # what was has many versions in a row
+        assert max(batch.num_rows for batch in batches) <= 10
+    assert [entry for batch in batches for entry in batch.to_pylist()] == whole
+
+
+@pytest.mark.parametrize("scene", ["key_value"], indirect=True)
+def test_the_schema_says_which_commit_it_is(scene: Scene) -> None:
+    wanted = read_wanted(Arguments({}), scene.definition)
+    metadata = snapshot_rows.batch_schema(scene.checkpoint, scene.definition, wanted).metadata
+    assert metadata[b"stateline.commit"] == b"6"
+    assert metadata[b"stateline.position"] == b"{}"
+    assert metadata[b"stateline.store"] == b"flights"
+
+
+@pytest.mark.parametrize("scene", ["timestamped_key_value"], indirect=True)
+def test_rows_of_another_type_are_damage_and_not_half_a_batch(scene: Scene) -> None:
+    other = StoreDefinition("flights", "timestamped_key_value", serdes.int64, serdes.json)
+    with pytest.raises(DamagedDataError, match="key"):
+        list(snapshot_rows.batches(scene.checkpoint, other, read_wanted(Arguments({}), other)))
