@@ -125,7 +125,7 @@ def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict
     for path, methods in openapi["paths"].items():
         for parameter in methods.get("get", {}).get("parameters", []):
             name = parameter["name"]
-            if parameter["in"] == "path":
+            if parameter["in"] == "path" or path.endswith("/changes"):  # that has no end, and tests of its own
                 continue
             url = path.replace("{store}", "aircraft").replace("{key}", "described")
             response = client.get(url, params={name: values.get(name, "a")})
