@@ -157,22 +157,22 @@ class WatchedRun:
     """One load over one disk, watched from the first record to the last: workers come and are killed meanwhile."""
 
     def __init__(self, bootstrap: str, log: Log, guarantee: str, root: Path) -> None:
-        self._run, self._log, self._exact = uuid4().hex[:8], log, guarantee == "exactly_once_v2"
-        source = f"numbers-{self._run}"
-        create(log, {source: PARTITIONS, f"tenths-{self._run}": PARTITIONS})
-        self._settings = [
+        self.name, self._log, self._exact = uuid4().hex[:8], log, guarantee == "exactly_once_v2"
+        self.topic = f"numbers-{self.name}"
+        create(log, {self.topic: PARTITIONS, f"tenths-{self.name}": PARTITIONS})
+        self.settings = [
             f"bootstrap.servers={bootstrap}",
             f"processing.guarantee={guarantee}",
             f"state.dir={root / 'state'}",
             "commit.interval.ms=20",
             "group.instance.id=the-worker",
         ]
-        app = crash_app.build(self._run)
-        config = load_config(app.application_id, environment={}, overrides=self._settings)
+        app = crash_app.build(self.name)
+        config = load_config(app.application_id, environment={}, overrides=self.settings)
         self._stores = Stores(app, config, root / "scratch")
         self._oracle = Oracle()
-        self._feeder = Feeder(log, source, self._oracle)
-        self.watcher = Watcher(self._stores, source, self._oracle, self._exact)
+        self._feeder = Feeder(log, self.topic, self._oracle)
+        self.watcher = Watcher(self._stores, self.topic, self._oracle, self._exact)
         self.output = root / "worker.log"
 
     def __enter__(self) -> WatchedRun:
@@ -189,9 +189,14 @@ class WatchedRun:
         if self._feeder.error or self.watcher.error:
             raise self._feeder.error or self.watcher.error or AssertionError
 
+    @property
+    def inputs(self) -> list[list[tuple[bytes, int]]]:
+        """(key, value) of each partition, as they are written."""
+        return self._oracle.inputs
+
     def start_worker(self) -> subprocess.Popen[bytes]:
         """The next worker, on the disk that the last one left."""
-        return start_worker(self._run, self._settings, self.output)
+        return start_worker(self.name, self.settings, self.output)
 
     def work_off(self) -> None:
         """End the input; a last worker comes to its end, is seen there, and leaves when it is asked to."""
@@ -206,4 +211,4 @@ class WatchedRun:
 
     def check_forwarded(self) -> None:
         """As the function of that name."""
-        check_forwarded(self._log, self._run, self._oracle, exact=self._exact)
+        check_forwarded(self._log, self.name, self._oracle, exact=self._exact)

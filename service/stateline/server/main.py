@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.app import App
 from stateline.config import Config
+from stateline.open_files import allow_many
 from stateline.server.accepting import ConnectionCounts
 from stateline.server.access import check_exposure, check_tokens, guarded, install_guard
 from stateline.server.access_log import AccessLog
@@ -146,6 +147,7 @@ def serve_inherited(app: App, config: Config, number: int, descriptor: int) -> N
 
 
 def _answer(app: App, config: Config, listener: socket.socket, counts: ConnectionCounts | None = None) -> None:
+    allow_many()
     api = create_app(app, config)
     settings = uvicorn.Config(
         api,

@@ -11,6 +11,7 @@ from types import FrameType
 from stateline.app import App
 from stateline.config import Config
 from stateline.configured_log import configured_log
+from stateline.open_files import allow_many
 from stateline.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ def run_worker(app: App, config: Config, *, instance: str) -> None:
 
     Raises what `Worker.run` raises; nothing that was committed is lost by it.
     """
+    allow_many()
     gc.freeze()  # modules and classes live as long as the process
     gc.set_threshold(_GC_THRESHOLD)
     static_id = config.group_instance_id or f"{socket.gethostname()}-{instance}"

@@ -1,0 +1,24 @@
+"""How many files and connections this process may have open."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+# Enough for any server; a limit in the millions makes some libraries walk through all of them.
+_WANTED = 65_536
+
+_log = logging.getLogger(__name__)
+
+
+def allow_many() -> None:
+    """Raise this process's own limit as far as the system lets it. A shell gives 1024, which a server has used up with
+    as many idle connections, and a worker with the files of its stores."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:  # macOS has a limit of its own below `hard`
+        _log.info("At most %d files and connections can be open: %s", soft, error)

@@ -1,0 +1,194 @@
+"""Servers and workers are killed with `kill -9` while clients ask: no wrong answer, only typed failures, and all is
+well again a moment later.
+
+Each answer is held against what the input up to the position that comes with it makes; under exactly-once that is true
+at both isolation levels.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from bisect import bisect_right
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import crash_app
+from crash_watch import KEYS, PARTITIONS, WatchedRun
+from query_server import free_port, wait_until
+from stateline.log import Log
+
+KILLS = 10
+CLIENTS = 3
+LEVELS = ("read_committed", "read_uncommitted")
+_log = logging.getLogger(__name__)
+# What a client may be told while a process is away.
+TYPED = {"NOT_READY", "NOT_PRESENT", "NOT_ACTIVE"}
+
+
+class History:
+    """What each key's value was at each offset of its partition, as far as it was asked. Thread-safe."""
+
+    def __init__(self, inputs: list[list[tuple[bytes, int]]]) -> None:
+        self._inputs = inputs
+        self._seen = [0] * PARTITIONS
+        self._offsets: list[dict[bytes, list[int]]] = [{} for _ in range(PARTITIONS)]
+        self._values: list[dict[bytes, list[tuple[int, list[int]]]]] = [{} for _ in range(PARTITIONS)]
+        self._lock = threading.Lock()
+
+    def at(self, partition: int, key: bytes, offset: int) -> tuple[int, list[int]] | None:
+        """(newest value, [count, sum]) of this key when the input up to `offset` was applied; None before the first."""
+        with self._lock:
+            self._learn(partition, offset)
+            index = bisect_right(self._offsets[partition].get(key, []), offset)
+            return self._values[partition][key][index - 1] if index else None
+
+    def _learn(self, partition: int, offset: int) -> None:
+        for at in range(self._seen[partition], offset + 1):
+            key, value = self._inputs[partition][at]
+            values = self._values[partition].setdefault(key, [])
+            count, total = values[-1][1] if values else (0, 0)
+            values.append((value, [count + 1, total + value]))
+            self._offsets[partition].setdefault(key, []).append(at)
+        self._seen[partition] = max(self._seen[partition], offset + 1)
+
+
+class Asker(threading.Thread):
+    """A client that asks without pause; what it was told is counted, and every answer checked."""
+
+    def __init__(self, url: str, topic: str, history: History, seed: int) -> None:
+        super().__init__(name=f"asker-{seed}")
+        self._url, self._topic, self._history = url, topic, history
+        self._random = random.Random(seed)
+        self.told: Counter[str] = Counter()
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with httpx.Client(base_url=self._url, timeout=30) as client:
+                while not self.done.is_set():
+                    self._ask(client)
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
+            self.error = error
+
+    def _ask(self, client: httpx.Client) -> None:
+        partition, level = self._random.randrange(PARTITIONS), self._random.choice(LEVELS)
+        key, store = f"p{partition}-{self._random.randrange(KEYS)}", self._random.choice(("newest", "counts"))
+        try:
+            answer = client.get(
+                f"/v1/stores/{store}/keys/{key}", params={"isolation_level": level, "partition": partition}
+            )
+        except httpx.TransportError:
+            self.told["no connection"] += 1
+            self.done.wait(0.01)
+            return
+        body = answer.json()
+        if answer.headers["content-type"] == "application/problem+json":
+            assert body["reason"] in TYPED, body
+            self.told[body["reason"]] += 1
+            return
+        self.told["answer"] += 1
+        self._check(store, key, partition, body)
+
+    def _check(self, store: str, key: str, partition: int, body: dict[str, Any]) -> None:
+        offset = body["position"].get(self._topic, {}).get(str(partition), -1)
+        wanted = self._history.at(partition, key.encode(), offset)
+        assert body["found"] == (wanted is not None), f"{key} at {offset}: {body}"
+        if wanted is None:
+            return
+        newest, counts = wanted
+        assert body["value"] == (newest if store == "newest" else counts), f"{store} {key} at {offset}: {body}"
+
+
+class Askers:
+    """Clients that ask until the end; a wrong answer is raised here."""
+
+    def __init__(self, url: str, topic: str, history: History) -> None:
+        self._all = [Asker(url, topic, history, seed) for seed in range(CLIENTS)]
+
+    def __enter__(self) -> Askers:
+        for asker in self._all:
+            asker.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for asker in self._all:
+            asker.done.set()
+        for asker in self._all:
+            asker.join()
+        self._raise()
+
+    @property
+    def told(self) -> Counter[str]:
+        return sum((asker.told for asker in self._all), Counter())
+
+    def until_answered(self, more: int) -> None:
+        """Wait for so many more answers."""
+        goal = self.told["answer"] + more
+
+        def are_there() -> bool:
+            self._raise()
+            return self.told["answer"] >= goal
+
+        wait_until(are_there, 60)
+
+    def _raise(self) -> None:
+        for asker in self._all:
+            if asker.error is not None:
+                raise asker.error
+
+
+def start_server(run: WatchedRun, port: int, output: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stateline", "serve", "crash_app:app"]
+    for setting in (*run.settings, f"server.port={port}"):
+        command += ["--set", setting]
+    with output.open("ab") as file:
+        environment = {**os.environ, "CRASH_RUN": run.name}
+        return subprocess.Popen(command, cwd=Path(crash_app.__file__).parent, env=environment, stdout=file, stderr=file)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.timeout(600)
+def test_no_answer_is_wrong_while_servers_and_workers_are_killed(bootstrap: str, log: Log, tmp_path: Path) -> None:
+    port, output, chance = free_port(), tmp_path / "server.log", random.Random(5)
+    recoveries_s: list[float] = []
+    with WatchedRun(bootstrap, log, "exactly_once_v2", tmp_path) as run:
+        worker, server = run.start_worker(), start_server(run, port, output)
+        try:
+            with Askers(f"http://127.0.0.1:{port}", run.topic, History(run.inputs)) as askers:
+                for number in range(KILLS):
+                    askers.until_answered(20)
+                    time.sleep(chance.uniform(0, 0.3))
+                    killed_at = time.monotonic()
+                    if number % 2:
+                        kill(server)
+                        server = start_server(run, port, output)
+                    else:
+                        kill(worker)
+                        worker = run.start_worker()
+                    askers.until_answered(20)
+                    recoveries_s.append(round(time.monotonic() - killed_at, 2))
+            told = askers.told
+        finally:
+            kill(worker)
+            kill(server)
+        run.work_off()
+    _log.info("seconds from each kill to twenty more answers: %s", recoveries_s)
+    assert told["answer"] > 20 * KILLS
+    assert told["no connection"] > 0, "no client noticed that a server was killed"
+    run.check_forwarded()
