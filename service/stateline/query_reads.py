@@ -34,6 +34,7 @@ from stateline.query import (
     WindowsQuery,
 )
 from stateline_store import (
+    InvalidArgumentError,
     NotActiveError,
     NotUpToBoundError,
     Reader,
@@ -153,8 +154,7 @@ def _read(query: Query, reader: Reader, schema: StoreSchema, keep: KeepRest) -> 
             value = _value(reader, schema, key, as_of)
             return Rows() if value is None else Rows(((key, value),))
         case KeysQuery(keys, as_of):
-            found = ((key, _value(reader, schema, key, as_of)) for key in keys)
-            return Rows([(key, value) for key, value in found if value is not None])
+            return Rows(_values(reader, schema, keys, as_of))
         case CountQuery():
             return Rows(count=reader.approximate_num_entries())
         case PositionQuery():
@@ -168,6 +168,19 @@ def _value(reader: Reader, schema: StoreSchema, key: bytes, as_of: int | None) -
         return reader.get(key)
     reads = VersionedReads(reader, _segments(schema))
     return reads.get(key) if as_of is None else reads.get_as_of(key, as_of)
+
+
+def _values(reader: Reader, schema: StoreSchema, keys: tuple[bytes, ...], as_of: int | None) -> list[Entry]:
+    found: list[Entry] = []
+    size = 0
+    for key in keys:
+        value = _value(reader, schema, key, as_of)
+        if value is not None:
+            found.append((key, value))
+            size += size_of(found[-1:])
+            if size > MAX_RESULT_BYTES * 4:
+                raise InvalidArgumentError(f"The values of these keys have more than {size} bytes: ask for fewer keys.")
+    return found
 
 
 def _first_rows(query: ScanQuery, reader: Reader, schema: StoreSchema, keep: KeepRest) -> Rows:

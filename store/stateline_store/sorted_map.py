@@ -32,15 +32,15 @@ class SortedVersion:
 
     def sort(self) -> None:
         if self.removed:
-            self.keys = [key for key in self.keys if key in self.rows]
-            known = set(self.keys)  # what was removed and came again is among them, wherever it stands in the rows
-            self.keys += [key for key in self.rows if key not in known]
-            self.removed = False
+            keys = [key for key in self.keys if key in self.rows]
+            known = set(keys)  # what was removed and came again is among them, wherever it stands in the rows
+            keys += [key for key in self.rows if key not in known]
         elif len(self.rows) > len(self.keys):
-            self.keys += islice(reversed(self.rows), len(self.rows) - len(self.keys))
+            keys = [*self.keys, *islice(reversed(self.rows), len(self.rows) - len(self.keys))]
         else:
             return
-        self.keys.sort()
+        keys.sort()
+        self.keys, self.removed = keys, False  # together: what breaks off before has changed nothing
 
 
 class SortedMap:

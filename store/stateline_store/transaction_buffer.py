@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable
 from operator import itemgetter
+from types import NoneType
 from typing import TypeAlias
 
 from stateline_store.errors import InvalidArgumentError
@@ -168,10 +169,11 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 def _checked_size(rows: dict[bytes, bytes | None]) -> int:
-    # Joining checks each type in C, far quicker than a loop, and yields the lengths that are needed anyway.
-    try:
-        keys = len(b"".join(rows))
-        values = len(b"".join([value for value in rows.values() if value is not None]))
-    except TypeError as error:
-        raise InvalidArgumentError(f"A row is (bytes, bytes or None); nothing was staged: {error}.") from error
-    return keys + values + ENTRY_OVERHEAD * len(rows)
+    kinds = {*map(type, rows)}, {*map(type, rows.values())}  # in C, far quicker than a loop
+    if not (kinds[0] <= {bytes} and kinds[1] <= {bytes, NoneType}):
+        strange = next(
+            row for row in rows.items() if type(row[0]) is not bytes or type(row[1]) not in (bytes, NoneType)
+        )
+        raise InvalidArgumentError(f"A row is (bytes, bytes or None); nothing was staged, because of {strange!r:.100}.")
+    values: Iterable[bytes] = filter(None, rows.values())
+    return sum(map(len, rows)) + sum(map(len, values)) + ENTRY_OVERHEAD * len(rows)

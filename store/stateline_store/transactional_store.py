@@ -190,12 +190,7 @@ class TransactionalStore(StateStore):
 
     def staged_changes(self) -> Iterable[Change]:
         """What was put since the last commit, as its changelog holds it: one change per key, in key order."""
-        width = self._segment_width
-        for key, stored in self.staged():
-            if stored is None or not self.timestamped:
-                yield Change(key[width:], stored, None)
-            else:
-                yield Change(key[width:], stored[8:], TIMESTAMP.unpack_from(stored)[0])
+        return self._changes(self.staged())  # pinned now, however late it is read
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Stage changes as its changelog holds them, the newest last."""
@@ -360,6 +355,14 @@ class TransactionalStore(StateStore):
         if self._engine is None or self._failure is not None:
             self._open()
         self._buffer.put(key, value)
+
+    def _changes(self, staged: Iterator[tuple[bytes, bytes | None]]) -> Iterator[Change]:
+        width = self._segment_width
+        for key, stored in staged:
+            if stored is None or not self.timestamped:
+                yield Change(key[width:], stored, None)
+            else:
+                yield Change(key[width:], stored[8:], TIMESTAMP.unpack_from(stored)[0])
 
     def _drop_staged(self) -> None:
         self._buffer.clear()

@@ -270,6 +270,17 @@ def test_a_scan_that_is_closed_within_a_loop_ends_it(store: KeyValueStore, level
     assert list(scan) == []
 
 
+def test_staged_changes_are_those_of_the_moment_however_late_they_are_read(store: KeyValueStore) -> None:
+    store.put(b"a", b"1")
+    changes = store.staged_changes()
+    store.put(b"b", b"2")
+    store.commit({})
+    assert [change.key for change in changes] == [b"a"]
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.staged_changes()
+
+
 def test_a_forgotten_topic_is_out_of_the_position_at_once_and_after_a_reopening(
     store: KeyValueStore, context: StoreContext
 ) -> None:

@@ -97,7 +97,10 @@ def test_an_open_scan_keeps_what_it_saw(end: str) -> None:
     assert [first, *scan] == [(b"a", b"1"), (b"c", b"3"), (b"d", b"4")]
 
 
-@pytest.mark.parametrize("bad", [(None, b"1"), ("k", b"1"), (b"k", "v"), (b"k", 0), (b"k", "")])
+LOOK_ALIKES = [(b"k", bytearray(b"v")), (memoryview(b"k"), b"v"), (b"k", memoryview(b"v"))]  # b"".join takes them too
+
+
+@pytest.mark.parametrize("bad", [(None, b"1"), ("k", b"1"), (b"k", "v"), (b"k", 0), (b"k", ""), *LOOK_ALIKES])
 def test_one_refused_entry_stages_nothing(bad: tuple[bytes, bytes | None]) -> None:
     buffer = TransactionBuffer()
     buffer.put(b"kept", b"1")

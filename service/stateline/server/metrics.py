@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -143,8 +143,8 @@ class _Load:
     """How this process stands at the moment. Read when asked, so that requests pay nothing for it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, about: str) -> Gauge:
-            gauge = Gauge(f"stateline_{name}", about, registry=registry, multiprocess_mode="sum")
+        def gauge(name: str, about: str, mode: Literal["sum", "max"] = "sum") -> Gauge:
+            gauge = Gauge(f"stateline_{name}", about, registry=registry, multiprocess_mode=mode)
             gauge.set(0)  # what a dead predecessor of the same number left
             return gauge
 
@@ -154,6 +154,8 @@ class _Load:
         self._in_progress = gauge("http_requests_in_progress", "Requests that are being answered.")
         self._waiting = gauge("http_requests_waiting", "Of these, those that wait: for a commit, a worker, a body.")
         self._open = gauge("secondaries_open", "Store partitions that are open.")
+        self._cursors = gauge("cursors_open", "States that are kept for the next page.")
+        self._oldest = gauge("cursors_oldest_seconds", "How long the oldest of them has been kept.", "max")
         self._opened = counter("secondaries_opened", "Store partitions that were opened.")
         self._catch_ups = counter("secondary_catch_ups", "How often an open one followed its owner's commits.")
         self._dropped = counter("access_log_lines_dropped", "Lines that were left out, because writing was too slow.")
@@ -166,6 +168,8 @@ class _Load:
         self._in_progress.set(metrics.in_progress)
         self._waiting.set(serving.waiting)
         self._open.set(partitions.open_count)
+        self._cursors.set(len(serving.cursors))
+        self._oldest.set(serving.cursors.oldest_age_s)
         now = (partitions.opened_count, partitions.catch_ups, metrics.lines_dropped)
         counters = (self._opened, self._catch_ups, self._dropped)
         for counter, count, before in zip(counters, now, self._before, strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -55,6 +55,7 @@ from stateline.server.scan_answers import ScanAnswers, refusal
 from stateline.server.serving import Serving
 from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel
 
+_BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
 PAGING = ("limit", "cursor")
 RANGE_PARAMETERS = ("lower", "upper", "prefix", "order", *PAGING)
 TIME_PARAMETERS = ("from", "to", "order", *PAGING)
@@ -256,7 +257,17 @@ def raw_segments(request: Request) -> list[str]:
     if len(raw) + len(request.scope["query_string"]) > MAX_URL_BYTES:
         raise url_too_long()
     refuse_bad_percent("The path", raw)
-    return raw.decode("latin-1").split("/")[1:]
+    segments = raw.decode("latin-1").split("/")[1:]
+    # The route was chosen by the decoded path: a slash that is encoded may be in a key, not in what comes before it.
+    if scope_path(request)[:_BEFORE_A_KEY] != [unquote(segment) for segment in segments[:_BEFORE_A_KEY]]:
+        raise DoesNotExistError("Nothing is at this path: a / is encoded where it should not be.")
+    return segments
+
+
+def scope_path(request: Request) -> list[str]:
+    """The decoded path's segments."""
+    path: str = request.scope["path"]
+    return path.split("/")[1:]
 
 
 def _text(segment: str) -> str:

@@ -55,7 +55,8 @@ class ScanAnswers:
                     return _page_response(cursor, await self._cursors.begin(cursor))
             running.push_async_callback(scan.aclose)
             held = running.pop_all()  # by the stream, to its end
-        return EntryStream(media_type, asked.store.definition, asked.terms, outcomes, scan, held, with_key=with_key)
+        definition, patience_s = asked.store.definition, self._serving.config.server_query_timeout_ms / 1000
+        return EntryStream(media_type, definition, asked.terms, outcomes, scan, held, patience_s, with_key=with_key)
 
     def token(self, cursor: str) -> Token:
         """As `Cursors.token`."""

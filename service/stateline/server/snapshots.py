@@ -41,7 +41,7 @@ from stateline.server.snapshot_filter import PARAMETERS, Wanted, read_wanted
 from stateline.server.snapshot_rows import batch_schema, batches
 from stateline.server.state_routes import refuse_parameters
 from stateline.store_definition import StoreDefinition
-from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position, RetryLaterError
+from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.snapshot_directory import Snapshot, SnapshotDirectory
 
@@ -149,7 +149,7 @@ class SnapshotRoutes:
                     await asyncio.to_thread(self._directory.sweep, _now_ms())
                     self._checkpoints.close_unused(self._is_gone)
                     fault = ""
-                except (RetryLaterError, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - without the keeper nothing would ever be deleted
                     if str(error) != fault:  # one that lasts is met every second
                         _log.warning("Snapshots are not tidied up: %s", error)
                     fault = str(error)

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from stateline.query import Entry, Outcome, Terms, answers_of, failures_of, merged_position
 from stateline.server import arrow_rows, ndjson_rows
@@ -38,7 +38,8 @@ def wanted_format(accept: str) -> str:
 
 
 class EntryStream(StreamingResponse):
-    """A stream of all entries of this scan. It owns `held`: what is to be let go of at its end, the scan with it."""
+    """A stream of all entries of this scan. It owns `held`: what is to be let go of at its end, the scan with it. A
+    client that takes nothing for `patience_s` is cut off: it would keep the state, and one of server.scans.max."""
 
     def __init__(
         self,
@@ -48,16 +49,25 @@ class EntryStream(StreamingResponse):
         outcomes: Mapping[int, Outcome],
         scan: MergedScan,
         held: AsyncExitStack,
+        patience_s: float,
         *,
         with_key: bool,
     ) -> None:
         self._held = held
+        self._patience_s = patience_s
         chunks = _ndjson(definition, scan, with_key) if media_type == NDJSON else _arrow(definition, scan)
         super().__init__(chunks, media_type=media_type, headers=_headers(terms, outcomes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await send(message)
+            except TimeoutError as error:  # Starlette takes an OSError for a client that has left
+                raise ConnectionAbortedError(f"The client took nothing for {self._patience_s:g} s.") from error
+
         async with self._held:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_in_time)
 
 
 def _headers(terms: Terms, outcomes: Mapping[int, Outcome]) -> dict[str, str]:

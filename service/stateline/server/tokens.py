@@ -133,6 +133,8 @@ class Tokens:
                 _log.info("%s has changed: %d tokens are known now", self._path, len(self._tokens))
             except ConfigurationError as error:
                 _log.error("%s The tokens that were read last stay valid.", error)
+                if isinstance(error.__cause__, OSError):
+                    self._seen = None  # it may be readable the next time: a token that was removed must not stay
         return self._tokens
 
 

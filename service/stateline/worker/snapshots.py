@@ -8,6 +8,7 @@ and partitions that are asked for, and each says in its own rows which commit it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ from stateline_store.durable_files import refused
 from stateline_store.format_upgrade import has_plain_files
 from stateline_store.snapshot_directory import SNAPSHOTS
 
+_log = logging.getLogger(__name__)
+
 Place = tuple[str, int]
 """A store and a partition of it."""
 
@@ -49,13 +52,18 @@ class SnapshotMaker:
         """The reply to a server's request: ``{"parts": […]}``, or why there are none (`query_wire`)."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
-            parts = self.make(str(message["snapshot"]), places)
+            snapshot_id = str(message["snapshot"])
         except (KeyError, TypeError, ValueError) as error:
             return {"error": f"Not a snapshot and its places: {error!r}"}
+        try:
+            parts = self.make(snapshot_id, places)
         except StatelineError as error:
             # The plain kind has no name on the wire: files changed all the time, or the file system refuses.
             why = NotReadyError(str(error)) if type(error) is RetryLaterError else error
             return {"outcome": encode_outcome(Failure(why))}
+        except Exception as error:  # noqa: BLE001 - whatever it is, a snapshot must not end the worker
+            _log.exception("A snapshot failed")
+            return {"outcome": encode_outcome(Failure(StatelineError(f"The snapshot failed: {error}")))}
         return {"parts": [part.to_json() for part in parts]}
 
     def make(self, snapshot_id: str, places: Iterable[Place]) -> list[CheckpointPart]:

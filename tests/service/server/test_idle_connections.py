@@ -39,7 +39,8 @@ def test_thousands_of_idle_connections_leave_queries_answered(state_dir: Path, w
     command = f"ulimit -Sn {_SHELLS_LIMIT}; exec {sys.executable} query_server.py {state_dir} server.port={port}"
     with ExitStack() as stack:
         stack.enter_context(room_for(IDLE + 500))
-        server = stack.enter_context(subprocess.Popen(["/bin/sh", "-c", command], cwd=Path(query_server.__file__).parent))
+        folder = Path(query_server.__file__).parent
+        server = stack.enter_context(subprocess.Popen(["/bin/sh", "-c", command], cwd=folder))
         stack.callback(server.kill)
         wait_until(lambda: server.poll() is not None or _answers(port), 120)
         for _ in range(IDLE):

@@ -326,3 +326,11 @@ def test_require_active_refuses_a_copy_that_is_not(
     finally:
         worker.set_state(StoreState.ACTIVE)
     wait_until(lambda: client.get("/v1/stores/aircraft/range?require_active=true").status_code == 200)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/stores/aircraft/keys%2Fk", "/v1%2Fstores%2Faircraft%2Frange", "/v1/stores/aircraft%2Frange"]
+)
+def test_an_encoded_slash_before_the_key_leads_nowhere(client: httpx.Client, path: str) -> None:
+    problem = client.get(path)
+    assert (problem.status_code, problem.json()["reason"]) == (404, "DOES_NOT_EXIST")
