@@ -76,6 +76,7 @@ class TopicReader:
 
     def __init__(self, log: Log, topic: str, partitions: Sequence[int], stopped: Event) -> None:
         """Raises `DoesNotExistError` when there is no such topic."""
+        self._log = log
         self._topic = topic
         self._partitions = {p: TopicPartition(topic, p) for p in partitions}
         self._stopped = stopped
@@ -153,15 +154,17 @@ class TopicReader:
     def _commits(self, partition: int, begin: int, end: int) -> Iterator[Record]:
         """The last records of commits, which carry their Position, between these offsets."""
         place = self._partitions[partition]
-        self._consumer.assign({place: begin})
-        deadline = time.monotonic() + _SEARCH_PATIENCE_S
-        while (self._consumer.next_offset(place) or begin) < end:
-            records = self._consumer.poll(_POLL_RECORDS, _POLL_S)
-            yield from (r for r in records if r.offset < end and position_of_changelog([r]))
-            if records:
-                deadline = time.monotonic() + _SEARCH_PATIENCE_S
-            if self._stopped.is_set() or time.monotonic() > deadline:
-                raise LogUnavailableError(f"{place} was not read up to offset {end}.")
+        # A consumer of its own: one that has read elsewhere may say that it is at the end already.
+        with closing(self._log.consumer()) as consumer:
+            consumer.assign({place: begin})
+            deadline = time.monotonic() + _SEARCH_PATIENCE_S
+            while (consumer.next_offset(place) or begin) < end:
+                records = consumer.poll(_POLL_RECORDS, _POLL_S)
+                yield from (r for r in records if r.offset < end and position_of_changelog([r]))
+                if records:
+                    deadline = time.monotonic() + _SEARCH_PATIENCE_S
+                if self._stopped.is_set() or time.monotonic() > deadline:
+                    raise LogUnavailableError(f"{place} was not read up to offset {end}.")
 
     def _pause(self, without: frozenset[int]) -> None:
         if without != self._paused:
