@@ -46,9 +46,13 @@ class Parameter(NamedTuple):
 
 _POSITION_SCHEMA = {
     "type": "object",
-    "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
+    "additionalProperties": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+        "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    },
 }
-_KEY = {"description": "As the store's key type is written."}
+_KEY = {"description": "As the store's key type is written.", "not": {"type": "null"}}
 _TIME = {
     "type": ["integer", "string"],
     "description": "Milliseconds since the epoch, or ISO 8601 (UTC unless it says).",
@@ -87,7 +91,7 @@ PARAMETERS: dict[str, Parameter] = {
     "upper": Parameter(_KEY, "The last key, inclusive; open when left out."),
     "prefix": Parameter(_KEY, "What keys begin with; instead of lower and upper."),
     "key": Parameter(_KEY, "The key to look up."),
-    "keys": Parameter({"type": "array", "items": _KEY}, "The keys to look up."),
+    "keys": Parameter({"type": "array", "items": {"description": _KEY["description"]}}, "The keys to look up."),
     "from": Parameter(
         _TIME, "The first time, inclusive; open when left out. Of windows their start, of sessions the end."
     ),

@@ -142,6 +142,8 @@ def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
     properties: dict[str, Any] = {"type": {"const": kind}}
     for name in names:
         schema = dict(PARAMETERS[name].schema)
+        if name == "partition":
+            schema = {"anyOf": [schema["items"], schema]}
         properties[name] = schema if name in required else {"anyOf": [schema, {"type": "null"}]}
     body = {"type": "object", "properties": properties, "additionalProperties": False}
     if kind in ("sessions", "versions"):  # of a key, unless a cursor says which

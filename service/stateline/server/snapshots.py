@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, closing
 from typing import Any
 from urllib.parse import quote
@@ -118,6 +118,16 @@ OPERATIONS = (
 _log = logging.getLogger(__name__)
 
 
+def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[Response]]]) -> Route:
+    """One route, so that a method which it does not take is answered with all that it does (`Allow`)."""
+
+    async def handle(request: Request) -> Response:
+        handler = handlers["GET" if request.method == "HEAD" else request.method]
+        return await handler(request)
+
+    return Route(path, handle, methods=list(handlers))
+
+
 class SnapshotRoutes:
     """The endpoints, and what they hold; one per server process, for the event loop's thread."""
 
@@ -132,11 +142,8 @@ class SnapshotRoutes:
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
         return [
-            Route(PATH, self.create, methods=["POST"]),
-            Route(PATH, self.all),
-            Route(ONE, self.show),
-            Route(ONE, self.renew, methods=["PATCH"]),
-            Route(ONE, self.release, methods=["DELETE"]),
+            _by_method(PATH, {"GET": self.all, "POST": self.create}),
+            _by_method(ONE, {"GET": self.show, "PATCH": self.renew, "DELETE": self.release}),
             Route(ROWS, self.rows),
         ]
 
