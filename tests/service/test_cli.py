@@ -215,6 +215,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "config",
         "inspect",
         "demo",
+        "token",
     ]
     assert "..." not in shown.partition("Commands:")[2], "a summary was cut"
     for command in commands:
