@@ -75,7 +75,7 @@ class Follower(threading.Thread):
                 while not self.done.is_set():
                     with reading(client, self.store, last=last, from_="earliest") as reader:
                         self.connections += 1
-                        self._read(reader, self._chance.randrange(1, 400))
+                        self._read(reader, self._chance.randrange(1, 40))
                         last = reader.id
         except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
             self.error = error
