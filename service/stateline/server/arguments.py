@@ -146,7 +146,9 @@ class Arguments:
     """The arguments of one request; each method reads one, or returns its default when it was not given."""
 
     def __init__(self, given: Mapping[str, Argument]) -> None:
-        self._given = given
+        """A member of a body that is null counts as not given, but its name has to be one that may be."""
+        self._names = given.keys()
+        self._given = {name: argument for name, argument in given.items() if argument.value is not None}
 
     def __contains__(self, name: str) -> bool:
         return name in self._given
@@ -158,7 +160,7 @@ class Arguments:
     def refuse_others(self, allowed: Iterable[str]) -> None:
         """Raise for an argument that is not among the allowed ones."""
         allowed = tuple(allowed)
-        for name in self._given:
+        for name in self._names:
             if name not in allowed:
                 known = ", ".join(name for name in allowed if name != "type")
                 raise InvalidArgumentError(f"Unknown parameter {shown(name)}: this query takes {known or 'none'}.")
@@ -353,16 +355,12 @@ def from_query_string(query_string: bytes) -> dict[str, Argument]:
 
 
 def from_body(body: bytes, *, keep_text: bool = False) -> dict[str, Argument]:
-    """The members of a JSON object, with the text of each if it is to be kept; a member of null counts as not given."""
+    """The members of a JSON object, with the text of each if it is to be kept."""
     value = _parsed_json("The body", body)
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"The body is a JSON object, not {json_text(value)}.")
     texts = _object_members(body.decode()) if keep_text else {}
-    return {
-        name: Argument(member, textual=False, written=texts.get(name))
-        for name, member in value.items()
-        if member is not None
-    }
+    return {name: Argument(member, textual=False, written=texts.get(name)) for name, member in value.items()}
 
 
 _SPACE = " \t\n\r"

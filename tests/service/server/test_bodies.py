@@ -48,6 +48,12 @@ def requests_counted(client: httpx.Client) -> list[str]:
     return [line for line in lines if line.startswith("stateline_http_requests_total{") and "/query" in line]
 
 
+def test_a_name_that_is_not_known_is_refused_also_with_null(client: httpx.Client) -> None:
+    for name in ("lowr", ""):
+        answer = client.post("/v1/stores/aircraft/query", json={"type": "range", "lower": None, name: None})
+        assert (answer.status_code, answer.json()["reason"]) == (422, "INVALID_ARGUMENT")
+
+
 def test_a_client_that_hangs_up_in_the_middle_of_a_body_is_no_error_of_the_service(
     tmp_path: Path, worker: OwningWorker, state_dir: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +94,10 @@ def test_a_body_that_does_not_go_on_is_refused(
 
         serving = Serving(make_app().topology(), config, tmp_path)
         path = b"/v1/stores/aircraft/query"
-        scope = {"type": "http", "method": "POST", "raw_path": path, "query_string": b"", "headers": []}
+        scope = {
+            "type": "http", "method": "POST", "path": path.decode(), "raw_path": path,
+            "query_string": b"", "headers": [],
+        }  # fmt: skip
         try:
             await QueryRoutes(serving, Limits(config)).query(Request(scope, receive))
         finally:
