@@ -249,7 +249,7 @@ def test_charts_say_in_words_and_tables_what_they_draw(page: Console) -> None:
         chart.locator("polyline, circle").first.wait_for(state="attached")  # a level line has no height to be seen
         assert re.search(r": \d", chart.get_attribute("aria-label") or "")
         page.page.locator(f"#{name}-data summary").click()
-        assert page.page.locator(f"#{name}-table tbody tr").count() > 0
+        page.page.locator(f"#{name}-table tbody tr").first.wait_for()  # it is drawn anew with the next look
 
 
 def test_what_is_not_committed_yet_is_told_apart(browser: Browser, tmp_path: Path) -> None:
