@@ -44,8 +44,8 @@ from stateline_store import (
 )
 
 # A scan stops after about this many bytes, whatever its limit: one answer must not fill the memory of the
-# worker or the server, nor hold up the worker's thread for long. The entries that are left out are told by
-# `truncated`.
+# worker or the server, nor hold up the worker's thread for long. The entries that are left out are
+# in `rest`.
 MAX_RESULT_BYTES = 4 * 1024 * 1024
 
 Value: TypeAlias = bytes | VersionedRecord
@@ -168,12 +168,11 @@ class Rest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a query found. `truncated`: there are entries beyond the last one given, and `rest` has them when the asker
-    can have them. `count` is for CountQuery, `interval_ms` for the windows of all keys: how long a segment of time is.
+    """What a query found. `rest` has the entries beyond the last one given; None when there are none. `count` is for
+    CountQuery, `interval_ms` for the windows of all keys: how long a segment of time is.
     """
 
     entries: Sequence[Entry] = ()
-    truncated: bool = False
     count: int = 0
     interval_ms: int = 0
     rest: Rest | None = None

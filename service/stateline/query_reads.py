@@ -8,7 +8,9 @@ at hand.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -25,7 +27,6 @@ from stateline.query import (
     PositionQuery,
     Query,
     RangeQuery,
-    Rest,
     Rows,
     ScanQuery,
     SessionsQuery,
@@ -49,6 +50,7 @@ from stateline_store import (
     WindowReads,
     window_end_ms,
 )
+from stateline_store.scan import LARGEST_CHUNK
 from stateline_store.segments import Segments
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, window_key
 
@@ -71,73 +73,78 @@ _WORDS: dict[type[Query], str] = {
 
 _NAME, _VALUE = itemgetter(0), itemgetter(1)
 
-KeepRest = Callable[["OpenScan"], Rest]
+# Chunks that are read at a time, each of `scan.LARGEST_CHUNK` rows at most, of which few or none may be asked for: some
+# milliseconds, after which others have their turn.
+MAX_CHUNKS = 64
 
 
 class OpenScan:
-    """The entries of a scan that were not given yet. For the thread of its reader."""
+    """A scan that was begun: the `Rest` of itself. For the thread of its reader, whose refreshes do not move it."""
 
     def __init__(self, scan: Scan[Entry]) -> None:
         self._scan = scan
         self._chunks = scan.chunks()
         self._ahead: list[Entry] = []
-        self._read_ahead()
 
-    @property
-    def ended(self) -> bool:
-        """Whether there are no more entries."""
-        return not self._ahead
-
-    def take(self, limit: int) -> list[Entry]:
-        """The next entries: `limit` of them at most, and not many more bytes than `MAX_RESULT_BYTES`."""
+    def rows(self, limit: int) -> Rows:
+        """The next entries: `limit` of them at most, not many more bytes than `MAX_RESULT_BYTES`, and fewer, or none,
+        when many rows were looked at. Without a rest there are none after them, and the scan is closed.
+        """
         entries: list[Entry] = []
         size = 0
-        while self._ahead and len(entries) < limit and size < MAX_RESULT_BYTES:
-            chunk = up_to_bytes(self._ahead[: limit - len(entries)], MAX_RESULT_BYTES - size)
-            size += size_of(chunk)
-            entries += chunk
-            self._ahead = self._ahead[len(chunk) :]
-            self._read_ahead()
-        return entries
+        for _ in range(MAX_CHUNKS):
+            if not self._ahead:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    self.close()
+                    return Rows(entries)
+                self._ahead = chunk
+            if self._ahead and (len(entries) >= limit or size >= MAX_RESULT_BYTES):
+                break
+            taken = up_to_bytes(self._ahead[: limit - len(entries)], MAX_RESULT_BYTES - size)
+            self._ahead = self._ahead[len(taken) :]
+            entries += taken
+            size += size_of(taken)
+        return Rows(entries, rest=self)
+
+    async def more(self, limit: int) -> Rows:
+        """As `rows`."""
+        return self.rows(limit)
 
     def close(self) -> None:
         """Let go of the state. It has no more entries then."""
         self._ahead = []
         self._scan.close()
 
-    def _read_ahead(self) -> None:
-        while not self._ahead:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return
-            self._ahead = chunk
-
 
 def check_kind(query: Query, store: str, kind: str) -> None:
     """Raise `UnknownQueryTypeError` when a store of this kind (without timestamps in its name) cannot answer it."""
-    if isinstance(query, _OF_EVERY_KIND):
-        return
-    able = ANSWERED[kind]
-    if not isinstance(query, able) or (isinstance(query, KeyQuery | KeysQuery) and _asks_the_past(query, kind)):
-        asked = "as_of" if isinstance(query, able) else repr(_WORDS[type(query)])
-        words = ", ".join(_WORDS[each] for each in able)
-        raise UnknownQueryTypeError(
-            f"The store {store!r} is of kind {kind} and cannot answer {asked}: ask for {words} or count."
-        )
+    check_type(type(query), store, kind)
+    if isinstance(query, KeyQuery | KeysQuery) and query.as_of is not None and kind != "versioned":
+        raise _unable(store, kind, "as_of")
 
 
-def _asks_the_past(query: KeyQuery | KeysQuery, kind: str) -> bool:
-    return query.as_of is not None and kind != "versioned"
+def check_type(asked: type[Query], store: str, kind: str) -> None:
+    """As `check_kind`, of queries of this type."""
+    if asked not in ANSWERED[kind] and asked not in _OF_EVERY_KIND:
+        raise _unable(store, kind, repr(_WORDS[asked]))
+
+
+def _unable(store: str, kind: str, asked: str) -> UnknownQueryTypeError:
+    words = ", ".join(_WORDS[each] for each in ANSWERED[kind])
+    return UnknownQueryTypeError(
+        f"The store {store!r} is of kind {kind} and cannot answer {asked}: ask for {words} or count."
+    )
 
 
 def execute(
-    query: Query, reader: Reader, schema: StoreSchema, partition: int, terms: Terms, copy: CopyStatus, keep: KeepRest
+    query: Query, reader: Reader, schema: StoreSchema, partition: int, terms: Terms, copy: CopyStatus
 ) -> Outcome:
     """Answer a query from one partition, or say why not. Synchronous: the reader must not move meanwhile.
 
     The bound is checked against the reader's own position: what it has committed, or, when it reads
-    uncommitted records, that merged with what is pending. `keep` makes a `Rest` of a scan that has more to give; it
-    owns the scan from then on. Errors of the store itself pass through.
+    uncommitted records, that merged with what is pending. A scan that has more to give is the asker's, as an
+    `OpenScan` in the rows' `rest`. Errors of the store itself pass through.
     """
     check_kind(query, terms.store, schema.kind)
     if terms.require_active and copy.served_by != "active":
@@ -145,10 +152,10 @@ def execute(
     position = reader.position
     if not terms.bound.is_met(position, partition):
         return Failure(_behind(terms.store, partition), position)
-    return Answer(_read(query, reader, schema, keep), position, copy)
+    return Answer(_read(query, reader, schema), position, copy)
 
 
-def _read(query: Query, reader: Reader, schema: StoreSchema, keep: KeepRest) -> Rows:
+def _read(query: Query, reader: Reader, schema: StoreSchema) -> Rows:
     match query:
         case KeyQuery(key, as_of):
             value = _value(reader, schema, key, as_of)
@@ -160,7 +167,7 @@ def _read(query: Query, reader: Reader, schema: StoreSchema, keep: KeepRest) -> 
         case PositionQuery():
             return Rows()
         case _:
-            return _first_rows(query, reader, schema, keep)
+            return _first_rows(query, reader, schema)
 
 
 def _value(reader: Reader, schema: StoreSchema, key: bytes, as_of: int | None) -> bytes | VersionedRecord | None:
@@ -183,22 +190,17 @@ def _values(reader: Reader, schema: StoreSchema, keys: tuple[bytes, ...], as_of:
     return found
 
 
-def _first_rows(query: ScanQuery, reader: Reader, schema: StoreSchema, keep: KeepRest) -> Rows:
+def _first_rows(query: ScanQuery, reader: Reader, schema: StoreSchema) -> Rows:
     of_all_keys = isinstance(query, WindowsQuery) and query.key is None
     interval_ms = _segments(schema).interval_ms if of_all_keys else 0
     scan = _scan(query, reader, schema)
     if scan is None:
         return Rows(interval_ms=interval_ms)
     try:
-        rest = OpenScan(scan)
-        entries = rest.take(query.limit)
+        return replace(OpenScan(scan).rows(query.limit), interval_ms=interval_ms)
     except BaseException:
         scan.close()
         raise
-    if rest.ended:
-        rest.close()
-        return Rows(entries, interval_ms=interval_ms)
-    return Rows(entries, truncated=True, interval_ms=interval_ms, rest=keep(rest))
 
 
 def _scan(query: ScanQuery, reader: Reader, schema: StoreSchema) -> Scan[Any] | None:
@@ -218,25 +220,27 @@ def _scan(query: ScanQuery, reader: Reader, schema: StoreSchema) -> Scan[Any] | 
             first, last = _times(time_from, time_to)
             if key is None:
                 return windows.fetch_all(first, last, reverse=reverse)
-            return Scan(_of_key(key, schema.window_size_ms, windows.fetch(key, first, last, reverse=reverse)))
+            return Scan.of_chunks(_of_key(key, schema.window_size_ms, windows.fetch(key, first, last, reverse=reverse)))
         case SessionsQuery(key, time_from, time_to, reverse):
             sessions = SessionReads(reader, _segments(schema))
             return sessions.find_sessions(key, *_times(time_from, time_to), reverse=reverse)
         case VersionsQuery(key, time_from, time_to, reverse):
             versions = VersionedReads(reader, _segments(schema))
-            return Scan(_with_key(key, versions.get_versions(key, time_from, time_to, ascending=not reverse)))
+            return Scan.of_chunks(_with_key(key, versions.get_versions(key, time_from, time_to, ascending=not reverse)))
 
 
-def _of_key(key: bytes, size_ms: int, windows: WindowIterator) -> Generator[tuple[Windowed, bytes], None, None]:
+def _of_key(key: bytes, size_ms: int, windows: WindowIterator) -> Generator[list[tuple[Windowed, bytes]], None, None]:
     with windows:
-        for start_ms, value in windows:
-            yield Windowed(key, start_ms, window_end_ms(start_ms, size_ms)), value
+        for chunk in windows.chunks():
+            yield [(Windowed(key, start_ms, window_end_ms(start_ms, size_ms)), value) for start_ms, value in chunk]
 
 
-def _with_key(key: bytes, versions: Scan[VersionedRecord]) -> Generator[tuple[bytes, VersionedRecord], None, None]:
+def _with_key(
+    key: bytes, versions: Scan[VersionedRecord]
+) -> Generator[list[tuple[bytes, VersionedRecord]], None, None]:
     with versions:
-        for version in versions:
-            yield key, version
+        while chunk := [(key, version) for version in itertools.islice(versions, LARGEST_CHUNK)]:
+            yield chunk
 
 
 def _times(time_from: int | None, time_to: int | None) -> tuple[int, int]:

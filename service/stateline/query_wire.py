@@ -12,7 +12,7 @@
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
     outcome := {"rows": rows, "position", "copy": [served_by, staged_records, staged_bytes, committed_at_ms]}
              | {"error": class name, "detail", "position"}
-    rows    := {"entries": [entry], "truncated", "count", "interval_ms", "scan": number of its rest, or null}
+    rows    := {"entries": [entry], "count", "interval_ms", "scan": number of its rest, or null}
     entry   := [key, value] | [key, start, end, value] | [key, value, timestamp, valid_to]
     event   := {"event": "commit"}                     to subscribers, at most one unread
 
@@ -190,7 +190,6 @@ def encode_rows(rows: Rows, scan: int | None) -> dict[str, Any]:
     """Rows, as an outcome or a reply to "more" carries them."""
     return {
         "entries": [_entry_out(entry) for entry in rows.entries],
-        "truncated": rows.truncated,
         "count": rows.count,
         "interval_ms": rows.interval_ms,
         "scan": scan,
@@ -202,7 +201,7 @@ def decode_rows(value: Any, rest_of: Callable[[int], Rest]) -> Rows:
     try:
         entries = [_entry_in(entry) for entry in value["entries"]]
         rest = None if value["scan"] is None else rest_of(int(value["scan"]))
-        return Rows(entries, bool(value["truncated"]), int(value["count"]), int(value["interval_ms"]), rest)
+        return Rows(entries, int(value["count"]), int(value["interval_ms"]), rest)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"Not the rows of a query: {error!r}") from error
 

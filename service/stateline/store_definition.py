@@ -69,6 +69,11 @@ class StoreDefinition:
         return self.kind.startswith("timestamped_")
 
     @property
+    def plain_kind(self) -> str:
+        """The kind without its timestamps: as `StoreSchema.kind`."""
+        return self.kind.removeprefix("timestamped_")
+
+    @property
     def key_value(self) -> bool:
         """Whether keys alone name the values: what key and range queries ask."""
         return self.kind in ("key_value", "timestamped_key_value")

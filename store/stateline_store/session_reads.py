@@ -6,6 +6,7 @@ Values are the stored bytes: those of a timestamped store are ``timestamp:i64 BE
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TypeAlias
 
 from stateline_store.engine import no_key
 from stateline_store.keyed_scans import scan_key, scan_keys, scan_nothing
@@ -20,6 +21,8 @@ from stateline_store.windowed_keys import (
     session_key,
     split_session_key,
 )
+
+_Chunk: TypeAlias = list[tuple[Windowed, bytes]]
 
 
 class SessionReads:
@@ -63,7 +66,7 @@ class SessionReads:
         first, last = self._readable(earliest_end, MAX_TIMESTAMP_MS)
         least, greatest = SESSION_SUFFIX.pack(first, 0), SESSION_SUFFIX.pack(last, MAX_TIMESTAMP_MS)
         rows = scan_key(self._reader, self._segments.between(first, last), key, least, greatest, reverse=reverse)
-        return Scan(_of_one_key(rows, len(key) + len(least), latest_start))
+        return Scan.of_chunks(_of_one_key(rows, len(key) + len(least), latest_start))
 
     def find_sessions_of_keys(
         self,
@@ -78,13 +81,13 @@ class SessionReads:
         first, last = self._readable(earliest_end, MAX_TIMESTAMP_MS)
         greatest = SESSION_SUFFIX.pack(last, MAX_TIMESTAMP_MS)
         rows = scan_keys(self._reader, self._segments.between(first, last), key_from, key_to, greatest, reverse=reverse)
-        return Scan(_of_keys(rows, key_from or b"", key_to, first, last, latest_start))
+        return Scan.of_chunks(_of_keys(rows, key_from or b"", key_to, first, last, latest_start))
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
         """The sessions of all keys that end from `earliest_end` to `latest_end`."""
         first, last = self._readable(earliest_end, latest_end)
         rows = scan_keys(self._reader, self._segments.between(first, last), None, None, b"", reverse=reverse)
-        return Scan(_of_keys(rows, b"", None, first, last, MAX_TIMESTAMP_MS))
+        return Scan.of_chunks(_of_keys(rows, b"", None, first, last, MAX_TIMESTAMP_MS))
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
         """All sessions of all keys."""
@@ -94,22 +97,23 @@ class SessionReads:
         return self._segments.readable(from_ms, to_ms, self._reader.stream_time_ms)
 
 
-def _of_one_key(rows: StoreIterator, width: int, latest_start: int) -> Generator[tuple[Windowed, bytes], None, None]:
+def _of_one_key(rows: StoreIterator, width: int, latest_start: int) -> Generator[_Chunk, None, None]:
     with rows:
-        for row, value in rows:
-            if len(row) == width:
-                session = split_session_key(row)
-                if session.start_ms <= latest_start:
-                    yield session, value
+        for chunk in rows.chunks():
+            found = ((split_session_key(row), value) for row, value in chunk if len(row) == width)
+            yield [(session, value) for session, value in found if session.start_ms <= latest_start]
 
 
 def _of_keys(
     rows: StoreIterator, lower: bytes, upper: bytes | None, first_end: int, last_end: int, latest_start: int
-) -> Generator[tuple[Windowed, bytes], None, None]:
+) -> Generator[_Chunk, None, None]:
     with rows:
-        for row, value in rows:
-            session = split_session_key(row)
-            key, start_ms, end_ms = session
-            inside = key >= lower and (upper is None or key <= upper)
-            if inside and first_end <= end_ms <= last_end and start_ms <= latest_start:
-                yield session, value
+        for chunk in rows.chunks():
+            found = []
+            for row, value in chunk:
+                session = split_session_key(row)
+                key, start_ms, end_ms = session
+                inside = key >= lower and (upper is None or key <= upper)
+                if inside and first_end <= end_ms <= last_end and start_ms <= latest_start:
+                    found.append((session, value))
+            yield found

@@ -69,7 +69,7 @@ class WindowReads:
         first, last = self._readable(time_from, time_to)
         least, greatest = WINDOW_SUFFIX.pack(first, 0), WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
         rows = scan_key(self._reader, self._segments.between(first, last), key, least, greatest, reverse=reverse)
-        return Scan(_of_one_key(rows, len(key) + len(least)))
+        return Scan.of_chunks(_of_one_key(rows, len(key) + len(least)))
 
     def fetch_keys(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
@@ -79,7 +79,7 @@ class WindowReads:
         first, last = self._readable(time_from, time_to)
         greatest = WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
         rows = scan_keys(self._reader, self._segments.between(first, last), key_from, key_to, greatest, reverse=reverse)
-        return Scan(_of_keys(rows, key_from or b"", key_to, first, last, self._size))
+        return Scan.of_chunks(_of_keys(rows, key_from or b"", key_to, first, last, self._size))
 
     def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> WindowedIterator:
         """(windowed key, value) of all windows that start from `time_from` to `time_to`."""
@@ -93,19 +93,21 @@ class WindowReads:
         return self._segments.readable(from_ms, to_ms, self._reader.stream_time_ms)
 
 
-def _of_one_key(rows: StoreIterator, width: int) -> Generator[tuple[int, bytes], None, None]:
+def _of_one_key(rows: StoreIterator, width: int) -> Generator[list[tuple[int, bytes]], None, None]:
     unpack, behind = WINDOW_SUFFIX.unpack_from, width - WINDOW_SUFFIX.size
     with rows:
-        for row, value in rows:
-            if len(row) == width:
-                yield unpack(row, behind)[0], value
+        for chunk in rows.chunks():
+            yield [(unpack(row, behind)[0], value) for row, value in chunk if len(row) == width]
 
 
 def _of_keys(
     rows: StoreIterator, lower: bytes, upper: bytes | None, first: int, last: int, size: int
-) -> Generator[tuple[Windowed, bytes], None, None]:
+) -> Generator[list[tuple[Windowed, bytes]], None, None]:
     with rows:
-        for row, value in rows:
-            key, start_ms, _ = split_window_key(row)
-            if first <= start_ms <= last and key >= lower and (upper is None or key <= upper):
-                yield Windowed(key, start_ms, window_end_ms(start_ms, size)), value
+        for chunk in rows.chunks():
+            found = []
+            for row, value in chunk:
+                key, start_ms, _ = split_window_key(row)
+                if first <= start_ms <= last and key >= lower and (upper is None or key <= upper):
+                    found.append((Windowed(key, start_ms, window_end_ms(start_ms, size)), value))
+            yield found

@@ -29,7 +29,7 @@ from stateline.query import (
     home_partition,
     served_by,
 )
-from stateline.query_reads import OpenScan, check_kind, execute, sort_key
+from stateline.query_reads import MAX_CHUNKS, OpenScan, check_kind, execute, sort_key
 from stateline_store import (
     IsolationLevel,
     KeyValueStore,
@@ -41,8 +41,10 @@ from stateline_store import (
     StoreState,
     TopicPartition,
     UnknownQueryTypeError,
+    Windowed,
     WindowStore,
 )
+from stateline_store.scan import LARGEST_CHUNK
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 ACTIVE = CopyStatus("active", 0, 0, 0)
@@ -67,25 +69,11 @@ def at(offset: int, topic: str = "input", partition: int = 0) -> Position:
     return Position.of({TopicPartition(topic, partition): offset})
 
 
-class Kept:
-    """The rest of a scan, for whoever asks at once."""
-
-    def __init__(self, scan: OpenScan) -> None:
-        self.scan = scan
-
-    async def more(self, limit: int) -> Rows:
-        raise AssertionError("the tests read the scan itself")
-
-    def close(self) -> None:
-        self.scan.close()
-
-
 def rest_of(outcome: Answer | Failure) -> OpenScan:
     """What a scan left, which says itself that there is more."""
     assert isinstance(outcome, Answer)
-    assert outcome.rows.truncated
-    assert isinstance(outcome.rows.rest, Kept)
-    return outcome.rows.rest.scan
+    assert isinstance(outcome.rows.rest, OpenScan)
+    return outcome.rows.rest
 
 
 def ask(
@@ -98,7 +86,7 @@ def ask(
     require_active: bool = False,
 ) -> Answer | Failure:
     terms = Terms(store.name, level, PositionBound(bound or Position()), require_active)
-    return execute(query, store.reader(level), store.schema, 0, terms, copy, Kept)
+    return execute(query, store.reader(level), store.schema, 0, terms, copy)
 
 
 def rows(outcome: Answer | Failure) -> list[Entry]:
@@ -145,7 +133,6 @@ def test_a_limit_that_leaves_entries_out_says_so(store: KeyValueStore) -> None:
 def test_a_limit_that_is_just_reached_leaves_nothing_out(store: KeyValueStore) -> None:
     outcome = ask(store, RangeQuery(limit=3))
     assert isinstance(outcome, Answer)
-    assert not outcome.rows.truncated
     assert outcome.rows.rest is None
 
 
@@ -156,10 +143,10 @@ def test_a_scan_stops_at_its_share_of_bytes(tmp_path: Path, monkeypatch: pytest.
     store.put_all([(bytes([i]), b"x" * 60) for i in range(9)])
     outcome = ask(store, RangeQuery(), UNCOMMITTED)
     assert isinstance(outcome, Answer)
-    assert (len(outcome.rows.entries), outcome.rows.truncated) == (2, True)
+    assert len(outcome.rows.entries) == 2
     rest = rest_of(outcome)
-    assert [len(rest.take(9)) for _ in range(5)] == [2, 2, 2, 1, 0]
-    assert rest.ended
+    assert [len(rest.rows(9).entries) for _ in range(5)] == [2, 2, 2, 1, 0]
+    assert rest.rows(9).rest is None
     store.close()
 
 
@@ -169,7 +156,7 @@ def test_the_rest_of_a_scan_is_of_the_state_it_began_with(store: KeyValueStore, 
     rest = rest_of(outcome := ask(store, RangeQuery(limit=1), level))
     store.put_all([(b"c", b"new"), (b"f", b"changed"), (b"z", b"new")])
     store.commit({})
-    assert [*rows(outcome), *rest.take(1), *rest.take(99)] == before
+    assert [*rows(outcome), *rest.rows(1).entries, *rest.rows(99).entries] == before
     rest.close()
     assert len(rows(ask(store, RangeQuery(), level))) > len(before)
 
@@ -178,7 +165,7 @@ def test_a_rest_that_was_closed_has_nothing_more(store: KeyValueStore) -> None:
     rest = rest_of(ask(store, RangeQuery(limit=1)))
     rest.close()
     rest.close()
-    assert (rest.ended, rest.take(9)) == (True, [])
+    assert rest.rows(9) == Rows([])
 
 
 @given(
@@ -194,7 +181,7 @@ def test_windows_of_all_keys_are_in_the_order_that_partitions_are_merged_by(
         for key, start in puts:
             windows.put(key, b"v", start)
         terms, query = Terms("w", UNCOMMITTED), WindowsQuery(reverse=reverse)
-        outcome = execute(query, windows.reader(UNCOMMITTED), windows.schema, 0, terms, ACTIVE, Kept)
+        outcome = execute(query, windows.reader(UNCOMMITTED), windows.schema, 0, terms, ACTIVE)
     assert isinstance(outcome, Answer)
     order = sort_key(query, {outcome.rows.interval_ms})
     assert order is not None
@@ -202,10 +189,25 @@ def test_windows_of_all_keys_are_in_the_order_that_partitions_are_merged_by(
     assert len(rows(outcome)) == len(set(puts))
 
 
+def test_a_scan_that_looks_at_many_rows_in_vain_lets_others_in_between(tmp_path: Path) -> None:
+    windows = WindowStore("w", retention_ms=10**9, window_size_ms=10, persistent=False)
+    windows.init(StoreContext("0_0", tmp_path))
+    for at_ms in range(MAX_CHUNKS * LARGEST_CHUNK * 2):
+        windows.put(b"key", b"v", at_ms)
+    last = WindowsQuery(time_from=at_ms)
+    outcome = execute(last, windows.reader(UNCOMMITTED), windows.schema, 0, Terms("w", UNCOMMITTED), ACTIVE)
+    assert rows(outcome) == []
+    found = rest_of(outcome).rows(9)
+    while found.rest is not None and not found.entries:
+        found = rest_of(outcome).rows(9)
+    assert found.entries == [(Windowed(b"key", at_ms, at_ms + 10), b"v")]
+    windows.close()
+
+
 def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:
     rest = rest_of(ask(store, RangeQuery(limit=1)))
     rest_of(ask(store, RangeQuery(limit=1))).close()
-    assert rest.take(9) == [(b"d", b"2"), (b"f", b"3")]
+    assert rest.rows(9).entries == [(b"d", b"2"), (b"f", b"3")]
     rest.close()
 
 

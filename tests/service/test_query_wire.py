@@ -98,11 +98,11 @@ def test_a_request_arrives_as_it_was_sent(
     assert decode_request(through_the_wire(encode_request(request))) == request
 
 
-@given(st.lists(entries), st.booleans(), st.integers(0, 2**40), st.integers(0, 2**40), positions)
+@given(st.lists(entries), st.integers(0, 2**40), st.integers(0, 2**40), positions)
 def test_an_answer_arrives_as_it_was_sent(
-    entries: list[Entry], truncated: bool, count: int, interval_ms: int, position: Position
+    entries: list[Entry], count: int, interval_ms: int, position: Position
 ) -> None:
-    answer = Answer(Rows(entries, truncated, count, interval_ms), position, CopyStatus("standby", 1, 2, 3))
+    answer = Answer(Rows(entries, count, interval_ms), position, CopyStatus("standby", 1, 2, 3))
     assert decode_outcome(through_the_wire(encode_outcome(answer)), no_rest) == answer
 
 
@@ -119,11 +119,11 @@ class Numbered:
 
 
 def test_what_a_scan_left_arrives_by_its_number() -> None:
-    answer = Answer(Rows([(b"k", b"v")], truncated=True), Position(), CopyStatus("active", 0, 0, 0))
+    answer = Answer(Rows([(b"k", b"v")]), Position(), CopyStatus("active", 0, 0, 0))
     arrived = decode_outcome(through_the_wire(encode_outcome(answer, 9)), Numbered)
     assert isinstance(arrived, Answer)
     assert isinstance(arrived.rows.rest, Numbered)
-    assert (arrived.rows.rest.number, arrived.rows.truncated) == (9, True)
+    assert arrived.rows.rest.number == 9
     more = decode_rows(through_the_wire(encode_rows(Rows([(b"l", b"w")]), None)), Numbered)
     assert more == Rows([(b"l", b"w")])
 

@@ -118,14 +118,10 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedWindow:
+class KeyedWindow(Window):
     """A window of any key."""
 
     key: Any
-    start: int
-    end: int
-    value: Any
-    timestamp: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +138,6 @@ class Page(Answer, Generic[E]):
     entries: tuple[E, ...]
     cursor: str | None = None
     """Where the next page begins; None on the last."""
-    truncated: bool = False
-    """There is more than this page holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

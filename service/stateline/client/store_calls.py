@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from stateline.client import answers, requests
 from stateline.client.answers import Reader
-from stateline.client.failures import UnexpectedAnswerError
 from stateline.client.feed import Following
 from stateline.client.requests import Key, Paged, RangeArguments, Request, Since, Time, TimeArguments
 from stateline.client.results import (
@@ -20,7 +19,6 @@ from stateline.client.results import (
     KeysAnswer,
     Page,
     PositionAnswer,
-    Problem,
     Version,
     Window,
 )
@@ -58,17 +56,12 @@ class PagedCall(Generic[E]):
     def advance(self, page: Page[E], left: int | None) -> tuple[Page[E], int | None, str | None]:
         """The page, cut to the entries that are left of the limit, what is left after it, and where the next one
         begins, if there is one.
-
-        Raises `UnexpectedAnswerError` when there is more and no way to get it: a server without cursors.
         """
         if left is not None:
             page = replace(page, entries=page.entries[:left])
             left -= len(page.entries)
             if left == 0:
                 return page, left, None
-        if page.cursor is None and page.truncated:
-            detail = "There are more entries, and this server has no cursors: set limit, and go on from the last key."
-            raise UnexpectedAnswerError(Problem(reason="UNEXPECTED_ANSWER", detail=detail, status=200))
         return page, left, page.cursor
 
     @staticmethod

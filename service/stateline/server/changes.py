@@ -182,7 +182,7 @@ def change_members(definition: StoreDefinition, record: Record) -> dict[str, Any
 
 def _key_members(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
     show = definition.key.key_to_json
-    match definition.kind.removeprefix("timestamped_"):
+    match definition.plain_kind:
         case "window":
             key, start_ms, _ = split_window_key(stored)
             return {"key": show(key), "start": start_ms, "end": start_ms + definition.window_size_ms}

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from stateline.query import Answer, Entry, Outcome, Terms
+from stateline.query import Answer, Entry, Outcome, Rows, Terms
 from stateline.server.merged_scan import MergedScan
 from stateline.server.partitions import ServedStore
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError
@@ -189,10 +189,11 @@ class Cursors:
         more = await cursor.scan.has_more()
         cursor.page += 1
         cursor.used_at_s = time.monotonic()
-        cursor.last = Page(entries, self._signed(Token(self.process, name, cursor.page)) if more else None)
+        cursor.last = Page(entries, self.text(Token(self.process, name, cursor.page)) if more else None)
         return cursor.last
 
-    def _signed(self, token: Token) -> str:
+    def text(self, token: Token) -> str:
+        """The cursor that says this, as `token` reads it."""
         body = _BODY.pack(*token)
         return _encoded(body + self._mac(body))
 
@@ -226,7 +227,7 @@ def held_on_disk() -> int:
 def pinned(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
     """The outcomes without their rows: what every page says of the partitions."""
     return {
-        p: Answer(type(outcome.rows)(), outcome.position, outcome.copy) if isinstance(outcome, Answer) else outcome
+        p: Answer(Rows(), outcome.position, outcome.copy) if isinstance(outcome, Answer) else outcome
         for p, outcome in outcomes.items()
     }
 

@@ -26,7 +26,8 @@ class Limits:
 
     def __init__(self, config: Config, now_s: Callable[[], float] = time.monotonic) -> None:
         self._scans_max = config.server_scans_max
-        self._timeout_s = config.server_query_timeout_ms / 1000
+        self.timeout_s = config.server_query_timeout_ms / 1000
+        """How long a query may work, and a stream wait for its client."""
         self._scans = 0
         self._rate = None if config.server_rate_limit == _UNLIMITED else RateLimit(config.server_rate_limit, now_s)
 
@@ -68,7 +69,7 @@ class Limits:
         The time is looked at where the block awaits: a single read of RocksDB is not interrupted. A `TimeoutError` of
         the block's own passes.
         """
-        timeout = asyncio.timeout(self._timeout_s + wait_ms / 1000)
+        timeout = asyncio.timeout(self.timeout_s + wait_ms / 1000)
         try:
             async with timeout:
                 yield
@@ -76,7 +77,7 @@ class Limits:
             if not timeout.expired():
                 raise
             raise TooManyRequestsError(
-                f"The query took longer than {self._timeout_s * 1000:.0f} ms (server.query.timeout.ms): ask for less, "
+                f"The query took longer than {self.timeout_s * 1000:.0f} ms (server.query.timeout.ms): ask for less, "
                 "a smaller limit or fewer partitions, or again later."
             ) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ class _Part:
         while not self.entries and self.rest is not None:
             rows = await self.rest.more(ahead)
             self.entries, self.rest = list(rows.entries), rows.rest
+            await asyncio.sleep(0)  # it may have looked at many rows: let others in between
 
 
 class MergedScan:
@@ -91,10 +93,6 @@ class MergedScan:
             rest, part.rest = part.rest, None
             if rest is not None:
                 rest.close()
-
-    async def aclose(self) -> None:
-        """As `close`, for an `AsyncExitStack`."""
-        self.close()
 
 
 def _taken(part: _Part, count: int) -> list[Entry]:

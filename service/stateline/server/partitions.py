@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateline.query import CopyStatus, Failure, Outcome, Query, Rows, Terms, served_by
-from stateline.query_reads import OpenScan, execute
+from stateline.query import CopyStatus, Failure, Outcome, Query, Terms, served_by
+from stateline.query_reads import execute
 from stateline.server.deployment import Placement, unreadable
 from stateline.store_definition import StoreDefinition
 from stateline_store import (
@@ -162,7 +162,7 @@ class Partitions:
         self._refresh(reader)
         shown = self._shown[store.placement.task_id(partition), store.name]
         schema, copy = schema_of(store.definition, reader.layout), self.status(store, partition, reader)
-        return execute(query, shown, schema, partition, terms, copy, ScanRest)
+        return execute(query, shown, schema, partition, terms, copy)
 
     def _refresh(self, reader: SecondaryReader) -> None:
         if reader.is_behind:
@@ -205,25 +205,6 @@ class Partitions:
         return reader
 
 
-class ScanRest:
-    """The rest of a scan of a secondary: a `Rest`. Refreshes of the secondary do not move it."""
-
-    def __init__(self, scan: OpenScan) -> None:
-        self._scan = scan
-
-    async def more(self, limit: int) -> Rows:
-        """The next entries."""
-        entries = self._scan.take(limit)
-        if self._scan.ended:
-            self._scan.close()
-            return Rows(entries)
-        return Rows(entries, truncated=True, rest=self)
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self._scan.close()
-
-
 def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:
     """What queries must know of a store, as it is declared and as its database is written."""
     interval_ms = layout.segment_interval_ms
@@ -233,7 +214,7 @@ def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:
 
 def _check_kind(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:
     """Raise `NotReadyError` when the files are of another kind of store than the application declares."""
-    declared, found = definition.kind.removeprefix("timestamped_"), reader.layout.kind
+    declared, found = definition.plain_kind, reader.layout.kind
     if found != declared:
         raise NotReadyError(
             f"{path} holds a {found} store, but the application declares a {declared} store of that name: give it "

@@ -30,7 +30,7 @@ from stateline.query import (
     answers_of,
     failures_of,
 )
-from stateline.query_reads import check_kind
+from stateline.query_reads import check_type
 from stateline.serde import JsonSerde
 from stateline.server.answers import answer_body, found_members, json_response
 from stateline.server.arguments import (
@@ -70,6 +70,7 @@ BODY_PARAMETERS = {
 }
 # Queries of one key that stand below it in the path.
 OF_A_KEY = ("versions", "windows", "sessions")
+_OF_ONE_KEY: dict[str, type[Query]] = {"sessions": SessionsQuery, "versions": VersionsQuery}  # never of all keys
 
 
 class QueryRoutes:
@@ -158,9 +159,8 @@ class QueryRoutes:
         arguments.refuse_others(("type", *COMMON, *BODY_PARAMETERS[kind]))
         if kind in ("range", "windows", "sessions", "versions"):
             key = arguments.key("key", store.definition.key)
-            if key is None and kind in ("sessions", "versions") and "cursor" not in arguments:
-                wanted = SessionsQuery(b"") if kind == "sessions" else VersionsQuery(b"")
-                check_kind(wanted, store.name, store.definition.kind.removeprefix("timestamped_"))
+            if key is None and kind in _OF_ONE_KEY and "cursor" not in arguments:
+                check_type(_OF_ONE_KEY[kind], store.name, store.definition.plain_kind)
                 raise InvalidArgumentError("key is missing.")
             return await self._scan_answer(request, store, arguments, kind, key)
         asked = self._asked(store, arguments)
@@ -213,13 +213,12 @@ class QueryRoutes:
     async def _scan_answer(
         self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None
     ) -> Response:
-        cursor = arguments.text("cursor")
-        if cursor is not None:
-            self._scans.token(cursor)  # one that does not exist is no matter of what stands beside it
+        if (cursor := arguments.text("cursor")) is not None:
+            token = self._scans.token(cursor)  # first: with one that does not exist the rest does not matter
             if more := arguments.names() - {"type", *PAGING}:
                 raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
             limit = self._limit(arguments) if "limit" in arguments else None
-            return await self._scans.follow(request, store, cursor, limit)
+            return await self._scans.follow(request, store, token, limit)
         limit = self._limit(arguments)
         query = _scan_query(kind, key, store, arguments, self._scans.limit(request, limit))
         return await self._scans.begin(request, self._asked(store, arguments), query, limit)
@@ -259,15 +258,10 @@ def raw_segments(request: Request) -> list[str]:
     refuse_bad_percent("The path", raw)
     segments = raw.decode("latin-1").split("/")[1:]
     # The route was chosen by the decoded path: a slash that is encoded may be in a key, not in what comes before it.
-    if scope_path(request)[:_BEFORE_A_KEY] != [unquote(segment) for segment in segments[:_BEFORE_A_KEY]]:
+    decoded: list[str] = request.scope["path"].split("/")[1:] if b"%" in raw else segments
+    if decoded[:_BEFORE_A_KEY] != [unquote(segment) for segment in segments[:_BEFORE_A_KEY]]:
         raise DoesNotExistError("Nothing is at this path: a / is encoded where it should not be.")
     return segments
-
-
-def scope_path(request: Request) -> list[str]:
-    """The decoded path's segments."""
-    path: str = request.scope["path"]
-    return path.split("/")[1:]
 
 
 def _text(segment: str) -> str:

@@ -18,7 +18,7 @@ from stateline.server.merged_scan import MergedScan
 from stateline.server.partitions import ServedStore
 from stateline.server.problems import failure_response
 from stateline.server.serving import Serving
-from stateline.server.streams import JSON, EntryStream, wanted_format
+from stateline.server.streams import JSON, HeldStream, chunks_of, headers_of, wanted_format
 
 # Entries that a stream reads of a partition at a time: enough that a step costs little per entry.
 STREAMED_AT_ONCE = 8192
@@ -53,23 +53,21 @@ class ScanAnswers:
                 cursor = Cursor(asked.store, asked.terms, outcomes, scan, limit, with_key)
                 async with self._limits.query():
                     return _page_response(cursor, await self._cursors.begin(cursor))
-            running.push_async_callback(scan.aclose)
+            running.callback(scan.close)
             held = running.pop_all()  # by the stream, to its end
-        definition, patience_s = asked.store.definition, self._serving.config.server_query_timeout_ms / 1000
-        return EntryStream(media_type, definition, asked.terms, outcomes, scan, held, patience_s, with_key=with_key)
+        chunks = chunks_of(media_type, asked.store.definition, scan, with_key=with_key)
+        return HeldStream(chunks, held, self._limits.timeout_s, media_type, headers_of(asked.terms, outcomes))
 
     def token(self, cursor: str) -> Token:
         """As `Cursors.token`."""
         return self._cursors.token(cursor)
 
-    async def follow(self, request: Request, store: ServedStore, cursor: str, limit: int | None) -> Response:
-        """The page that a cursor stands for, from the process that has it. Raises as `Cursors.token` and
-        `Cursors.follow`."""
-        token = self._cursors.token(cursor)
+    async def follow(self, request: Request, store: ServedStore, token: Token, limit: int | None) -> Response:
+        """The page that a cursor stands for, from the process that has it. Raises as `Cursors.follow`."""
         if token.process == self._cursors.process:
             async with self._limits.scan(), self._limits.query():
                 return _page_response(*await self._cursors.follow(token, store, limit))
-        wanted = f"cursor={cursor}" + ("" if limit is None else f"&limit={limit}")
+        wanted = f"cursor={self._cursors.text(token)}" + ("" if limit is None else f"&limit={limit}")
         url = f"/v1/stores/{quote(store.name, safe='')}/range?{wanted}"  # a cursor knows its query itself
         return await self._serving.siblings.hand_on(request, token.process, url)
 

@@ -23,9 +23,8 @@ from urllib.parse import quote
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
 
 from stateline.server.access import may_read, require_read
 from stateline.server.answers import json_response
@@ -40,6 +39,7 @@ from stateline.server.serving import Serving
 from stateline.server.snapshot_filter import PARAMETERS, Wanted, read_wanted
 from stateline.server.snapshot_rows import batch_schema, batches
 from stateline.server.state_routes import refuse_parameters
+from stateline.server.streams import HeldStream
 from stateline.store_definition import StoreDefinition
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
@@ -221,7 +221,8 @@ class SnapshotRoutes:
             checkpoint = await self._checkpoints.acquire(snapshot.id, part)
             held.callback(self._checkpoints.release, snapshot.id, part)
             _check_kind(checkpoint, definition)
-            return _RowStream(_stream(checkpoint, definition, wanted), held.pop_all(), headers)
+            chunks = _stream(checkpoint, definition, wanted)
+            return HeldStream(chunks, held.pop_all(), self._limits.timeout_s, MEDIA_TYPE, headers)
 
     async def _make(self, stores: list[ServedStore], ttl_ms: int) -> Snapshot:
         await self._serving.workers.refresh()
@@ -271,18 +272,6 @@ class SnapshotRoutes:
         return False
 
 
-class _RowStream(StreamingResponse):
-    """Batches of a checkpoint, each when the client has taken the last; what is held is let go of with the client."""
-
-    def __init__(self, chunks: AsyncGenerator[bytes, None], held: AsyncExitStack, headers: dict[str, str]) -> None:
-        self._held = held
-        super().__init__(chunks, media_type=MEDIA_TYPE, headers=headers)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._held:
-            await super().__call__(scope, receive, send)
-
-
 async def _stream(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> AsyncGenerator[bytes, None]:
     yield stream_start(batch_schema(checkpoint, definition, wanted))
     with closing(batches(checkpoint, definition, wanted)) as found:
@@ -325,7 +314,7 @@ def _partition(text: str) -> int:
 
 
 def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:
-    declared, found = definition.kind.removeprefix("timestamped_"), checkpoint.layout
+    declared, found = definition.plain_kind, checkpoint.layout
     if (found.kind, found.timestamped) != (declared, definition.timestamped):
         raise CursorExpiredError(
             f"The snapshot holds a {found.description} store, and {definition.name!r} is declared as "

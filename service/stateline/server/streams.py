@@ -37,26 +37,20 @@ def wanted_format(accept: str) -> str:
     return JSON
 
 
-class EntryStream(StreamingResponse):
-    """A stream of all entries of this scan. It owns `held`: what is to be let go of at its end, the scan with it. A
-    client that takes nothing for `patience_s` is cut off: it would keep the state, and one of server.scans.max."""
+class HeldStream(StreamingResponse):
+    """A stream that owns `held`: what is to be let go of at its end. A client that takes nothing for `patience_s` is
+    cut off: it would keep what is held, one of server.scans.max with it."""
 
     def __init__(
         self,
-        media_type: str,
-        definition: StoreDefinition,
-        terms: Terms,
-        outcomes: Mapping[int, Outcome],
-        scan: MergedScan,
+        chunks: AsyncGenerator[bytes, None],
         held: AsyncExitStack,
         patience_s: float,
-        *,
-        with_key: bool,
+        media_type: str,
+        headers: Mapping[str, str],
     ) -> None:
-        self._held = held
-        self._patience_s = patience_s
-        chunks = _ndjson(definition, scan, with_key) if media_type == NDJSON else _arrow(definition, scan)
-        super().__init__(chunks, media_type=media_type, headers=_headers(terms, outcomes))
+        self._held, self._patience_s = held, patience_s
+        super().__init__(chunks, media_type=media_type, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
@@ -70,7 +64,15 @@ class EntryStream(StreamingResponse):
             await super().__call__(scope, receive, send_in_time)
 
 
-def _headers(terms: Terms, outcomes: Mapping[int, Outcome]) -> dict[str, str]:
+def chunks_of(
+    media_type: str, definition: StoreDefinition, scan: MergedScan, *, with_key: bool
+) -> AsyncGenerator[bytes, None]:
+    """All entries of this scan in this format."""
+    return _ndjson(definition, scan, with_key) if media_type == NDJSON else _arrow(definition, scan)
+
+
+def headers_of(terms: Terms, outcomes: Mapping[int, Outcome]) -> dict[str, str]:
+    """What an answer carries beside its entries."""
     position = merged_position(answers_of(outcomes).values())
     headers = {
         "Stateline-Position": orjson.dumps(position.to_json()).decode(),

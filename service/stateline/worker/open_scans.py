@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 from stateline.query import Rows
 from stateline.query_reads import OpenScan
@@ -13,19 +14,9 @@ from stateline_store import CursorExpiredError, StoreClosedError
 MAX_OPEN_SCANS = 256
 
 
-class KeptScan:
-    """The rest of a scan, by the number that its server knows it by."""
-
-    def __init__(self, number: int, scan: OpenScan, client: QueryConnection) -> None:
-        self.number, self.scan, self.client = number, scan, client
-
-    async def more(self, limit: int) -> Rows:
-        """Never called here: a server asks for it by number."""
-        raise AssertionError(f"scan {self.number} is read through the socket, {limit} rows of it")
-
-    def close(self) -> None:
-        """Let go of the state."""
-        self.scan.close()
+class _Kept(NamedTuple):
+    client: QueryConnection
+    scan: OpenScan
 
 
 class OpenScans:
@@ -33,18 +24,18 @@ class OpenScans:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._kept: dict[int, KeptScan] = {}
+        self._kept: dict[int, _Kept] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, client: QueryConnection, scan: OpenScan) -> KeptScan:
-        """Own this scan from now on, for this client."""
-        kept = KeptScan(next(self._numbers), scan, client)
-        self._kept[kept.number] = kept
+    def keep(self, client: QueryConnection, scan: OpenScan) -> int:
+        """Own this scan from now on; the number that this client knows it by."""
+        number = next(self._numbers)
+        self._kept[number] = _Kept(client, scan)
         if len(self._kept) > MAX_OPEN_SCANS:
-            self._drop(next(iter(self._kept.values())))
-        return kept
+            self._drop(next(iter(self._kept)))
+        return number
 
     def more(self, client: QueryConnection, number: int, limit: int) -> Rows:
         """The next entries. Raises `CursorExpiredError` when the scan is gone."""
@@ -53,30 +44,26 @@ class OpenScans:
             raise CursorExpiredError("This worker keeps the scan no more: begin anew, without the cursor.")
         del self._kept[number]
         try:
-            entries = kept.scan.take(max(1, limit))
+            rows = kept.scan.rows(max(1, limit))
         except StoreClosedError as error:
-            kept.close()
+            kept.scan.close()
             raise CursorExpiredError("The worker closed the store that was scanned: begin anew.") from error
         except BaseException:
-            kept.close()
+            kept.scan.close()
             raise
-        if kept.scan.ended:
-            kept.close()
-            return Rows(entries)
-        self._kept[number] = kept
-        return Rows(entries, truncated=True)
+        if rows.rest is not None:
+            self._kept[number] = kept
+        return rows
 
     def drop(self, client: QueryConnection, number: object) -> None:
         """Let go of a scan that is not wanted any more; of one that is gone already nothing happens."""
-        kept = self._kept.get(number) if isinstance(number, int) else None
-        if kept is not None and kept.client is client:
-            self._drop(kept)
+        if isinstance(number, int) and (kept := self._kept.get(number)) is not None and kept.client is client:
+            self._drop(number)
 
     def drop_all(self, client: QueryConnection) -> None:
         """This client is gone."""
-        for kept in [each for each in self._kept.values() if each.client is client]:
-            self._drop(kept)
+        for number in [number for number, kept in self._kept.items() if kept.client is client]:
+            self._drop(number)
 
-    def _drop(self, kept: KeptScan) -> None:
-        del self._kept[kept.number]
-        kept.close()
+    def _drop(self, number: int) -> None:
+        self._kept.pop(number).scan.close()

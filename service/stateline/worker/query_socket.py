@@ -24,12 +24,11 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stateline.query import Failure, HostedPartition, Outcome, any_behind
-from stateline.query_reads import execute
+from stateline.query_reads import OpenScan, execute
 from stateline.query_wire import (
     WireRequest,
     decode_message,
@@ -38,7 +37,7 @@ from stateline.query_wire import (
     encode_rows,
     frame,
 )
-from stateline.worker.open_scans import KeptScan, OpenScans
+from stateline.worker.open_scans import OpenScans
 from stateline.worker.query_connection import QueryConnection
 from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import (
@@ -216,7 +215,7 @@ class QuerySocket:
         except InvalidArgumentError as error:
             self._queue(client, {"id": message.get("id"), "error": str(error)})
             return
-        outcome = self._execute(client, request)
+        outcome = self._execute(request)
         if request.wait_ms > 0 and any_behind((outcome,)) and len(self._waiting) < MAX_WAITING:
             deadline_s = time.monotonic() + request.wait_ms / 1000
             self._waiting.append(_Waiting(client, request, deadline_s, self._standing(_place(request))))
@@ -225,7 +224,7 @@ class QuerySocket:
 
     def _answer(self, client: QueryConnection, request: WireRequest, outcome: Outcome) -> None:
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
-        scan = rest.number if isinstance(rest, KeptScan) else None
+        scan = self._scans.keep(client, rest) if isinstance(rest, OpenScan) else None
         self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)})
 
     def _more(self, client: QueryConnection, message: dict[str, Any]) -> dict[str, Any]:
@@ -233,7 +232,7 @@ class QuerySocket:
         try:
             number, limit = int(message["scan"]), int(message["limit"])
             rows = self._scans.more(client, number, limit)
-            return {"rows": encode_rows(rows, number if rows.truncated else None)}
+            return {"rows": encode_rows(rows, None if rows.rest is None else number)}
         except (KeyError, TypeError, ValueError) as error:
             return {"error": f"Not a scan and a limit: {error!r}"}
         except StatelineError as error:
@@ -269,7 +268,7 @@ class QuerySocket:
         if in_time and (standing == waiting.standing or _is_behind(request, standing)):
             waiting.standing = standing
             return True
-        outcome = self._execute(waiting.client, request)
+        outcome = self._execute(request)
         if in_time and any_behind((outcome,)):
             return True
         self._answer(waiting.client, request, outcome)
@@ -285,7 +284,7 @@ class QuerySocket:
         except StatelineError:
             return None
 
-    def _execute(self, client: QueryConnection, request: WireRequest) -> Outcome:
+    def _execute(self, request: WireRequest) -> Outcome:
         terms, partition = request.terms, request.partition
         hosted = self._lookup(terms.store, partition)
         if hosted is None or not hosted.store.is_open:
@@ -293,9 +292,7 @@ class QuerySocket:
             return Failure(NotPresentError(message))
         try:
             reader = hosted.store.reader(terms.isolation_level)
-            schema, copy = hosted.store.schema, hosted.status()
-            keep = partial(self._scans.keep, client)
-            return execute(request.query, reader, schema, partition, terms, copy, keep)
+            return execute(request.query, reader, hosted.store.schema, partition, terms, hosted.status())
         except StatelineError as error:
             return Failure(error)
         except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception; a query must not end the worker

@@ -47,7 +47,7 @@ def signing() -> Cursors:
 
 @given(token=TOKENS, at=st.integers(0, 10**6), other=st.sampled_from(ALPHABET))
 def test_a_cursor_with_any_character_changed_is_refused(signing: Cursors, token: Token, at: int, other: str) -> None:
-    text = signing._signed(token)
+    text = signing.text(token)
     assert signing.token(text) == token
     at %= len(text)
     changed = text[:at] + other + text[at + 1 :]
@@ -58,7 +58,7 @@ def test_a_cursor_with_any_character_changed_is_refused(signing: Cursors, token:
 
 @given(token=TOKENS, text=st.text(), at=st.integers(0, 60))
 def test_a_cursor_with_anything_added_or_cut_is_refused(signing: Cursors, token: Token, text: str, at: int) -> None:
-    whole = signing._signed(token)
+    whole = signing.text(token)
     for changed in (text, whole + text, text + whole, whole[:at] + text + whole[at:], whole[:at], whole[at:]):
         if changed != whole:
             with pytest.raises(DoesNotExistError):
@@ -69,7 +69,7 @@ def test_a_cursor_with_anything_added_or_cut_is_refused(signing: Cursors, token:
 def test_a_cursor_of_another_application_is_refused(signing: Cursors, token: Token) -> None:
     other = Cursors(bytes(31) + b"x", ttl_s=60, most=9, most_bytes=2**30)
     with pytest.raises(DoesNotExistError):
-        signing.token(other._signed(token))
+        signing.token(other.text(token))
 
 
 def test_an_application_has_one_key_that_its_user_alone_reads(tmp_path: Path) -> None:

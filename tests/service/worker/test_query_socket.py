@@ -27,7 +27,6 @@ from stateline.query_wire import (
     frame,
 )
 from stateline.worker import open_scans
-from stateline.worker.query_connection import QueryConnection
 from stateline.worker.query_socket import MAX_REQUESTS_PER_CALL, QuerySocket
 from stateline_store import (
     ConfigurationError,
@@ -356,9 +355,9 @@ def test_those_who_wait_are_tried_again_only_when_their_bound_is_met(
     tried: list[int] = []
     execute = QuerySocket._execute
 
-    def counted(served: QuerySocket, client: QueryConnection, request: WireRequest) -> Outcome:
+    def counted(served: QuerySocket, request: WireRequest) -> Outcome:
         tried.append(request.id)
-        return execute(served, client, request)
+        return execute(served, request)
 
     monkeypatch.setattr(QuerySocket, "_execute", counted)
     client.send(b"".join(query(number, bound=5 + number % 2, wait_ms=60_000) for number in range(50)))
