@@ -11,7 +11,6 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -39,7 +38,9 @@ class KafkaAdmin:
     def __init__(self, settings: Mapping[str, Any], bootstrap_servers: str, replication_factor: int) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._replication_factor = replication_factor
-        self._admin = kafka_admin.AdminClient(dict(settings), logger=LOGGER)
+        self._settings = dict(settings)
+        self._admin = kafka_admin.AdminClient(self._settings, logger=LOGGER)
+        self._consumers: dict[str, confluent_kafka.Consumer] = {}  # of groups whose offsets were asked for
 
     def _partition_counts(self) -> dict[str, int]:
         """Topic → partitions that have a leader; a topic that is being created may show fewer than it gets."""
@@ -116,39 +117,35 @@ class KafkaAdmin:
         self._wait(lambda counts: not counts.keys() & set(gone), f"to delete {', '.join(gone)}")
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Asked for by a consumer that never joins: librdkafka's own admin call ends the process with a segmentation
+        fault when the group has no coordinator yet (confluentinc/librdkafka#5040).
+
+        While a transaction is writing offsets they are waited for: they must not look like "none".
+        """
         asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
         if not asked:
             return {}
-        deadline = time.monotonic() + CALL_TIMEOUT_S
-        while True:
-            found = self._group_offsets(group, asked)
-            if found is not None:
-                return found
-            if time.monotonic() > deadline:
-                raise LogUnavailableError(
-                    f"A transaction of group {group!r} stays open on Kafka at {self._bootstrap_servers}: try later."
-                )
-            time.sleep(_POLL_INTERVAL_S)
-
-    def _group_offsets(
-        self, group: str, asked: list[confluent_kafka.TopicPartition]
-    ) -> dict[TopicPartition, int] | None:
-        """The committed offsets; None while a transaction is writing them, which must not look like "none"."""
         what = f"The offsets of group {group!r} cannot be read"
-        request = [ConsumerGroupTopicPartitions(group, asked)]
-        futures = self._submit(
-            what,
-            lambda: self._admin.list_consumer_group_offsets(
-                request, require_stable=True, request_timeout=CALL_TIMEOUT_S
-            ),
-        )
-        found = self._result(futures[group], what).topic_partitions
-        errors = [each.error for each in found if each.error is not None]
-        if any(error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT for error in errors):
-            return None
-        if errors:
+        try:
+            found = self._consumer_of(group).committed(asked, timeout=CALL_TIMEOUT_S)
+        except KafkaException as error:
+            if (inner := kafka_error(error)).code() == KafkaError._TIMED_OUT:
+                raise LogUnavailableError(
+                    f"{what}: Kafka at {self._bootstrap_servers} does not answer, or a transaction of the group stays "
+                    "open: try later."
+                ) from error
+            raise meaning(inner, self._bootstrap_servers, what) from error
+        if errors := [each.error for each in found if each.error is not None]:
             raise meaning(errors[0], self._bootstrap_servers, what)
         return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    def _consumer_of(self, group: str) -> confluent_kafka.Consumer:
+        consumer = self._consumers.get(group)
+        if consumer is None:
+            settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+            consumer = confluent_kafka.Consumer({**self._settings, **settings}, logger=LOGGER)
+            self._consumers[group] = consumer
+        return consumer
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         start, end = self._offsets(partition, _EARLIEST, _LATEST)
@@ -211,7 +208,10 @@ class KafkaAdmin:
             time.sleep(_POLL_INTERVAL_S)
 
     def close(self) -> None:
-        """Nothing is held that is not released with this object."""
+        """Let go of the groups that were asked for; the rest is released with this object."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
 
 
 class _PassedOverError(Exception):
