@@ -28,6 +28,13 @@ from stateline.log.kafka_waiting import waiting_is_said
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
 _POLL_INTERVAL_S = 0.02
+# While a group's coordinator is found, or moves: a broker says so and is asked again.
+_NO_COORDINATOR = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
+)
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client leaves these untyped
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
 
@@ -126,15 +133,21 @@ class KafkaAdmin:
         if not asked:
             return {}
         what = f"The offsets of group {group!r} cannot be read"
-        try:
-            found = self._consumer_of(group).committed(asked, timeout=CALL_TIMEOUT_S)
-        except KafkaException as error:
-            if (inner := kafka_error(error)).code() == KafkaError._TIMED_OUT:
-                raise LogUnavailableError(
-                    f"{what}: Kafka at {self._bootstrap_servers} does not answer, or a transaction of the group stays "
-                    "open: try later."
-                ) from error
-            raise meaning(inner, self._bootstrap_servers, what) from error
+        consumer, deadline = self._consumer_of(group), time.monotonic() + CALL_TIMEOUT_S
+        while True:
+            try:
+                found = consumer.committed(asked, timeout=max(0.0, deadline - time.monotonic()))
+                break
+            except KafkaException as error:
+                code = (inner := kafka_error(error)).code()
+                if code == KafkaError._TIMED_OUT:
+                    raise LogUnavailableError(
+                        f"{what}: Kafka at {self._bootstrap_servers} does not answer, or a transaction of the group "
+                        "stays open: try later."
+                    ) from error
+                if code not in _NO_COORDINATOR or time.monotonic() > deadline:
+                    raise meaning(inner, self._bootstrap_servers, what) from error
+                time.sleep(_POLL_INTERVAL_S)
         if errors := [each.error for each in found if each.error is not None]:
             raise meaning(errors[0], self._bootstrap_servers, what)
         return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
