@@ -28,18 +28,27 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any]) -> dict[str, Any]:
     """`result` with the members that every answer carries; partitions that failed stand beside."""
-    answers = answers_of(outcomes)
     note_rows(len(result["entries"]) if "entries" in result else int(result.get("found", False)))
-    body = {
-        "store": terms.store,
-        "isolation_level": terms.isolation_level.value,
-        **result,
-        "position": merged_position(answers.values()).to_json(),
-        "partitions": {str(partition): _partition(answer) for partition, answer in answers.items()},
-    }
+    body = body_of(terms, answers_of(outcomes), result)
     if failures := failures_of(outcomes):
         body["failures"] = failures_json(failures)
     return body
+
+
+def body_of(terms: Terms, answers: Mapping[int, Answer], result: Mapping[str, Any]) -> dict[str, Any]:
+    """As `answer_body`, where no partition failed and nobody counts the rows."""
+    partitions = {str(partition): _partition(answer) for partition, answer in answers.items()}
+    if len(partitions) == 1:
+        position = next(iter(partitions.values()))["position"]
+    else:
+        position = merged_position(answers.values()).to_json()
+    return {
+        "store": terms.store,
+        "isolation_level": terms.isolation_level.value,
+        **result,
+        "position": position,
+        "partitions": partitions,
+    }
 
 
 def value_members(definition: StoreDefinition, stored: Value | None) -> dict[str, Any]:

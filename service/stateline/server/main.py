@@ -35,10 +35,11 @@ from stateline.server.drain import GRACE_S, DrainingServer
 from stateline.server.hidden_paths import hide_directory
 from stateline.server.http_protocol import ProblemProtocol
 from stateline.server.limits import Limits
-from stateline.server.measuring import MeasuringMiddleware
+from stateline.server.measuring import Measuring, MeasuringMiddleware
 from stateline.server.metrics import Metrics
 from stateline.server.openapi import Operation, document
 from stateline.server.pages import docs_page
+from stateline.server.point_reads import PointReads
 from stateline.server.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.processes import inherit, run_processes
 from stateline.server.query_operations import OPERATIONS as QUERIES
@@ -96,12 +97,13 @@ def create_app(app: App, config: Config) -> FastAPI:
     serving = Serving(app.topology(), config, scratch)
     snapshots = SnapshotRoutes(serving, limits)
     metrics = Metrics(serving)
+    queries = QueryRoutes(serving, limits)
     mode = config.server_access_log
-    access_log = None if mode == "off" else AccessLog(mode, config.server_slow_query_ms)
+    measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
     api = FastAPI(
         title=app.application_id,
-        lifespan=lambda _: _lifespan(serving, snapshots, metrics, access_log, scratch),
-        routes=[*_routes(serving, metrics, limits), *snapshots.routes()],
+        lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch),
+        routes=[*_routes(serving, queries, metrics), *snapshots.routes()],
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -109,11 +111,14 @@ def create_app(app: App, config: Config) -> FastAPI:
     )
     api.state.serving, api.state.limits = serving, limits
     install_guard(api, config, limits)  # inside of the measuring: what it refuses counts
-    api.add_middleware(MeasuringMiddleware, routes=api.routes, metrics=metrics, access_log=access_log)
+    api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     api.add_exception_handler(StatelineError, on_stateline_error)
     api.add_exception_handler(HTTPException, on_http_error)
     api.add_exception_handler(ClientDisconnect, on_disconnect)
     api.add_exception_handler(Exception, on_unexpected_error)
+    api.state.at_once = None  # what `http_protocol` looks for
+    if not limits.limits_rate and config.server_tokens_file is None:
+        api.state.at_once = PointReads(serving, queries.asked, measuring).answer
     return api
 
 
@@ -168,11 +173,11 @@ def _answer(app: App, config: Config, listener: socket.socket, counts: Connectio
 
 @contextlib.asynccontextmanager
 async def _lifespan(
-    serving: Serving, snapshots: SnapshotRoutes, metrics: Metrics, access_log: AccessLog | None, scratch: Path
+    serving: Serving, snapshots: SnapshotRoutes, measuring: Measuring, scratch: Path
 ) -> AsyncIterator[None]:
     keepers = [asyncio.create_task(serving.keep()), asyncio.create_task(snapshots.keep())]
-    if metrics.shared:
-        keepers.append(asyncio.create_task(metrics.keep_shared()))
+    if measuring.metrics.shared:
+        keepers.append(asyncio.create_task(measuring.metrics.keep_shared()))
     try:
         yield
     finally:
@@ -180,13 +185,12 @@ async def _lifespan(
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await serving.close()
-        if access_log is not None:
-            access_log.close()
+        measuring.close()
         shutil.rmtree(scratch, ignore_errors=True)  # a leftover is a few kilobytes of RocksDB's log
 
 
-def _routes(serving: Serving, metrics: Metrics, limits: Limits) -> list[BaseRoute]:
-    queries, state = QueryRoutes(serving, limits), StateRoutes(serving, metrics)
+def _routes(serving: Serving, queries: QueryRoutes, metrics: Metrics) -> list[BaseRoute]:
+    state = StateRoutes(serving, metrics)
     config = serving.config
     largest = {
         "limit": config.server_limit_max,

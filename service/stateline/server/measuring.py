@@ -18,19 +18,39 @@ from stateline.server.problems import CLIENT_CLOSED_REQUEST
 UNMATCHED = "unmatched"
 
 
+class Measuring:
+    """Tells metrics and the access log, if there is one, what was answered. For the event loop's thread."""
+
+    def __init__(self, metrics: Metrics, access_log: AccessLog | None) -> None:
+        self.metrics = metrics
+        self._access_log = access_log
+
+    def tell(
+        self, method: str, answered: Answered, status: int, seconds: float, rows: int, size: int, token: str = ""
+    ) -> None:
+        """A request was answered, in so many seconds, with so many entries and bytes of body."""
+        self.metrics.observe(answered, seconds, size, rows)
+        log = self._access_log
+        if log is not None and log.wants(seconds, status):
+            line = Line(method, answered, status, seconds, rows, size, token)
+            self.metrics.lines_dropped += not log.write(line)
+
+    def close(self) -> None:
+        """Write the lines that wait."""
+        if self._access_log is not None:
+            self._access_log.close()
+
+
 class MeasuringMiddleware:
     """Observes requests under their route's template, never under their path."""
 
-    def __init__(
-        self, app: ASGIApp, routes: Iterable[BaseRoute], metrics: Metrics, access_log: AccessLog | None
-    ) -> None:
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], measuring: Measuring) -> None:
         self._app = app
         # FastAPI's router tells the endpoint that it has chosen, not the route.
         self._templates: dict[object, str] = {
             route.endpoint: route.path_format for route in routes if isinstance(route, Route)
         }
-        self._metrics = metrics
-        self._access_log = access_log
+        self._measuring = measuring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,7 +67,8 @@ class MeasuringMiddleware:
                 size += len(message.get("body", b""))
             await send(message)
 
-        self._metrics.in_progress += 1
+        metrics = self._measuring.metrics
+        metrics.in_progress += 1
         began_s = time.perf_counter()
         try:
             await self._app(scope, receive, watch)
@@ -56,22 +77,19 @@ class MeasuringMiddleware:
             raise
         finally:
             seconds = time.perf_counter() - began_s
-            self._metrics.in_progress -= 1
-            self._tell(scope, observation, status, seconds, size)
+            metrics.in_progress -= 1
+            answered = self._answered(scope, observation, status)
+            rows, token = observation.rows, observation.token
+            self._measuring.tell(scope["method"], answered, status, seconds, rows, size, token)
 
-    def _tell(self, scope: Scope, observation: Observation, status: int, seconds: float, size: int) -> None:
+    def _answered(self, scope: Scope, observation: Observation, status: int) -> Answered:
         store = scope["path_params"].get("store", "") if "path_params" in scope else ""
-        answered = Answered(
+        return Answered(
             observation.route or self._templates.get(scope.get("endpoint"), UNMATCHED),
-            store if store in self._metrics.stores else "",
+            store if store in self._measuring.metrics.stores else "",
             observation.level,
             observation.reason or _outcome(status),
         )
-        self._metrics.observe(answered, seconds, size, observation.rows)
-        log = self._access_log
-        if log is not None and log.wants(seconds, status):
-            line = Line(scope["method"], answered, status, seconds, observation.rows, size, observation.token)
-            self._metrics.lines_dropped += not log.write(line)
 
 
 def _outcome(status: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,18 @@ class ServedStore:
         return range(self.placement.partitions)
 
 
+@dataclass(slots=True)
+class _Open:
+    """One secondary: `shown` is what queries see of it, of `plain` files through what makes them timestamped; `schema`
+    is of the layout that it was made for."""
+
+    reader: SecondaryReader
+    plain: bool
+    shown: Reader
+    layout: Layout
+    schema: StoreSchema
+
+
 class Partitions:
     """The secondaries of one server process. For the event loop's thread only.
 
@@ -75,66 +87,14 @@ class Partitions:
         self._upgrading = upgrading
         self._scratch = scratch
         self._has_owner = has_owner
-        self._readers: dict[tuple[str, str], SecondaryReader] = {}
-        self._shown: dict[tuple[str, str], Reader] = {}  # what queries see of each
+        self._open: dict[tuple[str, str], _Open] = {}  # by task and store
         self.opened_count = 0
         """Secondaries that were opened so far."""
         self.catch_ups = 0
         """How often one that was open was brought up to its owner's newest commit."""
 
-    def ask(self, store: ServedStore, terms: Terms, queries: Mapping[int, Query]) -> dict[int, Outcome]:
-        """What each of these partitions answers from its newest commit."""
-        return {p: self._ask_one(store, p, query, terms) for p, query in queries.items()}
-
-    def open(self, store: ServedStore, partition: int) -> SecondaryReader:
-        """The reader of this partition, opened if need be.
-
-        Raises `NotPresentError` when no owner has ever opened it here, or another `StatelineError`.
-        """
-        task_id = store.placement.task_id(partition)
-        reader = self._readers.get((task_id, store.name))
-        if reader is None:
-            reader = self._new_reader(store.definition, task_id)
-        return reader
-
-    def check(self, store: ServedStore, partition: int) -> None:
-        """Raise the `StatelineError` that a read of this partition would meet now; nothing when it would
-        not.
-        """
-        try:
-            self._refresh(self.open(store, partition))
-        except (NotPresentError, NotReadyError):
-            self._forget(store, partition)
-            raise
-
-    def status(self, store: ServedStore, partition: int, reader: SecondaryReader) -> CopyStatus:
-        """What the notice says, unless no live worker has the task: then nobody keeps the copy up to date."""
-        notice = reader.notice
-        state = notice.state
-        if state is StoreState.ACTIVE and not self._has_owner(store.placement.task_id(partition)):
-            state = StoreState.CLOSED
-        if not self._upgrading and self._shows_plain(store, partition):
-            state = StoreState.RESTORING
-        return CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
-
-    def opened(self) -> Iterator[tuple[str, str, SecondaryReader]]:
-        """(task, store, reader) of every secondary that is open."""
-        for (task_id, store), reader in self._readers.items():
-            yield task_id, store, reader
-
-    @property
-    def open_count(self) -> int:
-        """Secondaries that are open."""
-        return len(self._readers)
-
-    def close(self) -> None:
-        """Close every secondary."""
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
-        self._shown.clear()
-
-    def _ask_one(self, store: ServedStore, partition: int, query: Query, terms: Terms) -> Outcome:
+    def ask(self, store: ServedStore, terms: Terms, partition: int, query: Query) -> Outcome:
+        """What this partition answers from its newest commit."""
         try:
             try:
                 return self._execute(store, partition, query, terms)
@@ -157,12 +117,62 @@ class Partitions:
             self._forget(store, partition)
             return Failure(StatelineError(f"Reading partition {partition} of {store.name!r} failed: {error}"))
 
+    def open(self, store: ServedStore, partition: int) -> SecondaryReader:
+        """The reader of this partition, opened if need be.
+
+        Raises `NotPresentError` when no owner has ever opened it here, or another `StatelineError`.
+        """
+        return self._opened(store, store.placement.task_id(partition)).reader
+
+    def check(self, store: ServedStore, partition: int) -> None:
+        """Raise the `StatelineError` that a read of this partition would meet now; nothing when it would
+        not.
+        """
+        try:
+            self._refresh(self.open(store, partition))
+        except (NotPresentError, NotReadyError):
+            self._forget(store, partition)
+            raise
+
+    def status(self, store: ServedStore, partition: int) -> CopyStatus:
+        """What the notice says, unless no live worker has the task: then nobody keeps the copy up to date. Raises as
+        `open`."""
+        task_id = store.placement.task_id(partition)
+        return self._status(task_id, self._opened(store, task_id))
+
+    def opened(self) -> Iterator[tuple[str, str, SecondaryReader]]:
+        """(task, store, reader) of every secondary that is open."""
+        for (task_id, store), found in self._open.items():
+            yield task_id, store, found.reader
+
+    @property
+    def open_count(self) -> int:
+        """Secondaries that are open."""
+        return len(self._open)
+
+    def close(self) -> None:
+        """Close every secondary."""
+        for found in self._open.values():
+            found.reader.close()
+        self._open.clear()
+
     def _execute(self, store: ServedStore, partition: int, query: Query, terms: Terms) -> Outcome:
-        reader = self.open(store, partition)
-        self._refresh(reader)
-        shown = self._shown[store.placement.task_id(partition), store.name]
-        schema, copy = schema_of(store.definition, reader.layout), self.status(store, partition, reader)
-        return execute(query, shown, schema, partition, terms, copy)
+        task_id = store.placement.task_id(partition)
+        found = self._opened(store, task_id)
+        self._refresh(found.reader)
+        if found.reader.layout is not found.layout:  # the store was opened anew
+            found.layout = found.reader.layout
+            found.schema = schema_of(store.definition, found.layout)
+        return execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
+
+    def _status(self, task_id: str, found: _Open) -> CopyStatus:
+        notice = found.reader.notice
+        state = notice.state
+        if state is StoreState.ACTIVE and not self._has_owner(task_id):
+            state = StoreState.CLOSED
+        if found.plain and not self._upgrading:
+            state = StoreState.RESTORING
+        return CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
 
     def _refresh(self, reader: SecondaryReader) -> None:
         if reader.is_behind:
@@ -171,27 +181,29 @@ class Partitions:
             self.catch_ups += 1
 
     def _forget(self, store: ServedStore, partition: int) -> None:
-        key = (store.placement.task_id(partition), store.name)
-        self._shown.pop(key, None)
-        reader = self._readers.pop(key, None)
-        if reader is not None:
-            reader.close()
+        found = self._open.pop((store.placement.task_id(partition), store.name), None)
+        if found is not None:
+            found.reader.close()
 
     def _shows_plain(self, store: ServedStore, partition: int) -> bool:
-        return isinstance(self._shown.get((store.placement.task_id(partition), store.name)), PlainValuesReader)
+        found = self._open.get((store.placement.task_id(partition), store.name))
+        return found is not None and found.plain
 
-    def _new_reader(self, definition: StoreDefinition, task_id: str) -> SecondaryReader:
-        name = definition.name
-        if definition.timestamped and self._directory.store(task_id, name, timestamped=False).exists():
+    def _opened(self, store: ServedStore, task_id: str) -> _Open:
+        found = self._open.get((task_id, store.name))
+        if found is None:
+            found = self._open[task_id, store.name] = self._open_now(store.definition, task_id)
+        return found
+
+    def _open_now(self, definition: StoreDefinition, task_id: str) -> _Open:
+        if definition.timestamped and self._directory.store(task_id, definition.name, timestamped=False).exists():
             with contextlib.suppress(NotPresentError):  # being deleted just now
-                plain = self._opened(task_id, definition, timestamped=False)
-                self._readers[task_id, name], self._shown[task_id, name] = plain, PlainValuesReader(plain)
-                return plain
-        reader = self._opened(task_id, definition, timestamped=definition.timestamped)
-        self._readers[task_id, name] = self._shown[task_id, name] = reader
-        return reader
+                plain = self._new_reader(task_id, definition, timestamped=False)
+                return _open(plain, definition, plain=True)
+        reader = self._new_reader(task_id, definition, timestamped=definition.timestamped)
+        return _open(reader, definition, plain=False)
 
-    def _opened(self, task_id: str, definition: StoreDefinition, *, timestamped: bool) -> SecondaryReader:
+    def _new_reader(self, task_id: str, definition: StoreDefinition, *, timestamped: bool) -> SecondaryReader:
         store = self._directory.store(task_id, definition.name, timestamped=timestamped)
         notice = self._directory.notice(task_id, definition.name, timestamped=timestamped)
         with _reading(store):
@@ -203,6 +215,11 @@ class Partitions:
             reader.close()
             raise
         return reader
+
+
+def _open(reader: SecondaryReader, definition: StoreDefinition, *, plain: bool) -> _Open:
+    shown = PlainValuesReader(reader) if plain else reader
+    return _Open(reader, plain, shown, reader.layout, schema_of(definition, reader.layout))
 
 
 def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:

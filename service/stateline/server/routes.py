@@ -109,7 +109,7 @@ class QueryRoutes:
         written = "/".join(segments[4 : None if of_a_key is None else -1])
         key = read_key("The key", _text(written), store.definition.key, textual=True)
         if of_a_key is None:
-            return await self._key_answer(self._asked(store, arguments), key, arguments.time("as_of"))
+            return await self._key_answer(self.asked(store, arguments), key, arguments.time("as_of"))
         return await self._scan_answer(request, store, arguments, of_a_key, key)
 
     async def range(self, request: Request) -> Response:
@@ -125,12 +125,12 @@ class QueryRoutes:
     async def count(self, request: Request) -> Response:
         """GET …/count: about how many entries there are."""
         store, arguments = self._read(request, COMMON)
-        return await self._count_answer(self._asked(store, arguments))
+        return await self._count_answer(self.asked(store, arguments))
 
     async def position(self, request: Request) -> Response:
         """GET …/position: how far every partition has come, committed and uncommitted."""
         store, arguments = self._read(request, COMMON)
-        asked = self._asked(store, arguments)
+        asked = self.asked(store, arguments)
         by_level = {}
         for level in IsolationLevel:
             terms = Terms(store.name, level, asked.terms.bound, asked.terms.require_active)
@@ -163,7 +163,7 @@ class QueryRoutes:
                 check_type(_OF_ONE_KEY[kind], store.name, store.definition.plain_kind)
                 raise InvalidArgumentError("key is missing.")
             return await self._scan_answer(request, store, arguments, kind, key)
-        asked = self._asked(store, arguments)
+        asked = self.asked(store, arguments)
         match kind:
             case "key":
                 key = arguments.key("key", store.definition.key)
@@ -181,7 +181,9 @@ class QueryRoutes:
         arguments.refuse_others(allowed)
         return store, arguments
 
-    def _asked(self, store: ServedStore, arguments: Arguments) -> Asked:
+    def asked(self, store: ServedStore, arguments: Arguments) -> Asked:
+        """What these parameters demand of this store. Raises as `Arguments` does, and `DoesNotExistError` for a
+        partition that there is not."""
         level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
         note_level(level.value)
         wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
@@ -221,7 +223,7 @@ class QueryRoutes:
             return await self._scans.follow(request, store, token, limit)
         limit = self._limit(arguments)
         query = _scan_query(kind, key, store, arguments, self._scans.limit(request, limit))
-        return await self._scans.begin(request, self._asked(store, arguments), query, limit)
+        return await self._scans.begin(request, self.asked(store, arguments), query, limit)
 
     def _limit(self, arguments: Arguments) -> int:
         return arguments.integer("limit", self._limit_default, 1, self._limit_max, "server.limit.max")

@@ -31,7 +31,7 @@ from stateline.query import (
     home_partition,
 )
 from stateline.query_reads import check_kind
-from stateline.server.cursors import Cursors, signing_key
+from stateline.server.cursors import Cursors, held_on_disk, signing_key
 from stateline.server.deployment import Placement, read_placements
 from stateline.server.partitions import Partitions, ServedStore
 from stateline.server.siblings import Siblings
@@ -77,6 +77,8 @@ class Serving:
             ttl_s=config.server_cursor_ttl_ms / 1000,
             most=config.server_cursors_max,
             most_bytes=config.server_cursors_max_bytes,
+            on_disk=lambda: held_on_disk(self._directory.application),
+            catch_up=self._catch_up,
         )
         self.siblings = Siblings(
             self._directory.application, self.cursors.process, tls=config.server_tls_key_file is not None
@@ -255,6 +257,11 @@ class Serving:
         """Requests that wait at the moment: for a commit, for a worker, for the rest of their body."""
         return self._signal.waiting + self.limits.waiting
 
+    @property
+    def stopping(self) -> bool:
+        """Whether queries are refused, because the server shuts down."""
+        return self._stopping
+
     def leave(self) -> None:
         """Answer queries as before, but be ready no more: nobody is to be sent here from now on."""
         self._leaving = True
@@ -290,7 +297,7 @@ class Serving:
             return await self._ask_workers(store, terms, queries, deadline_s)
         outcomes: dict[int, Outcome] = {}
         for partition, query in queries.items():
-            outcomes |= self.partitions.ask(store, terms, {partition: query})
+            outcomes[partition] = self.partitions.ask(store, terms, partition, query)
             if isinstance(query, ScanQuery):
                 await asyncio.sleep(0)  # a large one takes many milliseconds: let requests in between
         return outcomes
@@ -350,6 +357,12 @@ class Serving:
             self.partitions.open(store, partition)
         except StatelineError as error:  # whoever asks for it is told why
             _log.debug("Partition %d of %r: %s", partition, store.name, error)
+
+    def _catch_up(self) -> None:
+        """Let every secondary follow its owner: one that nobody asks keeps the files of the commit that it saw last."""
+        for _, _, reader in list(self.partitions.opened()):
+            with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
+                reader.refresh()
 
     def _why_unreadable(self, store: ServedStore, partition: int) -> str | None:
         if store.definition.persistent:

@@ -120,7 +120,7 @@ class StateRoutes:
             reader = self._serving.partitions.open(store, partition)
         except StatelineError as error:
             return described | {"unreadable": told(error)}
-        copy = self._serving.partitions.status(store, partition, reader)
+        copy = self._serving.partitions.status(store, partition)
         return described | {
             "state": copy.served_by,
             "lag": reader.notice.restore_remaining,

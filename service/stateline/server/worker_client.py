@@ -232,12 +232,14 @@ class Workers:
         self._limits = limits
         self._refreshing = asyncio.Lock()
         self._connections: dict[str, WorkerConnection] = {}
+        self._live_owners: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
         self.instances: dict[str, Instance] = {}
 
     async def refresh(self) -> None:
         """Read the instances anew, connect to those that live, and hang up on those that left."""
         async with self._refreshing:
             known, self.instances = self.instances, read_instances(self._application)
+            self._live_owners.clear()
             if known != self.instances:
                 self._on_change()  # a task may have got its owner
             for name, connection in list(self._connections.items()):
@@ -275,8 +277,15 @@ class Workers:
 
     def has_live_owner(self, task_id: str) -> bool:
         """Whether a worker that is there has this task."""
+        known = self._live_owners.get(task_id)
+        if known is not None and known.alive:  # every read asks
+            return True
         owner = self.owner(task_id)
-        return owner is not None and self.is_connected(owner)
+        connection = None if owner is None else self._connections.get(owner)
+        if connection is None or not connection.alive:
+            return False
+        self._live_owners[task_id] = connection
+        return True
 
     def has_answering_owner(self, task_id: str) -> bool:
         """Whether a worker that answers has this task."""

@@ -126,7 +126,7 @@ def partitions_of(app: App, config: Config, scratch: Path) -> Iterator[Partition
 
 def ask(made: Partitions, app: App, query: KeyQuery | RangeQuery) -> Outcome:
     store = ServedStore(app.topology().stores["s"], Placement(0, 1, None))
-    return made.ask(store, Terms("s", IsolationLevel.READ_COMMITTED), {0: query})[0]
+    return made.ask(store, Terms("s", IsolationLevel.READ_COMMITTED), 0, query)
 
 
 @pytest.mark.parametrize("kind", KINDS)
