@@ -25,7 +25,8 @@ import pytest
 
 import crash_app
 from crash_watch import KEYS, PARTITIONS, WatchedRun
-from query_server import free_port, wait_until
+from ports import free_port
+from query_server import wait_until
 from stateline.log import Log
 
 KILLS = 10
@@ -95,7 +96,7 @@ class Asker(threading.Thread):
             return
         body = answer.json()
         if answer.headers["content-type"] == "application/problem+json":
-            assert body["reason"] in TYPED, body
+            assert body["reason"] in TYPED, str(body)
             self.told[body["reason"]] += 1
             return
         self.told["answer"] += 1

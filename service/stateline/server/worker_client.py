@@ -77,7 +77,8 @@ class WorkerConnection:
     @property
     def alive(self) -> bool:
         """Whether the worker is still there, as far as this end knows."""
-        return not self._receiving.done()
+        # A write that failed closes the transport before the end of what arrives is seen.
+        return not self._receiving.done() and not self._writer.is_closing()
 
     @property
     def answers(self) -> bool:
