@@ -1,5 +1,5 @@
 # make demo    Stateline on real data, in one command (ONCE=1 stops after the answers, PORT=8080 moves the server)
-# make test    the tests (PYTEST_ARGS="-k position" for some of them)
+# make test    the tests, three at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
 # make check   lint, formatting, types
 # make bench   the benchmarks (BENCH=name for one)
 # make lock    renew requirements.lock
@@ -25,8 +25,9 @@ help:
 demo: $(INSTALLED) java
 	@$(BIN)/stateline demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT))
 
+# Three for two processors: much of the time is spent waiting. Of an option that is given twice the last one counts.
 test: $(INSTALLED) java maven
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	@$(BIN)/ruff check

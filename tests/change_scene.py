@@ -17,7 +17,8 @@ from uuid import uuid4
 import httpx
 
 import changes_app
-from query_server import free_port, wait_until
+from ports import free_port
+from query_server import wait_until
 from running_worker import create, produce, read_all
 from stateline.log import Log, Record
 from stateline_store import TopicPartition

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 import console_app
-from query_server import free_port
+from ports import free_port
 from running_worker import configured, create, eventually, produce, running
 from stateline.log import EmbeddedLog
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from maven import JarsUnavailableError, jars
+from ports import free_port
 
 KAFKA_VERSION = "4.3.1"
 _HERE = Path(__file__).parent / "kafka"
@@ -42,17 +42,6 @@ def _libs() -> Path:
         raise BrokerUnavailableError(str(error)) from error
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 class KafkaBroker:
     """A broker that runs from the constructor until `stop`. `bootstrap_servers` stays the same over `restart`.
 
@@ -63,7 +52,7 @@ class KafkaBroker:
         self._libs = _libs()
         self._heap = heap
         self._directory = Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
-        broker_port, controller_port = _free_ports(2)
+        broker_port, controller_port = free_port(), free_port()
         self.bootstrap_servers = f"127.0.0.1:{broker_port}"
         self._properties = self._directory / "server.properties"
         self._properties.write_text(

@@ -21,7 +21,8 @@ import httpx
 
 import kinds_app
 from kinds_app import HISTORY_MS, Event, Oracle
-from query_server import free_port, wait_until
+from ports import free_port
+from query_server import wait_until
 from running_worker import create, produce
 from stateline import serdes, stores
 from stateline.app import App

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _CACHE = Path(__file__).parents[1] / ".cache"
@@ -15,12 +18,24 @@ class JarsUnavailableError(Exception):
     """The jars cannot be had here; the message says what is missing."""
 
 
+@contextmanager
+def one_at_a_time(task: str) -> Iterator[None]:
+    """Only one of this repository's processes is in here for this task: what it makes in `.cache`, others then find.
+
+    A process that dies lets the next one in. Maven needs it too, whose own repository is not made for two at once.
+    """
+    _CACHE.mkdir(exist_ok=True)
+    with (_CACHE / f"{task}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+        yield
+
+
 def jars(pom: Path, name: str) -> Path:
     """The folder `.cache/<name>` with the jars that this pom depends on, fetched when it is not there yet.
 
     `name` should tell their version: a folder that is there is never looked into again. It may be a path of several
-    parts. Several processes may call this at once: the first to finish wins. Raises `JarsUnavailableError` without
-    mvn, or when Maven fails.
+    parts. Several processes may call this at once: one fetches, the others wait for it. Raises `JarsUnavailableError`
+    without mvn, or when Maven fails.
     """
     folder = _CACHE / name
     if folder.is_dir():
@@ -28,15 +43,13 @@ def jars(pom: Path, name: str) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
         raise JarsUnavailableError(f"The jars of {pom} need 'mvn', which is not on the PATH.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        fetched = Path(scratch) / "jars"
-        _fetch(maven, pom, fetched)
-        try:
-            fetched.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
+    with one_at_a_time("maven"):
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                fetched = Path(scratch) / "jars"
+                _fetch(maven, pom, fetched)
+                fetched.rename(folder)
     return folder
 
 

@@ -24,12 +24,9 @@ class Rows:
     def __init__(self, worker: OwningWorker, prefix: str, count: int = 60) -> None:
         self._worker, self.prefix, self._count = worker, prefix, count
         self._chance = random.Random(prefix)
-        for n in range(count):
-            worker.put(f"{prefix}{n:03}", n)
+        worker.put_all({f"{prefix}{n:03}": n for n in range(count)})
         worker.commit()
-        for n in range(0, count, 4):
-            worker.put(f"{prefix}{n:03}", "staged")
-        worker.put(f"{prefix}{count:03}", "staged")
+        worker.put_all({f"{prefix}{n:03}": "staged" for n in (*range(0, count, 4), count)})
 
     def change(self) -> None:
         """Change, delete and add rows anywhere, in every partition, and commit."""

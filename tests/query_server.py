@@ -8,19 +8,20 @@ import argparse
 import contextlib
 import json
 import queue
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 from confluent_kafka import murmur2
 
+from ports import free_port
 from stateline import serdes
 from stateline.app import App
 from stateline.config import load_config
@@ -95,6 +96,12 @@ class OwningWorker:
         """Stage a record of the topic in both tables; where it went."""
         return TopicPartition(TOPIC, self.run(lambda: self._put(key, value, partition)))
 
+    def put_all(self, entries: Mapping[str, Any]) -> None:
+        """The same for many, each a record of its own. Quicker: a job alone may have to wait 2 ms for its turn."""
+        records = list(entries.items())
+        for first in range(0, len(records), 1_000):  # queries are answered in between
+            self.run(partial(self._put_each, records[first : first + 1_000]))
+
     def offset(self, partition: int) -> int:
         """The offset of the last record put into this partition."""
         return self._next_offset[partition] - 1
@@ -119,6 +126,10 @@ class OwningWorker:
         if self._thread.is_alive():
             self._jobs.put(None)
             self._thread.join(timeout=60)
+
+    def _put_each(self, records: Sequence[tuple[str, Any]]) -> None:
+        for key, value in records:
+            self._put(key, value, None)
 
     def _put(self, key: str, value: Any, partition: int | None) -> int:
         data, text = key.encode(), None if value is None else json.dumps(value).encode()
@@ -219,13 +230,6 @@ def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
     finally:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(client: httpx.Client) -> bool:

@@ -15,8 +15,11 @@ from stateline.log import Log, NewTopic, Record
 from stateline.worker import Worker
 from stateline_store import NotPresentError, SecondaryReader, StateDirectory, TopicPartition
 
+# A member of a group whose farewell is lost keeps the others waiting for a session of 45 s.
+_VAIN_S = 60.0
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = _VAIN_S) -> None:
     """Wait until the condition holds; fail with `what` when it never does."""
     deadline = time.monotonic() + timeout_s
     while not condition():

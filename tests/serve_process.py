@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 
-from query_server import PARTITIONS, free_port, make_app
+from ports import free_port
+from query_server import PARTITIONS, make_app
 from query_server import wait_until as wait_for_s
 
 TESTS = Path(__file__).resolve().parent

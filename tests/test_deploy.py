@@ -17,7 +17,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML brings no types of its own
 from prometheus_client.parser import text_string_to_metric_families
 
-from query_server import free_port, wait_until
+from ports import free_port
+from query_server import wait_until
 from stateline.config import load_config
 from stateline.config_sources import PREFIX
 

@@ -54,7 +54,9 @@ TokensPath = Annotated[
 @commands.command(cls=PlainHelp, epilog=FLAGS)
 def add(
     name: Name,
-    role: Annotated[Role, typer.Option(help="An admin reads every store, those to come included.")] = "read",
+    role: Annotated[
+        Role, typer.Option(help="An admin reads every store, those to come included, and changes all snapshots.")
+    ] = "read",
     stores: Annotated[
         str | None, typer.Option(metavar="A,B", help="The stores that it may read.", show_default="all")
     ] = None,

@@ -145,11 +145,11 @@ class Config(BaseModel):
     server_cursors_max: Count = 256
     """Cursors of a server process at a time; the one that was used longest ago makes room."""
     server_cursors_max_bytes: Count = 1_073_741_824
-    """Files on disk that only cursors keep; beyond that those used longest ago make room."""
+    """Files on disk that only cursors and streams keep; beyond that the cursor that was opened first goes."""
     server_snapshots_max: Count = 16
     """Snapshots of an application that are kept at once; one more gets TOO_MANY_REQUESTS."""
     server_snapshots_max_bytes: BytesOrUnlimited = 10_737_418_240
-    """Bytes on disk that only snapshots keep; with more than that a new one gets TOO_MANY_REQUESTS."""
+    """Bytes on disk that only snapshots keep; beyond that none is made and no lease made longer."""
     server_snapshot_ttl_max_ms: Milliseconds = 3_600_000
     """The longest lease of a snapshot, counted from when it is made or renewed; a longer one is refused."""
     server_query_timeout_ms: Milliseconds = 60_000
@@ -165,7 +165,7 @@ class Config(BaseModel):
     server_tls_key_file: OptionalFile = None
     """The certificate's private key, as PEM, without a password."""
     server_insecure: Switch = False
-    """Listen on an address that other machines reach although there are no tokens."""
+    """Something else guards the server: without tokens listen on any address, be asked by any name."""
     server_changes_max: Count = 64
     """Change feeds that are read at once; one more is refused with 429."""
     server_changes_buffer_bytes: Count = 1024 * 1024

@@ -20,7 +20,9 @@ class KeyValueStore(TransactionalStore):
     # -- reading ----------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, staged or committed; None when there is none."""
+        """The value, staged or committed; None when there is none. Raises `InvalidArgumentError` unless the key is
+        bytes, as every method does that takes one.
+        """
         return self._get(key)
 
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:

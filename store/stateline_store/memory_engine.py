@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stateline_store.engine import Commit, no_key
 from stateline_store.errors import StoreClosedError
-from stateline_store.scan import KeyRange, Scan, StoreIterator
+from stateline_store.scan import KeyRange, Scan, Source, StoreIterator
 from stateline_store.sorted_map import MaybeRow, SortedMap
 
 
@@ -18,7 +18,7 @@ class MemoryEngine:
     def __init__(self) -> None:
         self._map: SortedMap | None = SortedMap()
         self._commit = Commit()
-        self._scans: weakref.WeakSet[StoreIterator] = weakref.WeakSet()
+        self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
 
     def get(self, key: bytes) -> bytes | None:
         if not isinstance(key, bytes):
@@ -27,7 +27,7 @@ class MemoryEngine:
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         scan = Scan.of_chunks(_present(self._open().scan(keys, reverse=reverse)))
-        self._scans.add(scan)
+        self._sources.add(scan.source)
         return scan
 
     def write(
@@ -51,8 +51,8 @@ class MemoryEngine:
 
     def close(self) -> None:
         self._map = None
-        for scan in list(self._scans):
-            scan.cut_off()
+        for source in list(self._sources):
+            source.cut_off()
 
     def _open(self) -> SortedMap:
         if self._map is None:

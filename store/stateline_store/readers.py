@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from stateline_store.engine import Commit, Engine
+from stateline_store.engine import Commit, Engine, no_key
 from stateline_store.position import Position
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.state_store import IsolationLevel
@@ -109,7 +109,12 @@ class UncommittedReader(Reader):
 
     def get(self, key: bytes) -> bytes | None:
         staged = self._buffer.rows
-        return staged[key] if key in staged else self._engine.get(key)
+        try:
+            return staged[key] if key in staged else self._engine.get(key)
+        except TypeError as error:  # a bytearray, which has no hash
+            if isinstance(key, bytes):
+                raise
+            raise no_key(key) from error
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         return self._buffer.merge_over(self._engine.scan(keys, reverse=reverse), keys, reverse=reverse)

@@ -34,7 +34,7 @@ from stateline_store.rocksdb_rows import (
     read_format,
     scan_rows,
 )
-from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.scan import KeyRange, Source, StoreIterator
 
 _STALLED = "Write stall"  # RocksDB's status `Incomplete` of `WriteOptions.no_slowdown`: nothing was written
 _LOOK_AGAIN_S = 0.005  # a flush takes some ten milliseconds
@@ -52,7 +52,7 @@ class RocksDBEngine:
         file system refuses. Never deletes anything.
         """
         self.directory = directory
-        self._scans: weakref.WeakSet[StoreIterator] = weakref.WeakSet()
+        self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
         self._closed = False
         self._failure: str | None = None
         make_directory(directory)
@@ -83,7 +83,7 @@ class RocksDBEngine:
         if refusal:
             raise refusal
         scan = scan_rows(self._db, keys, self.directory, reverse=reverse)
-        self._scans.add(scan)
+        self._sources.add(scan.source)
         return scan
 
     def write(
@@ -113,8 +113,8 @@ class RocksDBEngine:
         if self._closed:
             return
         self._closed = True
-        for scan in list(self._scans):
-            scan.cut_off()  # a live iterator would keep the database, and its LOCK, open
+        for source in list(self._sources):
+            source.cut_off()  # a live iterator would keep the database, and its LOCK, open
         # Handles keep the database open as well, so they go too.
         handles = [self._offsets, self._db] if hasattr(self, "_offsets") else [self._db]
         self.__dict__.pop("_offsets", None)

@@ -8,13 +8,34 @@ import logging
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from stateline_store.errors import InvalidArgumentError, StoreClosedError
 
 _log = logging.getLogger(__name__)
 
 Row = TypeVar("Row", covariant=True)
+
+
+class Source:
+    """The chunks that a scan gives. The store that they come from holds it weakly, to cut them off when it closes.
+
+    Held by the scan and by whatever reads on from it. So it lives as long as one of them does: a loop over a scan that
+    nobody else holds has the iterator alone.
+    """
+
+    __slots__ = ("__weakref__", "chunks", "was_cut")
+
+    def __init__(self, chunks: Generator[list[Any], None, None]) -> None:
+        self.chunks = chunks
+        self.was_cut = False
+
+    def cut_off(self) -> None:
+        """The store is closing: free what is pinned, and let who reads on meet a `StoreClosedError`, unless the end has
+        been reached."""
+        if inspect.getgeneratorstate(self.chunks) != inspect.GEN_CLOSED:
+            self.was_cut = True
+            self.chunks.close()
 
 
 class ValueAndTimestamp(NamedTuple):
@@ -36,24 +57,22 @@ class Scan(Generic[Row]):
     Rows are read in chunks, small ones first: a row then costs a fraction of what a Python step per row would.
     """
 
-    __slots__ = ("__weakref__", "_ahead", "_chunks", "_cut", "_rows", "_source")
+    __slots__ = ("_ahead", "_generator", "_rows", "_source")
 
     def __init__(self, rows: Generator[Row, None, None]) -> None:
         self._rows: Iterator[Row] = rows
-        self._source: Generator[object, None, None] = rows
-        self._chunks: Generator[list[Row], None, None] | None = None
+        self._generator: Generator[object, None, None] = rows
+        self._source: Source | None = None
         self._ahead: list[list[Row]] = []  # holds the chunk whose rows are being given, which is cleared to end them
-        self._cut: list[None] = []  # holds something once the scan was cut off
 
     @classmethod
     def of_chunks(cls, chunks: Generator[list[Row], None, None]) -> Scan[Row]:
         """A scan of the rows in these chunks, which may be empty. Closing it closes the generator."""
-        scan = cls.__new__(cls)
-        scan._source = scan._chunks = chunks
-        scan._ahead, scan._cut = [], []
+        scan, source = cls.__new__(cls), Source(chunks)
+        scan._source, scan._generator, scan._ahead = source, chunks, []
         # Flattened without a Python step per row, which took a fifth of a scan's time; and without a reference to the
         # scan, so that one that is dropped lets go of its files at once.
-        scan._rows = itertools.chain.from_iterable(_read_ahead(chunks, scan._ahead, scan._cut))
+        scan._rows = itertools.chain.from_iterable(_read_ahead(source, scan._ahead))
         return scan
 
     def __iter__(self) -> Iterator[Row]:
@@ -62,23 +81,23 @@ class Scan(Generic[Row]):
     def __next__(self) -> Row:
         return next(self._rows)
 
+    @property
+    def source(self) -> Source:
+        """What the store that made this scan of chunks holds of it, weakly."""
+        assert self._source is not None, "only scans of chunks are cut off"
+        return self._source
+
     def chunks(self) -> Generator[list[Row], None, None]:
         """The rows in lists, the caller's own, for whoever merges or filters them: instead of iterating, not beside."""
-        if self._chunks is None:
+        if self._source is None:
             return ([row] for row in self._rows)
-        return _checked(self._chunks, self._cut)
+        return _checked(self._source)
 
     def close(self) -> None:
         """Free what the scan pins. It then has no more rows; a second call does nothing."""
-        self._source.close()
+        self._generator.close()
         for rows in self._ahead:
             rows.clear()
-
-    def cut_off(self) -> None:
-        """The store is closing: free what is pinned, and let the scan raise `StoreClosedError` unless it has ended."""
-        if self._chunks is not None and inspect.getgeneratorstate(self._chunks) != inspect.GEN_CLOSED:
-            self._cut.append(None)
-            self._chunks.close()
 
     def __enter__(self) -> Scan[Row]:
         return self
@@ -89,17 +108,15 @@ class Scan(Generic[Row]):
         self.close()
 
 
-def _read_ahead(
-    chunks: Generator[list[Row], None, None], ahead: list[list[Row]], cut: list[None]
-) -> Generator[list[Row], None, None]:
-    for chunk in _checked(chunks, cut):
+def _read_ahead(source: Source, ahead: list[list[Row]]) -> Generator[list[Row], None, None]:
+    for chunk in _checked(source):
         ahead[:] = (chunk,)
         yield chunk
 
 
-def _checked(chunks: Generator[list[Row], None, None], cut: list[None]) -> Generator[list[Row], None, None]:
-    yield from chunks
-    if cut:
+def _checked(source: Source) -> Generator[list[Any], None, None]:
+    yield from source.chunks
+    if source.was_cut:
         raise StoreClosedError("The store was closed while this iterator was open: open the store, then scan anew.")
 
 

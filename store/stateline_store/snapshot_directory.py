@@ -9,7 +9,9 @@
         .deleted-<id>                     on its way out
         .gone-<id>                        empty: there was one, its lease has ended; kept for a day
 
-    snapshot.json := {"format": 1, "id", "created_at_ms", "expires_at_ms", "parts": [part …]}
+    snapshot.json := {"format": 1, "id", "created_at_ms", "expires_at_ms", "parts": [part …], "owner": text}
+
+`owner`, a name that means something to who makes snapshots, is left out where there is none.
 
 On disk: never change. The lease is in the manifest, so it survives whoever made it. A crash leaves a directory without
 a manifest that nobody makes any more (its flock is gone), or one on its way out: `sweep` removes both, and those whose
@@ -63,6 +65,7 @@ class Snapshot:
     created_at_ms: int
     expires_at_ms: int
     parts: tuple[CheckpointPart, ...]
+    owner: str | None = None
 
     def part(self, store: str, partition: int) -> CheckpointPart:
         """What it has of this store partition. Raises `DoesNotExistError` when that is nothing."""
@@ -79,6 +82,7 @@ class Snapshot:
             "created_at_ms": self.created_at_ms,
             "expires_at_ms": self.expires_at_ms,
             "parts": [part.to_json() for part in self.parts],
+            **({} if self.owner is None else {"owner": self.owner}),
         }
         return json.dumps(members).encode()
 
@@ -90,7 +94,9 @@ class Snapshot:
             if members["format"] > _FORMAT:
                 raise CallerError(f"A newer version of Stateline wrote the snapshot {members['id']!r}: use that one.")
             parts = tuple(map(CheckpointPart.from_json, members["parts"]))
-            return cls(str(members["id"]), int(members["created_at_ms"]), int(members["expires_at_ms"]), parts)
+            times = int(members["created_at_ms"]), int(members["expires_at_ms"])
+            owner = members.get("owner")
+            return cls(str(members["id"]), *times, parts, None if owner is None else str(owner))
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedDataError(f"{data!r:.200} is no manifest of a snapshot ({error!r}).") from error
 
@@ -132,17 +138,19 @@ class SnapshotDirectory:
                     f"{len(there)} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait "
                     "until a lease ends."
                 )
-            kept = self.kept_bytes() if most_bytes >= 0 else -1
-            if most_bytes >= 0 and kept >= most_bytes:
-                raise TooManyRequestsError(
-                    f"Snapshots keep {kept} bytes, and server.snapshots.max.bytes allows {most_bytes}: release one, or "
-                    "wait until a lease ends."
-                )
+            self._refuse_beyond(most_bytes)
             return self._begin()
 
-    def finish(self, making: Making, parts: Sequence[CheckpointPart], now_ms: int, expires_at_ms: int) -> Snapshot:
+    def finish(
+        self,
+        making: Making,
+        parts: Sequence[CheckpointPart],
+        now_ms: int,
+        expires_at_ms: int,
+        owner: str | None = None,
+    ) -> Snapshot:
         """All parts are linked: from now on it is a snapshot, and survives this process."""
-        snapshot = Snapshot(making.id, now_ms, expires_at_ms, tuple(parts))
+        snapshot = Snapshot(making.id, now_ms, expires_at_ms, tuple(parts), owner)
         reached("snapshot:parts-made")
         replace_file(making.path / _MANIFEST, snapshot.encode())
         reached("snapshot:manifest-written")
@@ -176,10 +184,15 @@ class SnapshotDirectory:
                 found.append(self.find(path.name, now_ms))
         return sorted(found, key=lambda snapshot: (snapshot.created_at_ms, snapshot.id))
 
-    def renew(self, snapshot_id: str, now_ms: int, expires_at_ms: int) -> Snapshot:
-        """Let its lease end then, be that later or earlier than before. Raises as `find`."""
+    def renew(self, snapshot_id: str, now_ms: int, expires_at_ms: int, most_bytes: int = -1) -> Snapshot:
+        """Let its lease end then, be that later or earlier than before. Raises as `find`; and, of a later one,
+        `TooManyRequestsError` when snapshots keep `most_bytes` or more by now: the lease ends when it was to end.
+        """
         with self._locked_for(snapshot_id):
-            renewed = replace(self.find(snapshot_id, now_ms), expires_at_ms=expires_at_ms)
+            found = self.find(snapshot_id, now_ms)
+            if expires_at_ms > found.expires_at_ms:
+                self._refuse_beyond(most_bytes)
+            renewed = replace(found, expires_at_ms=expires_at_ms)
             replace_file(self.path / snapshot_id / _MANIFEST, renewed.encode())
             return renewed
 
@@ -218,6 +231,13 @@ class SnapshotDirectory:
                         links[file] = links.get(file, 0) + 1
                         sizes[file] = (found.st_nlink, found.st_blocks * _BLOCK_BYTES)
         return sum(size for file, (total, size) in sizes.items() if links[file] >= total)
+
+    def _refuse_beyond(self, most_bytes: int) -> None:
+        if most_bytes >= 0 and (kept := self.kept_bytes()) >= most_bytes:
+            raise TooManyRequestsError(
+                f"Snapshots keep {kept} bytes, and server.snapshots.max.bytes allows {most_bytes}: release one, or "
+                "wait until a lease ends."
+            )
 
     def _present(self) -> list[Path]:
         """Every snapshot's directory, those that are being made and rubbish included."""

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from stateline_store.commit_notice import CommitNotice, StoreState
 from stateline_store.directory import directory_name, make_directory, notice_path, store_path
-from stateline_store.engine import Commit, Engine
+from stateline_store.engine import Commit, Engine, no_key
 from stateline_store.errors import DamagedDataError, InvalidArgumentError, PoisonedError, StoreClosedError
 from stateline_store.layout import Layout, StoreKind
 from stateline_store.memory_engine import MemoryEngine
@@ -346,9 +346,14 @@ class TransactionalStore(StateStore):
         return self._committed.position.merge(self._pending)
 
     def _get(self, key: bytes) -> bytes | None:
-        """The stored bytes, staged or committed."""
+        """The stored bytes, staged or committed. Raises `InvalidArgumentError` unless the key is bytes."""
         staged = self._buffer.rows
-        return staged[key] if key in staged else self._open().get(key)
+        try:
+            return staged[key] if key in staged else self._open().get(key)
+        except TypeError as error:  # a bytearray, which has no hash
+            if isinstance(key, bytes):
+                raise
+            raise no_key(key) from error
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         """Stage stored bytes."""

@@ -42,15 +42,22 @@ def until(condition: Callable[[], bool], what: str, interval_s: float = 0.001) -
 @contextmanager
 def process(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process, ended by SIGTERM; what it said is raised when it ends badly."""
+    with program([sys.executable, *arguments], log) as child:
+        yield child
+
+
+@contextmanager
+def program(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Any program, ended as `process` is."""
     with log.open("wb") as output:
-        child = subprocess.Popen([sys.executable, *arguments], cwd=_HERE, stdout=output, stderr=output)
+        child = subprocess.Popen(command, cwd=_HERE, stdout=output, stderr=output)
         try:
             yield child
         finally:
             child.terminate()
             code = child.wait(60)
-    if code not in (0, -15):
-        raise RuntimeError(f"{' '.join(arguments)} ended with {code}: {log.read_text()[-4000:]}")
+    if code not in (0, -15, 143):  # Java says 143 for SIGTERM
+        raise RuntimeError(f"{' '.join(command)} ended with {code}: {log.read_text()[-4000:]}")
 
 
 @contextmanager
@@ -64,11 +71,20 @@ def worker(servers: str, state_dir: Path, settings: Mapping[str, object]) -> Ite
 @contextmanager
 def server(servers: str, state_dir: Path, settings: Mapping[str, object] = MappingProxyType({})) -> Iterator[int]:
     """A server; the port it answers at."""
+    with server_process(servers, state_dir, settings) as (port, _):
+        yield port
+
+
+@contextmanager
+def server_process(
+    servers: str, state_dir: Path, settings: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """A server; the port it answers at, and its process."""
     port = free_port()
     given = {"bootstrap.servers": servers, "state.dir": state_dir, "server.port": port, **settings}
-    with process(_command("serve", given), state_dir / f"server-{port}.txt"):
-        until(lambda: _answers(port, "/healthz"), "the server answers", 0.05)
-        yield port
+    with process(_command("serve", given), state_dir / f"server-{port}.txt") as child:
+        until(lambda: answers(port, "/healthz"), "the server answers", 0.05)
+        yield port, child
 
 
 def free_port() -> int:
@@ -80,7 +96,7 @@ def free_port() -> int:
 
 def until_ready(port: int) -> None:
     """Wait until every partition can be read through the server."""
-    until(lambda: _answers(port, "/readyz"), "the server is ready", 0.05)
+    until(lambda: answers(port, "/readyz"), "the server is ready", 0.05)
 
 
 def until_committed(group: Group, records: int) -> None:
@@ -88,7 +104,8 @@ def until_committed(group: Group, records: int) -> None:
     until(lambda: group.committed() >= records, f"{records:,} records are committed", 0.02)
 
 
-def _answers(port: int, path: str) -> bool:
+def answers(port: int, path: str) -> bool:
+    """Whether what listens at the port answers 200."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", path)

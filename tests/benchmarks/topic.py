@@ -45,16 +45,20 @@ def loaded_broker(records: int, keys: int) -> Iterator[str]:
     with KafkaBroker() as broker:
         servers = broker.bootstrap_servers
         started = time.perf_counter()
-        with closing(KafkaLog(servers)) as log:
-            with closing(log.admin()) as admin:
-                admin.create_topics([NewTopic(TOPIC, PARTITIONS)])
-            with closing(log.producer()) as producer:
-                values = [value() for _ in range(1000)]
-                for number in range(records):
-                    producer.produce(TOPIC, key_of(number % keys), values[number % 1000], timestamp_ms=1_000 + number)
-                producer.flush()
+        with closing(KafkaLog(servers)) as log, closing(log.admin()) as admin:
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS)])
+        produce(servers, records, keys)
         print(f"  {records:,} records of {keys:,} keys written in {time.perf_counter() - started:.1f} s", flush=True)
         yield servers
+
+
+def produce(servers: str, records: int, keys: int) -> None:
+    """Write so many records, each key in turn, as fast as the broker takes them."""
+    with closing(KafkaLog(servers)) as log, closing(log.producer()) as producer:
+        values = [value() for _ in range(1000)]
+        for number in range(records):
+            producer.produce(TOPIC, key_of(number % keys), values[number % 1000], timestamp_ms=1_000 + number)
+        producer.flush()
 
 
 def produce_evenly(servers: str, rate: float, keys: int, until_s: float) -> float:
@@ -73,16 +77,17 @@ def produce_evenly(servers: str, rate: float, keys: int, until_s: float) -> floa
 
 
 class Group:
-    """The worker's consumer group, seen from outside."""
+    """A consumer group, the worker's unless another is named, seen from outside."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, name: str = app.application_id) -> None:
+        self._name = name
         self._log = KafkaLog(servers)
         self._admin = self._log.admin()
 
     def committed(self) -> int:
         """How many records of the topic the group has committed."""
         partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
-        return sum(self._admin.committed(app.application_id, partitions).values())
+        return sum(self._admin.committed(self._name, partitions).values())
 
     def close(self) -> None:
         self._admin.close()

@@ -11,6 +11,7 @@ import pytest
 
 from conformance.golden import FOLDER
 from kafka_broker import missing_is_a_failure
+from maven import one_at_a_time
 
 _DEADLINE_S = 140.0  # 7 s on a busy machine; the first time Maven fetches 80 MB of jars
 
@@ -21,24 +22,21 @@ def unavailable(why: str) -> None:
     pytest.skip(why)
 
 
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    with one_at_a_time("maven"):
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S)
+
+
 def test_vectors_made_anew_are_the_ones_checked_in(tmp_path: Path) -> None:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             unavailable(f"Golden vectors are made with {tool!r}, which is not on the PATH.")
     made = tmp_path / "vectors.json"
     maven = ["mvn", "-q", "-B", "-f", str(FOLDER / "pom.xml"), f"-Dbuild.folder={tmp_path / 'build'}"]
-    fetched = subprocess.run(
-        [*maven, "dependency:resolve"], capture_output=True, text=True, check=False, timeout=_DEADLINE_S
-    )
+    fetched = run(*maven, "dependency:resolve")
     if fetched.returncode:
         unavailable(f"Maven could not fetch Kafka Streams: {fetched.stdout}{fetched.stderr}")
-    done = subprocess.run(
-        [*maven, "compile", "exec:java", f"-Dvectors={made}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_DEADLINE_S,
-    )
+    done = run(*maven, "compile", "exec:java", f"-Dvectors={made}")
     assert done.returncode == 0, done.stdout + done.stderr
     fresh, kept = (path.read_text().splitlines() for path in (made, FOLDER / "vectors.json"))
     assert [line for line in zip_longest(fresh, kept) if line[0] != line[1]][:1] == []

@@ -28,7 +28,7 @@ from rocksdict import Rdict
 import steps_app
 from crash_watch import WatchedRun
 from own_stores import OwnStore
-from query_server import free_port
+from ports import free_port
 from running_worker import Stores, create, eventually, produce, read_all
 from stateline.app import App
 from stateline.config import Config, load_config

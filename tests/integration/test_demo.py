@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ports import free_port
 
 _PARTS = (
     "The same key at both isolation levels, while departures stream in",
@@ -22,7 +23,7 @@ _PARTS = (
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here.")
 def test_the_demo_checks_every_store_against_the_csv_files_and_finds_every_answer_right(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "stateline", "demo", "--once", "--port", str(_free_port())]
+    command = [sys.executable, "-m", "stateline", "demo", "--once", "--port", str(free_port())]
     command += ["--state-dir", str(tmp_path / "demo")]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=580)
     said = result.stdout + result.stderr
@@ -34,9 +35,3 @@ def test_the_demo_checks_every_store_against_the_csv_files_and_finds_every_answe
     for part in _PARTS:
         assert part in said
     assert "Traceback" not in said
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

@@ -23,7 +23,7 @@ import pytest
 
 import crash_app
 from crash_watch import PARTITIONS, Feeder, Oracle
-from query_server import free_port
+from ports import free_port
 from running_worker import create, eventually
 from stateline.log import open_log
 from stateline_store.snapshot_directory import SnapshotDirectory

@@ -1,6 +1,6 @@
 """What every key-value store does: plain and timestamped, in RocksDB and in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -255,6 +255,37 @@ def test_closing_under_an_iterator_never_looks_like_the_end_of_data(
     with pytest.raises(StoreClosedError):
         reader.get(b"b")
     store.init(context)  # and the open scan does not keep the directory locked
+    store.close()
+
+
+@pytest.mark.parametrize("level", [COMMITTED, UNCOMMITTED])
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("in_chunks", [False, True])
+def test_closing_under_a_loop_over_a_scan_that_nobody_else_holds_never_looks_like_the_end_of_data(
+    make: Callable[[], KeyValueStore], context: StoreContext, level: IsolationLevel, staged: bool, in_chunks: bool
+) -> None:
+    store = make()
+    store.init(context)
+    store.put_all([(b"%03d" % n, b"v") for n in range(100)])
+    store.commit({})
+    if staged:
+        store.put(b"050", b"staged")
+    reader = store.reader(level)
+    seen = 0
+
+    def look() -> None:
+        nonlocal seen
+        scan: Iterable[object] = reader.range(None, None).chunks() if in_chunks else reader.range(None, None)
+        rows = iter(scan)
+        del scan  # as in `for row in store.all():`
+        for _ in rows:
+            seen += 1
+            store.close()
+
+    with pytest.raises(StoreClosedError):
+        look()
+    assert seen < 100
+    store.init(context)  # and the open loop does not keep the directory locked
     store.close()
 
 

@@ -5,6 +5,7 @@
     /, /console/{file}                          nothing: the page has no data, and asks for a token
     /v1/stores/{store}…                         a token that may read the store
     /v1/snapshots/{id}/stores/{store}…          the same
+    /metrics                                    a token that may read every store: labels name them all
     everything else, whatever is added          a token; `require_read` in the handler where a body or a snapshot names
                                                 the stores
 
@@ -35,12 +36,16 @@ from stateline.server.limits import Limits
 from stateline.server.observation import note_token
 from stateline.server.openapi import Operation
 from stateline.server.problems import problem_response
+from stateline.server.sites import Sites, SitesMiddleware
 from stateline.server.tokens import Token, Tokens, read_tokens
 from stateline_store import ConfigurationError, ForbiddenError, TooManyRequestsError, UnauthenticatedError
 
 _OPEN = re.compile(r"/|/console/[^/]+|/healthz|/readyz")
 # What probes ask: no other client of the same address may turn it into failures.
 _UNCOUNTED = frozenset({"/healthz", "/readyz"})
+
+# What speaks of every store.
+_OF_ALL_STORES = frozenset({"/metrics"})
 
 _CALLER = "stateline.caller"  # in the scope, where there are tokens: a Token, or None for somebody without one
 _EVERYBODY = Token("everybody", b"", "admin", None, None)
@@ -55,13 +60,18 @@ _log = logging.getLogger(__name__)
 
 
 def install_guard(api: Starlette, config: Config, limits: Limits) -> None:
-    """Put the guard in front of `api`, if the settings leave it anything to do: else no request pays for it.
+    """Put the guard in front of `api`, if the settings leave it anything to do: else no request pays for it. Without
+    tokens put that in front which refuses the web pages of other sites; ``api.state.sites`` is it then, else None.
 
     Raises `ConfigurationError` when the tokens file cannot be read.
     """
     tokens = None if config.server_tokens_file is None else Tokens(config.server_tokens_file)
     if tokens is not None or limits.limits_rate:
         api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits)
+    api.state.sites = None
+    if tokens is None:
+        api.state.sites = Sites(config)
+        api.add_middleware(SitesMiddleware, sites=api.state.sites)
 
 
 def check_tokens(config: Config) -> None:
@@ -94,7 +104,9 @@ def guarded(operations: Iterable[Operation], config: Config) -> tuple[Operation,
 
 def _refusals(path: str, config: Config) -> set[int]:
     refusals = set()
-    if config.server_tokens_file is not None and not is_open(path):
+    if config.server_tokens_file is None:
+        refusals.add(403)
+    elif not is_open(path):
         refusals |= {401, 403}
     if config.server_rate_limit > 0 and path not in _UNCOUNTED:
         refusals.add(429)
@@ -110,6 +122,26 @@ def may_read(request: Request, store: str) -> bool:
 def is_known(request: Request) -> bool:
     """Whether who asks has a token, where there are tokens."""
     return request.scope.get(_CALLER, _EVERYBODY) is not None
+
+
+def reads_all(request: Request) -> bool:
+    """Whether who asks may read every store, those to come included."""
+    caller: Token | None = request.scope.get(_CALLER, _EVERYBODY)
+    return caller is not None and caller.stores is None
+
+
+def name_of(request: Request) -> str | None:
+    """Whose token was sent; None where there are no tokens."""
+    caller: Token | None = request.scope.get(_CALLER)
+    return None if caller is None else caller.name
+
+
+def require_owner(request: Request, owner: str | None) -> None:
+    """Raise `ForbiddenError` unless who asks has made what belongs to the token of this name (None: of nobody), or is
+    an admin. Where there are no tokens everybody is."""
+    caller: Token | None = request.scope.get(_CALLER, _EVERYBODY)
+    if caller is None or (caller.role != "admin" and (owner is None or caller.name != owner)):
+        raise ForbiddenError("Another token has made this: it can be changed with that one, or with an admin's.")
 
 
 def require_read(request: Request, stores: Iterable[str]) -> None:
@@ -168,6 +200,10 @@ class AccessMiddleware:
             raise refused
         if holder is not None:
             _check_stores(holder, stores_of(path, scope["raw_path"]))
+            if path in _OF_ALL_STORES and holder.stores is not None:
+                raise ForbiddenError(
+                    f"{path} names every store: ask the operator for a token without a list of stores."
+                )
         return holder
 
     async def _watched(self, tokens: Tokens, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:

@@ -21,7 +21,8 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from stateline.log import Record
 from stateline.query import PositionQuery, Query, Terms, answers_of
-from stateline.server.change_log import After, AfterInput, Begin, ChangeLog, is_covered
+from stateline.server.change_log import After, AfterInput, Begin, ChangeLog
+from stateline.server.held_changes import HeldChanges
 from stateline.server.partitions import ServedStore
 from stateline.server.serving import Serving
 from stateline.worker.reading import readable
@@ -80,10 +81,16 @@ class ChangeFeed:
         self._source = store.definition.source
         self._committed = Committed(serving, store, self.topic)
         self._log = ChangeLog(serving.config, self.topic, partitions, serving.config.server_changes_buffer_bytes)
-        self._held: dict[int, list[Record]] = {p: [] for p in partitions}
+        self._held = {p: HeldChanges(p) for p in partitions}
         self._reach: dict[int, int] = {}  # up to where the log is to be read
         self._positions: Mapping[int, Position] = {}  # of stores in memory
         self._check_due_s = 0.0
+        self._behind_since_s: float | None = self._now_s()
+
+    @property
+    def lag_s(self) -> float:
+        """For how long there has been something to give all the time; 0 when all that is committed was given."""
+        return 0.0 if self._behind_since_s is None else self._now_s() - self._behind_since_s
 
     async def begin(self, begin: Begin | None) -> dict[int, int]:
         """Take up reading, after what is committed now when `begin` is None; the next offset of each partition.
@@ -103,14 +110,14 @@ class ChangeFeed:
             commit = self._commits.next_commit()
             await self._look()
             if taken := self._take():
+                self._note_behind()
                 yield taken
             elif behind := self._behind():
-                read = await self._log.read(self._ahead(behind))
-                for record in read:
-                    self._held[record.partition].append(record)
-                if not read:
+                self._note_behind()
+                if not await self._read(behind):
                     await self._commits.wait(commit, self._now_s() + 0.001)  # no patience, but the server may stop
             else:
+                self._behind_since_s = None
                 await self._check_topic()
                 await self._commits.wait(commit, self._now_s() + _IDLE_S)
 
@@ -140,26 +147,26 @@ class ChangeFeed:
             self._check_due_s = 0.0  # rebuilt, from the same topic or from a new one
         self._reach |= reach
 
+    async def _read(self, behind: Collection[int]) -> bool:
+        """Whether the log had anything."""
+        read: dict[int, list[Record]] = {}
+        for record in await self._log.read(self._ahead(behind)):
+            read.setdefault(record.partition, []).append(record)
+        for p, records in read.items():
+            self._held[p].add(records, by_position=self._committed.by_position)
+        return bool(read)
+
     def _take(self) -> list[Record]:
         """What is read and committed. Of a table without the records that its worker has left out as well."""
         taken: list[Record] = []
         for p, held in self._held.items():
-            if count := self._given_of(p, held):
-                taken += held[:count]
-                del held[:count]
+            if self._committed.by_position:
+                taken += held.up_to_position(self._positions.get(p, Position()))
+            else:
+                taken += held.up_to_offset(self._reach.get(p, -1))
         if self._source is not None:
             return list(readable(self._source, taken, None, key_required=True))
         return [record for record in taken if record.key is not None]
-
-    def _given_of(self, partition: int, held: Sequence[Record]) -> int:
-        """How many of these records are committed."""
-        if not held:
-            return 0
-        if self._committed.by_position:
-            seen = self._positions.get(partition, Position())
-            return max((n for n, record in enumerate(held, 1) if is_covered(record, seen)), default=0)
-        reach = self._reach.get(partition, -1)
-        return next((n for n, record in enumerate(held) if record.offset > reach), len(held))
 
     def _behind(self) -> frozenset[int]:
         next_offsets = self._log.next_offsets
@@ -173,6 +180,10 @@ class ChangeFeed:
         if self._now_s() >= self._check_due_s:
             await self._log.check_topic()
             self._check_due_s = self._now_s() + _TOPIC_CHECK_S
+
+    def _note_behind(self) -> None:
+        if self._behind_since_s is None:
+            self._behind_since_s = self._now_s()
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -51,13 +52,26 @@ OPERATIONS = (
 _RETRY_MS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeFigures:
+    """How many change feeds are being read, and how far the one that is furthest behind lags."""
+
+    open: int
+    lag_s: float
+
+
 class ChangeRoutes:
     """The endpoint, and the bound on how many read at once."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._config = serving.config
-        self._open = 0
+        self._feeds: set[ChangeFeed] = set()
+
+    @property
+    def figures(self) -> ChangeFigures:
+        """As it is now."""
+        return ChangeFigures(len(self._feeds), max((feed.lag_s for feed in self._feeds), default=0.0))
 
     def routes(self) -> list[BaseRoute]:
         """What to mount, before a route that takes any path below a store."""
@@ -91,12 +105,13 @@ class ChangeRoutes:
 
     async def _stream(self, store: ServedStore, partitions: Sequence[int], begin: Begin | None) -> Response:
         config = self._config
-        if self._open >= config.server_changes_max:
+        if len(self._feeds) >= config.server_changes_max:
             raise TooManyRequestsError(
-                f"{self._open} change feeds are being read, as many as server.changes.max allows: ask again later."
+                f"{len(self._feeds)} change feeds are being read, as many as server.changes.max allows: ask again "
+                "later."
             )
         feed = ChangeFeed(self._serving, store, partitions)
-        self._open += 1
+        self._feeds.add(feed)
         try:
             next_offsets = await feed.begin(begin)
         except BaseException:
@@ -113,7 +128,7 @@ class ChangeRoutes:
 
     def _release(self, feed: ChangeFeed) -> None:
         feed.close()
-        self._open -= 1
+        self._feeds.discard(feed)
 
 
 def read_position(what: str, text: str, topic: str, inputs: Sequence[str], partitions: int) -> Begin:

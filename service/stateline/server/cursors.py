@@ -17,25 +17,35 @@ import binascii
 import contextlib
 import hashlib
 import hmac
+import math
 import os
 import secrets
 import stat
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from stateline.query import Answer, Entry, Outcome, Rows, Terms
-from stateline.server.merged_scan import MergedScan
+from stateline.server.merged_scan import MergedScan, memory_of
 from stateline.server.partitions import ServedStore
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError
 from stateline_store.durable_files import refused
+from stateline_store.snapshot_directory import SNAPSHOTS
+
+# What the entries of all cursors may take in memory: those that were read of each partition and not given yet, and the
+# last page of each cursor. The one that was read last may go beyond alone, by 4 MiB per partition.
+MAX_HELD_BYTES = 128 * 1024 * 1024
+# How often the disk is looked at while there are cursors: each look takes a microsecond per file and connection.
+_LOOK_INTERVAL_S = 5.0
 
 _BODY = struct.Struct(">8s8sI")
 _MAC_BYTES = 16
 _KEY_BYTES = 32
+_OPEN_FILES = "/proc/self/fd"
+_DELETED_TABLE = ".sst (deleted)"  # as Linux shows a table of RocksDB that has no name any more
 
 
 class Token(NamedTuple):
@@ -66,9 +76,15 @@ class Cursor:
     with_key: bool
     page: int = 0  # how many were given
     last: Page | None = None
+    held_bytes: int = 0  # in memory, after its last page
     used_at_s: float = 0.0
     opened_at_s: float = field(default_factory=time.monotonic)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it was read to its end: it pins nothing, and is there for its last page to be asked for again."""
+        return self.last is not None and self.last.cursor is None
 
 
 def signing_key(application: Path) -> bytes:
@@ -101,13 +117,27 @@ def signing_key(application: Path) -> bytes:
 class Cursors:
     """Those of one server process; every method is for the event loop's thread."""
 
-    def __init__(self, key: bytes, *, ttl_s: float, most: int, most_bytes: int) -> None:
-        """At most so many at a time; each lives for `ttl_s` after its last page, and less when they keep more than
-        `most_bytes` on disk."""
+    def __init__(
+        self,
+        key: bytes,
+        *,
+        ttl_s: float,
+        most: int,
+        most_bytes: int,
+        on_disk: Callable[[], int] = lambda: 0,
+        catch_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """At most so many at a time; each lives for `ttl_s` after its last page, and less when they take more than
+        `MAX_HELD_BYTES` in memory, or keep more than `most_bytes` on disk.
+
+        `on_disk` says how many bytes are kept there; `catch_up` lets those readers go on that keep some without need.
+        """
         self._key = key
         self._ttl_s = ttl_s
         self._most = most
         self._most_bytes = most_bytes
+        self._on_disk, self._catch_up = on_disk, catch_up
+        self._looked_at_s = -math.inf
         self.process = secrets.token_bytes(8)
         self._open: dict[bytes, Cursor] = {}
 
@@ -120,6 +150,11 @@ class Cursors:
         now_s = time.monotonic()
         return max((now_s - cursor.opened_at_s for cursor in self._open.values()), default=0.0)
 
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the entries of all cursors take."""
+        return sum(cursor.held_bytes for cursor in self._open.values())
+
     async def begin(self, cursor: Cursor) -> Page:
         """The first page. The cursor is kept when there is more, and closed otherwise."""
         name = secrets.token_bytes(8)
@@ -130,8 +165,7 @@ class Cursors:
             raise
         if page.cursor is not None:
             self._open[name] = cursor
-            if len(self._open) > self._most:
-                self._close_oldest()
+            self._make_room(name)
         return page
 
     def token(self, text: str) -> Token:
@@ -169,15 +203,21 @@ class Cursors:
                 raise
         if page.cursor is None:
             cursor.scan.close()  # its last page may be asked for again, until the lease is over
+        self._make_room(token.cursor)
         return cursor, page
 
     def expire(self) -> None:
-        """Close those whose lease is over, and one when they keep too much on disk; call it twice a second."""
+        """Close those whose lease is over, and one when too much is kept on disk; call it twice a second."""
         since_s = time.monotonic() - self._ttl_s
         for name in [name for name, each in self._open.items() if each.used_at_s < since_s and not each.lock.locked()]:
             self._close(name)
-        if self._open and held_on_disk() > self._most_bytes:
-            self._close_oldest()
+        pinning = {name: each.opened_at_s for name, each in self._open.items() if not each.is_read}
+        if pinning and time.monotonic() - self._looked_at_s >= _LOOK_INTERVAL_S:
+            if self._is_within_disk():
+                self._looked_at_s = time.monotonic()
+            else:
+                # Opened first, it keeps the most files that the store has no more. The next look shows what that frees.
+                self._close(min(pinning, key=lambda name: pinning[name]))
 
     def close(self) -> None:
         """Close them all."""
@@ -190,6 +230,7 @@ class Cursors:
         cursor.page += 1
         cursor.used_at_s = time.monotonic()
         cursor.last = Page(entries, self.text(Token(self.process, name, cursor.page)) if more else None)
+        cursor.held_bytes = memory_of(entries) + cursor.scan.held_bytes
         return cursor.last
 
     def text(self, token: Token) -> str:
@@ -200,9 +241,22 @@ class Cursors:
     def _mac(self, body: bytes) -> bytes:
         return hmac.digest(self._key, body, hashlib.sha256)[:_MAC_BYTES]
 
-    def _close_oldest(self) -> None:
-        """The one that was used longest ago makes room."""
-        self._close(min(self._open, key=lambda each: self._open[each].used_at_s))
+    def _make_room(self, newest: bytes) -> None:
+        """Those that were used longest ago go, until all that is left is within the limits, or this one alone."""
+        held_bytes = self.held_bytes
+        if len(self._open) <= self._most and held_bytes <= MAX_HELD_BYTES:
+            return
+        for name in sorted(self._open.keys() - {newest}, key=lambda each: self._open[each].used_at_s):
+            held_bytes -= self._open[name].held_bytes
+            self._close(name)
+            if len(self._open) <= self._most and held_bytes <= MAX_HELD_BYTES:
+                return
+
+    def _is_within_disk(self) -> bool:
+        if self._on_disk() <= self._most_bytes:
+            return True
+        self._catch_up()
+        return self._on_disk() <= self._most_bytes
 
     def _close(self, name: bytes) -> None:
         cursor = self._open.pop(name, None)
@@ -210,17 +264,19 @@ class Cursors:
             cursor.scan.close()
 
 
-def held_on_disk() -> int:
-    """Bytes of the files that are deleted and that this process still has open. 0 where the system does not tell."""
+def held_on_disk(application: Path) -> int:
+    """Bytes of the tables of its stores that are deleted and that this process still has open. Snapshots' do not count,
+    nor do logs, which a reader keeps open for itself. 0 where the system does not tell (there is no /proc)."""
+    stores, snapshots = f"{application.resolve()}/", f"{application.resolve()}/{SNAPSHOTS}/"
     held = 0
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                with contextlib.suppress(OSError):  # closed meanwhile
-                    status = os.fstat(int(name))
-                    if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_OPEN_FILES):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                status = os.fstat(int(name))
+                if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+                    path = os.readlink(f"{_OPEN_FILES}/{name}")
+                    if path.startswith(stores) and not path.startswith(snapshots) and path.endswith(_DELETED_TABLE):
                         held += status.st_size
-            return held
     return held
 
 

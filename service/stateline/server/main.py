@@ -118,7 +118,7 @@ def create_app(app: App, config: Config) -> FastAPI:
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
     if not limits.limits_rate and config.server_tokens_file is None:
-        api.state.at_once = PointReads(serving, queries.asked, measuring).answer
+        api.state.at_once = api.state.sites.at_once(PointReads(serving, queries.asked, measuring).answer)
     return api
 
 

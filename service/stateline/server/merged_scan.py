@@ -11,20 +11,33 @@ from stateline.query import MAX_RESULT_BYTES, Answer, Entry, Rest, Rows, ScanQue
 from stateline.query_reads import size_of, sort_key, up_to_bytes
 from stateline_store import CursorExpiredError
 
+# Of one entry, in 64-bit CPython: a tuple of two (56), two bytes headers (33 each), a place in a list (8), and what the
+# allocator rounds up.
+ENTRY_OVERHEAD = 150
+
 
 class _Part:
     """One partition's entries that were read and not yet given, and the rest of them."""
 
-    __slots__ = ("entries", "rest")
+    __slots__ = ("_entry_bytes", "entries", "rest")
 
     def __init__(self, rows: Rows) -> None:
         self.entries = list(rows.entries)
         self.rest: Rest | None = rows.rest
+        self._entry_bytes: float | None = None  # on average, of what was read last
+
+    @property
+    def held_bytes(self) -> int:
+        if not self.entries:
+            return 0
+        if self._entry_bytes is None:  # once per reading: a page must not cost a look at all that is left
+            self._entry_bytes = memory_of(self.entries) / len(self.entries)
+        return int(self._entry_bytes * len(self.entries))
 
     async def fill(self, ahead: int) -> None:
         while not self.entries and self.rest is not None:
             rows = await self.rest.more(ahead)
-            self.entries, self.rest = list(rows.entries), rows.rest
+            self.entries, self.rest, self._entry_bytes = list(rows.entries), rows.rest, None
             await asyncio.sleep(0)  # it may have looked at many rows: let others in between
 
 
@@ -85,6 +98,11 @@ class MergedScan:
         self._left = await self.batch()
         return bool(self._left)
 
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the entries take that were read and not given."""
+        return memory_of(self._left) + sum(part.held_bytes for part in self._parts)
+
     def close(self) -> None:
         """Let go of the state; a second call does nothing. Whoever reads on meets a `CursorExpiredError`."""
         self._closed, self._left = True, []
@@ -93,6 +111,11 @@ class MergedScan:
             rest, part.rest = part.rest, None
             if rest is not None:
                 rest.close()
+
+
+def memory_of(entries: list[Entry]) -> int:
+    """About how much memory these entries take."""
+    return size_of(entries) + ENTRY_OVERHEAD * len(entries)
 
 
 def _taken(part: _Part, count: int) -> list[Entry]:

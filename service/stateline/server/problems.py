@@ -49,7 +49,7 @@ PROBLEMS: dict[type[Exception], Problem] = {
     UnknownQueryTypeError: Problem("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
     InvalidArgumentError: Problem("INVALID_ARGUMENT", 422, "A parameter or the body cannot be read."),
     UnauthenticatedError: Problem("UNAUTHENTICATED", 401, "No valid token."),
-    ForbiddenError: Problem("FORBIDDEN", 403, "The token may not read this store."),
+    ForbiddenError: Problem("FORBIDDEN", 403, "The token may not do this, or a page of another site asks."),
     DoesNotExistError: Problem("DOES_NOT_EXIST", 404, "No such store or partition."),
     CursorExpiredError: Problem("CURSOR_EXPIRED", 410, "The state behind a cursor or a snapshot is gone."),
     NotUpToBoundError: Problem("NOT_UP_TO_BOUND", 412, "Still behind `position_bound` when `wait_ms` ran out."),

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -26,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.server.access import may_read, require_read
+from stateline.server.access import may_read, name_of, require_owner, require_read
 from stateline.server.answers import json_response
 from stateline.server.arguments import Arguments, from_body, from_query_string
 from stateline.server.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
@@ -55,6 +57,8 @@ MAX_STORES = 1000
 # copy of the worker's newest memtables.
 MAX_OPEN = 64
 _SWEEP_INTERVAL_S = 1.0
+# How often the bytes that snapshots keep are counted anew: that looks at every file of theirs.
+_COUNT_INTERVAL_S = 10.0
 
 _PART = {
     "type": "object",
@@ -86,7 +90,7 @@ OPERATIONS = (
     Operation(
         PATH,
         "post",
-        "Keep one consistent cut of these stores.",
+        "Keep the committed state of these stores: all that one worker has, at one of its commits.",
         problems=(400, 404, 421, 422, 429, 500, 503),
         members={"stores": True, "ttl_s": False},
         answer=_SNAPSHOT,
@@ -100,7 +104,7 @@ OPERATIONS = (
         ONE,
         "patch",
         "Keep it so long from now.",
-        problems=(404, 410, 422, 500, 503),
+        problems=(404, 410, 422, 429, 500, 503),
         members={"ttl_s": False},
         answer=_SNAPSHOT,
     ),
@@ -128,6 +132,15 @@ def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[R
     return Route(path, handle, methods=list(handlers))
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """How many snapshots the application keeps, those that are being made left out, and how many bytes on disk are
+    there for them alone."""
+
+    count: int = 0
+    kept_bytes: int = 0
+
+
 class SnapshotRoutes:
     """The endpoints, and what they hold; one per server process, for the event loop's thread."""
 
@@ -138,6 +151,8 @@ class SnapshotRoutes:
         self._longest_s = max(1, config.server_snapshot_ttl_max_ms // 1000)
         self._directory = SnapshotDirectory(config.state_dir / serving.topology.application_id)
         self._checkpoints = OpenCheckpoints(self._directory.path, MAX_OPEN)
+        self.figures = SnapshotFigures()
+        """As of the last look, some seconds ago."""
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
@@ -148,13 +163,18 @@ class SnapshotRoutes:
         ]
 
     async def keep(self) -> None:
-        """Delete what has expired and what crashes left, until cancelled; then let go of everything."""
+        """Delete what has expired and what crashes left, and count the rest, until cancelled; then let go of
+        everything."""
         fault = ""
+        counted_at_s = -math.inf
         try:
             while True:
                 try:
                     await asyncio.to_thread(self._directory.sweep, _now_ms())
                     self._checkpoints.close_unused(self._is_gone)
+                    if time.monotonic() - counted_at_s >= _COUNT_INTERVAL_S:
+                        self._note(await asyncio.to_thread(self._count))
+                        counted_at_s = time.monotonic()
                     fault = ""
                 except Exception as error:  # noqa: BLE001 - without the keeper nothing would ever be deleted
                     if str(error) != fault:  # one that lasts is met every second
@@ -164,6 +184,24 @@ class SnapshotRoutes:
         finally:
             self._checkpoints.close()
 
+    def _count(self) -> SnapshotFigures:
+        return SnapshotFigures(len(self._directory.all(_now_ms())), self._directory.kept_bytes())
+
+    def _note(self, figures: SnapshotFigures) -> None:
+        """A lease is a promise: one that was given is kept, however much the snapshot has come to keep since. So it is
+        said when that is too much, once."""
+        was_beyond, self.figures = self._is_beyond(self.figures), figures
+        if self._is_beyond(figures) and not was_beyond:
+            _log.warning(
+                "Snapshots keep %d bytes, more than server.snapshots.max.bytes = %d: none is made and no lease renewed "
+                "until some are released or their leases end",
+                figures.kept_bytes,
+                self._most_bytes,
+            )
+
+    def _is_beyond(self, figures: SnapshotFigures) -> bool:
+        return 0 <= self._most_bytes <= figures.kept_bytes
+
     async def create(self, request: Request) -> Response:
         """POST /v1/snapshots: one of these stores, all their partitions."""
         refuse_parameters(request)
@@ -171,7 +209,7 @@ class SnapshotRoutes:
         names = arguments.texts("stores", MAX_STORES)
         require_read(request, names)
         stores = [self._persistent(name) for name in names]
-        snapshot = await self._make(stores, self._ttl_ms(arguments))
+        snapshot = await self._make(stores, self._ttl_ms(arguments), name_of(request))
         response = json_response(described(snapshot), 201)
         response.headers["Location"] = f"{PATH}/{snapshot.id}"
         return response
@@ -192,15 +230,15 @@ class SnapshotRoutes:
         """PATCH /v1/snapshots/{id}: let its lease end so long from now."""
         refuse_parameters(request)
         ttl_ms = self._ttl_ms(await self._body(request, ("ttl_s",)))
-        snapshot, now_ms = self._found(request), _now_ms()
-        return json_response(
-            described(await asyncio.to_thread(self._directory.renew, snapshot.id, now_ms, now_ms + ttl_ms))
-        )
+        snapshot, now_ms = self._own(request), _now_ms()
+        until_ms = now_ms + ttl_ms
+        renewed = await asyncio.to_thread(self._directory.renew, snapshot.id, now_ms, until_ms, self._most_bytes)
+        return json_response(described(renewed))
 
     async def release(self, request: Request) -> Response:
         """DELETE /v1/snapshots/{id}: who reads it reads on."""
         refuse_parameters(request)
-        snapshot = self._found(request)
+        snapshot = self._own(request)
         await asyncio.to_thread(self._directory.release, snapshot.id, _now_ms())
         self._checkpoints.close_unused(self._is_gone)
         return Response(status_code=204)
@@ -224,19 +262,19 @@ class SnapshotRoutes:
             chunks = _stream(checkpoint, definition, wanted)
             return HeldStream(chunks, held.pop_all(), self._limits.timeout_s, MEDIA_TYPE, headers)
 
-    async def _make(self, stores: list[ServedStore], ttl_ms: int) -> Snapshot:
+    async def _make(self, stores: list[ServedStore], ttl_ms: int, owner: str | None) -> Snapshot:
         await self._serving.workers.refresh()
         places: dict[str | None, list[tuple[str, int]]] = {}
         for store in stores:
             for partition in store.partitions:
-                owner = self._serving.workers.owner(store.placement.task_id(partition))
-                places.setdefault(owner, []).append((store.name, partition))
+                worker = self._serving.workers.owner(store.placement.task_id(partition))
+                places.setdefault(worker, []).append((store.name, partition))
         making = await asyncio.to_thread(self._directory.begin, _now_ms(), self._most, self._most_bytes)
         try:
-            asked = (self._serving.workers.snapshot(owner, making.id, each) for owner, each in places.items())
+            asked = (self._serving.workers.snapshot(worker, making.id, each) for worker, each in places.items())
             parts = [part for some in await asyncio.gather(*asked) for part in some]
             now_ms = _now_ms()
-            return await asyncio.to_thread(self._directory.finish, making, parts, now_ms, now_ms + ttl_ms)
+            return await asyncio.to_thread(self._directory.finish, making, parts, now_ms, now_ms + ttl_ms, owner)
         finally:
             making.close()  # one that was not finished is swept
 
@@ -262,6 +300,12 @@ class SnapshotRoutes:
     def _found(self, request: Request) -> Snapshot:
         snapshot = self._directory.find(request.path_params["id"], _now_ms())
         require_read(request, dict.fromkeys(part.store for part in snapshot.parts))
+        return snapshot
+
+    def _own(self, request: Request) -> Snapshot:
+        """The one that who asks may change."""
+        snapshot = self._found(request)
+        require_owner(request, snapshot.owner)
         return snapshot
 
     def _is_gone(self, snapshot_id: str) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.server.access import is_known, may_read
+from stateline.server.access import is_known, may_read, reads_all
 from stateline.server.answers import json_response
 from stateline.server.arguments import Arguments, from_query_string
 from stateline.server.hidden_paths import told
@@ -40,30 +41,35 @@ class StateRoutes:
         return json_response(self._store(store.name))
 
     async def topology(self, request: Request) -> Response:
-        """GET /v1/topology: what the application consists of, without the stores that who asks may not read."""
+        """GET /v1/topology: what the application consists of; of that what the stores are fed by that who asks may
+        read."""
         refuse_parameters(request)
         topology = self._serving.topology
+        subtopologies = [s for s in topology.subtopologies if _concerns(s, request)]
+        pipelines = {name: p for name, p in topology.pipelines.items() if _feeds(p, subtopologies, request)}
         return json_response(
             {
                 "application_id": topology.application_id,
-                "subtopologies": [_subtopology(s, request) for s in topology.subtopologies],
-                "topics": [_topic(t) for t in _topics(topology.subtopologies, topology.pipelines.values())],
+                "subtopologies": [_subtopology(s, request) for s in subtopologies],
+                "topics": [_topic(t) for t in _topics(subtopologies, pipelines.values())],
                 "stores": {name: _definition(d) for name, d in topology.stores.items() if may_read(request, name)},
-                "pipelines": {name: _pipeline(p) for name, p in topology.pipelines.items()},
+                "pipelines": {name: _pipeline(p) for name, p in pipelines.items()},
             }
         )
 
     async def instances(self, request: Request) -> Response:
-        """GET /v1/instances: who runs what, as the workers have written it down."""
+        """GET /v1/instances: who runs what, as the workers have written it down; of the tasks those that have a store
+        which who asks may read."""
         refuse_parameters(request)
         workers = self._serving.workers
         await workers.refresh()
+        hidden = {str(s.ordinal) for s in self._serving.topology.subtopologies if not _concerns(s, request)}
         instances = [
             {
                 "instance": i.name,
                 "pid": i.pid,
                 "reachable": workers.answers(i.name),
-                "tasks": dict(i.tasks),
+                "tasks": {task: state for task, state in i.tasks.items() if task.partition("_")[0] not in hidden},
             }
             for i in workers.instances.values()
         ]
@@ -146,6 +152,16 @@ def _definition(definition: StoreDefinition) -> dict[str, Any]:
     }
 
 
+def _concerns(subtopology: Subtopology, request: Request) -> bool:
+    """Whether who asks may know of this subtopology: of one store in it, or of everything."""
+    return reads_all(request) or any(may_read(request, store.name) for store in subtopology.stores)
+
+
+def _feeds(pipeline: Pipeline, subtopologies: Iterable[Subtopology], request: Request) -> bool:
+    sources = {topic.name for subtopology in subtopologies for topic in subtopology.sources}
+    return reads_all(request) or pipeline.writes.name in sources
+
+
 def _subtopology(subtopology: Subtopology, request: Request) -> dict[str, Any]:
     return {
         "ordinal": subtopology.ordinal,
@@ -175,7 +191,7 @@ def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _topics(subtopologies: tuple[Subtopology, ...], pipelines: Any) -> list[Topic]:
+def _topics(subtopologies: Sequence[Subtopology], pipelines: Iterable[Pipeline]) -> list[Topic]:
     topics = [t for s in subtopologies for t in s.sources]
     topics += [t for s in subtopologies for p in s.processors for t in p.forwards]
     topics += [t for p in pipelines for t in (*p.reads, *p.static, p.writes)]

@@ -7,7 +7,8 @@
 to guess one takes 2^255 hashes however fast they are. What makes hashes of passwords slow would only make every request
 slow. Names and hashes are each there once. On disk: never change.
 
-`role` `admin` reads every store, those to come included, so its `stores` is `"*"`.
+`role` `admin` reads every store, those to come included, so its `stores` is `"*"`, and renews and releases the
+snapshots of all; `read` those alone that a token of its name has made.
 """
 
 from __future__ import annotations

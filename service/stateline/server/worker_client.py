@@ -161,6 +161,10 @@ class WorkerConnection:
             self._send(message)
             reply: dict[str, Any] = await future
             return reply
+        except BaseException:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._refuse(future.result())  # it had come, and who asked was cancelled before it was taken
+            raise
         finally:
             self._pending.pop(number, None)
 
@@ -187,8 +191,13 @@ class WorkerConnection:
             self._on_commit()
         elif number is not None and (future := self._pending.get(number)) is not None and not future.done():
             future.set_result(message)
-        elif isinstance(scan := message.get("outcome", {}).get("rows", {}).get("scan"), int):
-            self.drop(scan)  # who asked was gone before the answer came
+        else:
+            self._refuse(message)  # who asked was gone before the answer came
+
+    def _refuse(self, reply: dict[str, Any]) -> None:
+        """Nobody takes this reply: let the worker forget what it keeps for it."""
+        if isinstance(scan := reply.get("outcome", {}).get("rows", {}).get("scan"), int):
+            self.drop(scan)
 
     def _fail_pending(self) -> None:
         for future in self._pending.values():
@@ -202,6 +211,12 @@ class WorkerRest:
     def __init__(self, connection: WorkerConnection, scan: int) -> None:
         self._connection = connection
         self._scan: int | None = scan
+        self._loop = asyncio.get_running_loop()
+
+    def __del__(self) -> None:
+        """An answer that was lost, because a query of several partitions was cancelled, is let go of as well."""
+        if self._scan is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._connection.drop, self._scan)  # whatever thread frees it
 
     async def more(self, limit: int) -> Rows:
         """The next entries; the `Rest` of them is another one."""

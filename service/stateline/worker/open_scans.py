@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import NamedTuple
 
 from stateline.query import Rows
@@ -10,31 +11,39 @@ from stateline.query_reads import OpenScan
 from stateline.worker.query_connection import QueryConnection
 from stateline_store import CursorExpiredError, StoreClosedError
 
-# Of one worker. Each pins files, and what was staged when it began: the first write after it copies that.
+# Of one partition of one store, so that a query takes one of each, however many partitions it is of. Each pins files,
+# and what was staged when it began: the first write after it copies that.
 MAX_OPEN_SCANS = 256
+
+Place = tuple[str, int]
+"""A store's name and a partition."""
 
 
 class _Kept(NamedTuple):
     client: QueryConnection
+    place: Place
     scan: OpenScan
 
 
 class OpenScans:
-    """Of all clients, the least recently used first. One that makes room for another is `CursorExpiredError` then."""
+    """Of all clients, the least recently used first. One that makes room for another is `CursorExpiredError` then: it
+    is one of the client that has the most, so that no server ends what another one reads while it has fewer."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._kept: dict[int, _Kept] = {}
+        self._counts: Counter[Place] = Counter()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, client: QueryConnection, scan: OpenScan) -> int:
+    def keep(self, client: QueryConnection, place: Place, scan: OpenScan) -> int:
         """Own this scan from now on; the number that this client knows it by."""
         number = next(self._numbers)
-        self._kept[number] = _Kept(client, scan)
-        if len(self._kept) > MAX_OPEN_SCANS:
-            self._drop(next(iter(self._kept)))
+        self._kept[number] = _Kept(client, place, scan)
+        self._counts[place] += 1
+        if self._counts[place] > MAX_OPEN_SCANS:
+            self._make_room(place)
         return number
 
     def more(self, client: QueryConnection, number: int, limit: int) -> Rows:
@@ -42,17 +51,18 @@ class OpenScans:
         kept = self._kept.get(number)
         if kept is None or kept.client is not client:
             raise CursorExpiredError("This worker keeps the scan no more: begin anew, without the cursor.")
-        del self._kept[number]
         try:
             rows = kept.scan.rows(max(1, limit))
         except StoreClosedError as error:
-            kept.scan.close()
+            self._drop(number)
             raise CursorExpiredError("The worker closed the store that was scanned: begin anew.") from error
         except BaseException:
-            kept.scan.close()
+            self._drop(number)
             raise
-        if rows.rest is not None:
-            self._kept[number] = kept
+        if rows.rest is None:
+            self._drop(number)
+        else:
+            self._kept[number] = self._kept.pop(number)  # the last to make room
         return rows
 
     def drop(self, client: QueryConnection, number: object) -> None:
@@ -65,5 +75,14 @@ class OpenScans:
         for number in [number for number, kept in self._kept.items() if kept.client is client]:
             self._drop(number)
 
+    def _make_room(self, place: Place) -> None:
+        there = {number: id(kept.client) for number, kept in self._kept.items() if kept.place == place}
+        ((most, _),) = Counter(there.values()).most_common(1)
+        self._drop(next(number for number, client in there.items() if client == most))
+
     def _drop(self, number: int) -> None:
-        self._kept.pop(number).scan.close()
+        kept = self._kept.pop(number)
+        self._counts[kept.place] -= 1
+        if not self._counts[kept.place]:
+            del self._counts[kept.place]
+        kept.scan.close()

@@ -193,7 +193,7 @@ class QuerySocket:
             case "query":
                 self._start(client, message)
             case "more":
-                self._queue(client, {"id": number, **self._more(client, message)})
+                self._queue(client, {"id": number, **self._more(client, message)}, message.get("scan"))
             case "drop":
                 self._scans.drop(client, message.get("scan"))
             case "snapshot" if self._snapshots is not None:
@@ -224,8 +224,9 @@ class QuerySocket:
 
     def _answer(self, client: QueryConnection, request: WireRequest, outcome: Outcome) -> None:
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
-        scan = self._scans.keep(client, rest) if isinstance(rest, OpenScan) else None
-        self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)})
+        place = (request.terms.store, request.partition)
+        scan = self._scans.keep(client, place, rest) if isinstance(rest, OpenScan) else None
+        self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)}, scan)
 
     def _more(self, client: QueryConnection, message: dict[str, Any]) -> dict[str, Any]:
         """What a scan has next, or why not."""
@@ -299,10 +300,12 @@ class QuerySocket:
             _log.exception("A query of partition %d of %r failed", partition, terms.store)
             return Failure(StatelineError(f"Reading {terms.store!r} failed: {error}"))
 
-    def _queue(self, client: QueryConnection, message: dict[str, Any]) -> None:
+    def _queue(self, client: QueryConnection, message: dict[str, Any], scan: object = None) -> None:
+        """Send a reply; `scan` is the number of the scan that it leaves open."""
         try:
             client.queue(frame(message))
         except InvalidArgumentError as error:
+            self._scans.drop(client, scan)  # who asked does not learn its number, or goes on behind what was lost
             client.queue(frame({"id": message["id"], "error": str(error)}))
         self._send(client)
 

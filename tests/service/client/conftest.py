@@ -1,4 +1,4 @@
-"""One worker, one server and one proxy before it for a module's tests; each test uses keys of its own."""
+"""One server, beside the worker of `tests/service/conftest.py`, for a module's tests; its clients, a proxy between."""
 
 from __future__ import annotations
 
@@ -16,18 +16,6 @@ from query_server import OwningWorker, server_process, wait_until
 from stateline.client import Client
 
 Connect: TypeAlias = Callable[..., Client]
-
-
-@pytest.fixture(scope="module")
-def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("c")
-
-
-@pytest.fixture(scope="module")
-def worker(state_dir: Path) -> Iterator[OwningWorker]:
-    worker = OwningWorker(state_dir)
-    yield worker
-    worker.close()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from faulty_proxy import Answered, Cut, FaultyProxy
-from query_server import OwningWorker, free_port, server_process, wait_until
+from ports import free_port
+from query_server import OwningWorker, server_process, wait_until
 from stateline.client import (
     NEVER,
     Client,

@@ -1,4 +1,4 @@
-"""One worker and one server for a module's tests; each test uses keys of its own."""
+"""One server, beside the worker of `tests/service/conftest.py`, for a module's tests; a browser to look at one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,6 @@ from query_server import OwningWorker, server_process, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.fixture(scope="module")
-def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("s")
-
-
-@pytest.fixture(scope="module")
-def worker(state_dir: Path) -> Iterator[OwningWorker]:
-    worker = OwningWorker(state_dir)
-    yield worker
-    worker.close()
 
 
 @pytest.fixture(scope="module")

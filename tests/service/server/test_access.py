@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator, MutableMapping
@@ -129,7 +130,7 @@ def test_a_store_that_does_not_exist_is_forbidden_like_any_other(guarded: Guarde
 def test_holders_are_answered(guarded: Guarded) -> None:
     for headers in (guarded.one, guarded.all, guarded.admin):
         assert guarded.client.get("/v1/stores/aircraft/keys/k", headers=headers).json()["value"] == 1
-        for path in ("/v1/stores", "/v1/topology", "/v1/instances", "/metrics", "/docs", "/openapi.json"):
+        for path in ("/v1/stores", "/v1/topology", "/v1/instances", "/docs", "/openapi.json"):
             assert guarded.client.get(path, headers=headers).status_code == 200, path
     for headers in (guarded.all, guarded.admin):
         assert guarded.client.get("/v1/stores/counts/count", headers=headers).status_code == 200
@@ -142,6 +143,51 @@ def test_listings_have_the_stores_that_the_token_may_read(guarded: Guarded) -> N
         topology = guarded.client.get("/v1/topology", headers=headers).json()
         assert sorted(topology["stores"]) == sorted(may)
         assert sorted(name for s in topology["subtopologies"] for name in s["stores"]) == sorted(may)
+
+
+def test_metrics_name_every_store_and_want_a_token_for_all_of_them(guarded: Guarded) -> None:
+    for headers in (guarded.all, guarded.admin):
+        assert guarded.client.get("/metrics", headers=headers).status_code == 200
+    refused(guarded.client.get("/metrics", headers=guarded.one), 403, "FORBIDDEN")
+
+
+def test_a_token_for_stores_that_there_are_not_is_told_of_nothing(guarded: Guarded) -> None:
+    nothing = added(guarded.file, "nothing", "--stores", "nope")
+    topology = guarded.client.get("/v1/topology", headers=nothing).json()
+    assert {name: found for name, found in topology.items() if found} == {"application_id": "flights-app"}
+    (instance,) = guarded.client.get("/v1/instances", headers=nothing).json()["instances"]
+    assert instance["tasks"] == {}
+    for headers in (guarded.one, guarded.all):
+        assert len(guarded.client.get("/v1/topology", headers=headers).json()["topics"]) == 1
+        assert len(guarded.client.get("/v1/instances", headers=headers).json()["instances"][0]["tasks"]) == 3
+
+
+def test_a_snapshot_is_changed_by_the_token_that_made_it_or_by_an_admin(guarded: Guarded) -> None:
+    other = added(guarded.file, "other")
+    for owner in (guarded.one, guarded.all, guarded.admin):
+        made = guarded.client.post("/v1/snapshots", json={"stores": ["aircraft"]}, headers=owner).json()
+        path = f"/v1/snapshots/{made['id']}"
+        for stranger in (guarded.one, guarded.all, other):
+            if stranger is not owner:
+                refused(guarded.client.patch(path, json={"ttl_s": 1}, headers=stranger), 403, "FORBIDDEN")
+                refused(guarded.client.delete(path, headers=stranger), 403, "FORBIDDEN")
+                assert guarded.client.get(path, headers=stranger).json() == made, "who may read the store may read it"
+        assert guarded.client.patch(path, json={"ttl_s": 99}, headers=owner).status_code == 200
+        assert guarded.client.patch(path, json={"ttl_s": 98}, headers=guarded.admin).status_code == 200
+        refused(guarded.client.delete(path, headers=other), 403, "FORBIDDEN")
+        assert guarded.client.delete(path, headers=owner).status_code == 204
+
+
+def test_a_snapshot_that_nobody_is_named_for_is_changed_by_admins_alone(guarded: Guarded) -> None:
+    made = guarded.client.post("/v1/snapshots", json={"stores": ["aircraft"]}, headers=guarded.all).json()
+    manifest = guarded.state_dir / "flights-app" / "snapshots" / made["id"] / "snapshot.json"
+    members = json.loads(manifest.read_bytes())
+    assert members.pop("owner") == "all"
+    manifest.write_text(json.dumps(members))
+    path = f"/v1/snapshots/{made['id']}"
+    refused(guarded.client.delete(path, headers=guarded.all), 403, "FORBIDDEN")
+    assert guarded.client.get(path, headers=guarded.all).json() == made
+    assert guarded.client.delete(path, headers=guarded.admin).status_code == 204
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ LEVEL = "default.state.isolation.level=read_committed"
 
 
 def head(length: int) -> bytes:
-    return b"POST /v1/stores/aircraft/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
+    return b"POST /v1/stores/aircraft/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % length
 
 
 @contextlib.contextmanager

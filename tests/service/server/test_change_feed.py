@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from log_bench import until
 from query_server import wait_until
 from running_worker import create, read_all
 from stateline.config import load_config
-from stateline.log import Log, NewTopic, Record, open_log
+from stateline.log import Log, NewTopic, Producer, Record
 from stateline.server import change_log
 from stateline.server.change_log import After, AfterInput, ChangeLog, TopicReader
 from stateline.server.event_stream import HEARTBEAT, Outbox, event_bytes
@@ -33,19 +32,6 @@ from stateline_store import CursorExpiredError, NotReadyError, Position, Positio
 
 KILLS = 3
 NOBODY: frozenset[int] = frozenset()
-
-
-@pytest.fixture(params=["embedded", "kafka"])
-def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "embedded":
-        return f"embedded:{tmp_path / 'log.db'}"
-    return str(request.getfixturevalue("kafka_broker").bootstrap_servers)
-
-
-@pytest.fixture
-def log(bootstrap: str, tmp_path: Path) -> Iterator[Log]:
-    with closing(open_log(bootstrap, tmp_path)) as made:
-        yield made
 
 
 # Workers that are killed
@@ -209,12 +195,16 @@ def test_without_a_worker_there_is_nothing_to_read_yet(bootstrap: str, log: Log,
 
 def write_commit(log: Log, topic: str, keys: list[bytes], position: Position, partition: int = 0) -> None:
     """A commit as a worker writes it: the last record carries the Position."""
-    headers = (("v", b"\x00"), ("c", position.encode()))
     with closing(log.producer()) as producer:
-        for n, key in enumerate(keys, 1):
-            last = headers if n == len(keys) else ()
-            producer.produce(topic, key, b"7", timestamp_ms=n, headers=last, partition=partition)
+        produce_commit(producer, topic, keys, position, partition)
         producer.flush()
+
+
+def produce_commit(producer: Producer, topic: str, keys: list[bytes], position: Position, partition: int = 0) -> None:
+    headers = (("v", b"\x00"), ("c", position.encode()))
+    for n, key in enumerate(keys, 1):
+        last = headers if n == len(keys) else ()
+        producer.produce(topic, key, b"7", timestamp_ms=n, headers=last, partition=partition)
 
 
 @pytest.fixture
@@ -223,8 +213,10 @@ def changelog(log: Log, request: pytest.FixtureRequest) -> str:
     name = f"log-{abs(hash(request.node.nodeid))}"
     create(log, {name: 1})
     chance = random.Random(5)
-    for n in range(60):
-        write_commit(log, name, [b"k"] * chance.randrange(1, 10), Position({"in": {0: 10 * n}}))
+    with closing(log.producer()) as producer:
+        for n in range(60):
+            produce_commit(producer, name, [b"k"] * chance.randrange(1, 10), Position({"in": {0: 10 * n}}))
+        producer.flush()
     return name
 
 

@@ -14,7 +14,7 @@ import pytest
 from console_app import HOSTILE_KEY, HOUR_MS, LARGE, START_MS, aircraft_records
 from console_browser import Flights, flights
 from console_page import Console, console, lasting
-from query_server import free_port
+from ports import free_port
 from running_worker import produce
 from stateline.server.tokens import hash_of
 

@@ -146,8 +146,7 @@ def test_files_that_are_deleted_are_let_go_of_behind_the_last_page(tmp_path: Pat
     worker = OwningWorker(tmp_path)
 
     def rewrite(value: str) -> None:
-        for n in range(300):
-            worker.put(f"file{n:03}", value * 2000)
+        worker.put_all({f"file{n:03}": value * 2000 for n in range(300)})
         worker.commit()
 
     def flush(*, compact: bool) -> None:

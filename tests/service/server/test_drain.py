@@ -25,8 +25,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("s")
     worker = OwningWorker(directory)
     worker.put("a", 1)
-    for number in range(ENTRIES):
-        worker.put(f"b{number:06}", "x" * 40_000)
+    worker.put_all({f"b{number:06}": "x" * 40_000 for number in range(ENTRIES)})
     worker.commit()
     yield directory
     worker.close()
@@ -38,7 +37,7 @@ def begin_stream(one: Served) -> socket.socket:
     client.settimeout(PATIENCE_S)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     client.connect(("127.0.0.1", httpx.URL(one.url).port))
-    head = "GET /v1/stores/aircraft/range?prefix=b HTTP/1.1\r\nHost: here\r\nAccept: application/x-ndjson\r\n\r\n"
+    head = "GET /v1/stores/aircraft/range?prefix=b HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n"
     client.sendall(head.encode())
     assert client.recv(15) == b"HTTP/1.1 200 OK"
     return client

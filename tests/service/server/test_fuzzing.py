@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from console_browser import served_flights
 
@@ -29,8 +31,24 @@ SETTINGS = f"""
 checks.positive_data_acceptance.expected-statuses = {["2xx", *REFUSED]}
 checks.negative_data_rejection.expected-statuses = {REFUSED}
 """
-# An endless answer: test_changes has its cases.
+# An endless answer, for which schemathesis would wait: it has a test of its own.
 ENDLESS = "/v1/stores/{store}/changes"
+# Text that an HTTP client can send, in a URL and as a header.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+offsets = st.integers() | st.floats() | st.none() | st.text("0123456789-", max_size=5)
+topics = st.sampled_from(["flights", "airport-status", "departures", "flights-rushes-changelog", ""]) | texts
+positions = st.dictionaries(topics, st.dictionaries(st.sampled_from("0123x") | texts, offsets, max_size=3), max_size=2)
+anything = st.recursive(offsets | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner))
+begins = st.sampled_from(["latest", "earliest", ""]) | texts | (positions | anything).map(json.dumps)
+changes = st.fixed_dictionaries(
+    {},
+    optional={
+        "from": begins,
+        "partition": st.sampled_from(["0", "1", "0,1", "99", "-1", ","]) | texts,
+        "isolation_level": st.sampled_from(["read_committed", "read_uncommitted"]) | texts,
+        "limit": texts,
+    },
+)
 
 
 @pytest.mark.timeout(3600)
@@ -51,6 +69,32 @@ def test_the_server_does_what_its_openapi_document_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert not failed
     assert sent > EXAMPLES * 20, f"{sent} requests are too few to mean anything"
+
+
+@pytest.mark.timeout(3600)
+def test_whatever_a_change_feed_is_asked_for_it_begins_or_says_why_not(tmp_path: Path) -> None:
+    statuses = set()
+    with served_flights(tmp_path) as (_, url), httpx.Client(base_url=url, timeout=60) as client:
+        documented = client.get("/openapi.json").json()["paths"][ENDLESS]["get"]["responses"].keys()
+
+        @settings(max_examples=EXAMPLES * 10, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(store=st.sampled_from(STORES), given=changes, last=st.none() | begins)
+        def ask(store: str, given: dict[str, str], last: str | None) -> None:
+            line = "" if last is None else "".join(filter(str.isprintable, last)).strip()
+            headers = {} if last is None else {b"Last-Event-ID": line.encode()}
+            with client.stream("GET", ENDLESS.format(store=store), params=given, headers=headers) as response:
+                assert str(response.status_code) in documented
+                statuses.add(response.status_code)
+                if response.status_code == 200:
+                    assert response.headers["content-type"].startswith("text/event-stream")
+                    assert next(response.iter_bytes()).startswith(b"retry: ")
+                else:
+                    assert response.headers["content-type"] == "application/problem+json"
+                    problem = json.loads(response.read())
+                    assert problem["status"] == response.status_code != 500, problem
+
+        ask()
+    assert {200, 422} <= statuses
 
 
 def _of_what_exists(document: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 import query_server
-from query_server import OwningWorker, free_port, wait_until
+from ports import free_port
+from query_server import OwningWorker, wait_until
 
 IDLE = 5_000
 _SHELLS_LIMIT = 1024  # what a login shell gives

@@ -132,7 +132,7 @@ def test_a_commit_is_seen_by_the_next_read(server: httpx.Client, filled: OwningW
 
 def test_requests_sent_ahead_are_answered_in_their_order(server: httpx.Client) -> None:
     paths = ["keys/N1", "range?limit=1", "keys/N2", "keys/absent", "keys/%4E1", "keys/a.b-c_d~"] * (3 * _AT_ONCE)
-    sent = b"".join(f"GET /v1/stores/aircraft/{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for path in paths)
+    sent = b"".join(f"GET /v1/stores/aircraft/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths)
     with socket.create_connection((server.base_url.host, server.base_url.port or 0), timeout=30) as connection:
         connection.sendall(sent)
         bodies = read_answers(connection, len(paths))
@@ -144,7 +144,7 @@ def test_requests_sent_ahead_are_answered_in_their_order(server: httpx.Client) -
         assert found == wanted[at % 6]
 
 
-@pytest.mark.parametrize("head", ["GET %s HTTP/1.0\r\n", "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"])
+@pytest.mark.parametrize("head", ["GET %s HTTP/1.0\r\n", "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"])
 def test_a_client_that_wants_no_second_answer_is_hung_up_on(server: httpx.Client, head: str) -> None:
     with socket.create_connection((server.base_url.host, server.base_url.port or 0), timeout=30) as connection:
         connection.sendall((head % "/v1/stores/aircraft/keys/N1" + "\r\n").encode())

@@ -65,7 +65,7 @@ def test_connections_that_wait_survive_the_death_of_a_process(two: Served) -> No
     port = httpx.URL(two.url).port
     waiting = [socket.create_connection(("127.0.0.1", port or 0), timeout=PATIENCE_S) for _ in range(40)]
     for connection in waiting:
-        connection.sendall(f"GET {KEY} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        connection.sendall(f"GET {KEY} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     os.kill(dying, signal.SIGKILL)
     wait_until(lambda: dying not in two.children())
     os.kill(other, signal.SIGCONT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,7 +17,12 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from query_server import PARTITIONS, TIMESTAMP_MS, TOPIC, OwningWorker, server_process, wait_until
+from query_server import PARTITIONS, TIMESTAMP_MS, TOPIC, OwningWorker, make_app, server_process, wait_until
+from stateline.config import load_config
+from stateline.server import snapshots as server_snapshots
+from stateline.server.limits import Limits
+from stateline.server.serving import Serving
+from stateline.server.snapshots import SnapshotRoutes
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.snapshot_directory import SnapshotDirectory
 
@@ -244,6 +250,51 @@ def test_the_most_snapshots_and_bytes_are_kept_to(worker: OwningWorker, state_di
         wait_until(lambda: limited.get("/readyz").status_code == 200)
         response = limited.post("/v1/snapshots", json={"stores": ["aircraft"]})  # the manifest of the first has bytes
         assert "server.snapshots.max.bytes" in refused(response, 429, "TOO_MANY_REQUESTS")
+
+
+def test_a_lease_that_was_given_is_kept_when_snapshots_keep_too_much_and_is_not_made_longer(
+    worker: OwningWorker, state_dir: Path, client: httpx.Client
+) -> None:
+    snapshot = make(client, "aircraft", ttl_s=600)
+    path = f"/v1/snapshots/{snapshot['id']}"
+    with server_process(state_dir, "server.snapshots.max.bytes=1") as limited:
+        wait_until(lambda: limited.get("/readyz").status_code == 200)
+        detail = refused(limited.patch(path, json={"ttl_s": 700}), 429, "TOO_MANY_REQUESTS")
+        assert "server.snapshots.max.bytes" in detail
+        assert limited.get(path).json() == snapshot
+        assert limited.patch(path, json={"ttl_s": 500}).json()["expires_at"] < snapshot["expires_at"]
+        assert table(limited, snapshot["stores"]["aircraft"]["0"]["path"]) is not None
+
+
+def test_snapshots_that_keep_too_much_are_counted_and_said_once(
+    worker: OwningWorker, state_dir: Path, client: httpx.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = [f"state.dir={state_dir}", "server.snapshots.max.bytes=1"]
+    config = load_config("flights-app", environment={}, overrides=settings)
+    figures = []
+
+    async def look(times: int) -> None:
+        routes = SnapshotRoutes(Serving(make_app().topology(), config, tmp_path), Limits(config))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(server_snapshots, "_COUNT_INTERVAL_S", 0.0)
+            patched.setattr(server_snapshots, "_SWEEP_INTERVAL_S", 0.0)
+            keeper = asyncio.create_task(routes.keep())
+            for _ in range(times):
+                before = routes.figures
+                while routes.figures is before:
+                    await asyncio.sleep(0)
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        figures.append(routes.figures)
+
+    asyncio.run(look(1))
+    snapshot = make(client, "aircraft")
+    asyncio.run(look(3))
+    assert [found.count for found in figures] == [0, 1]
+    manifest = SnapshotDirectory(worker.application).path / snapshot["id"] / "snapshot.json"
+    assert figures[1].kept_bytes - figures[0].kept_bytes >= manifest.stat().st_size
+    said = [record.message for record in caplog.records if "server.snapshots.max.bytes" in record.message]
+    assert len(said) == 1, "while it lasts"
 
 
 def test_a_reader_reads_on_when_the_snapshot_is_released(client: httpx.Client, worker: OwningWorker) -> None:

@@ -27,20 +27,18 @@ LEVELS = ["read_committed", "read_uncommitted"]
 STORES = ["aircraft", "cache"]
 LARGE = 20_000  # entries: several chunks of every partition
 WIDE = 40  # entries of a MiB: far more than sockets hold
+WIDE_KEYS = [f"w{n:03}" for n in range(WIDE)]
 
 
 @pytest.fixture(scope="module")
 def rows(worker: OwningWorker) -> dict[str, dict[str, Any]]:
     """What each level sees of the prefix "s", and of "w" (a few, very large)."""
     committed: dict[str, Any] = {f"s{n:05}": n for n in range(LARGE)}
-    wide: dict[str, Any] = {f"w{n:03}": "x" * 2**20 for n in range(WIDE)}
+    wide: dict[str, Any] = dict.fromkeys(WIDE_KEYS, "x" * 2**20)
     staged = committed | {f"s{n:05}": {"staged": n} for n in range(0, LARGE + 500, 100)}
-    for key, value in (committed | wide).items():
-        worker.put(key, value)
+    worker.put_all(committed | wide)
     worker.commit()
-    for key, value in staged.items():
-        if value != committed.get(key):
-            worker.put(key, value)
+    worker.put_all({key: value for key, value in staged.items() if value != committed.get(key)})
     return {"read_committed": committed, "read_uncommitted": staged, "wide": wide}
 
 
@@ -142,7 +140,7 @@ class SlowClient:
         self._socket.settimeout(60)
         self._socket.connect(("127.0.0.1", here.port))
         path = f"/v1/stores/aircraft/range?prefix=w&isolation_level={level}"
-        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {media_type}\r\nConnection: close\r\n\r\n"
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {media_type}\r\nConnection: close\r\n\r\n"
         self._socket.sendall(request.encode())
 
     def read(self, most: int) -> bytes:
@@ -215,8 +213,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(
 @pytest.mark.parametrize("media_type", FORMATS)
 def test_an_uncommitted_stream_breaks_off_when_its_worker_ends(tmp_path: Path, media_type: str, killed: bool) -> None:
     worker = OwningWorker(tmp_path)
-    for n in range(WIDE):
-        worker.put(f"w{n:03}", "x" * 2**20)
+    worker.put_all(dict.fromkeys(WIDE_KEYS, "x" * 2**20))
     with served_here(tmp_path) as here:
         slow = SlowClient(here, media_type, "read_uncommitted")
         head = slow.read(1000)
@@ -229,8 +226,7 @@ def test_an_uncommitted_stream_breaks_off_when_its_worker_ends(tmp_path: Path, m
 
 def test_a_stream_of_committed_state_outlives_its_worker(tmp_path: Path) -> None:
     worker = OwningWorker(tmp_path)
-    for n in range(WIDE):
-        worker.put(f"w{n:03}", "x" * 2**20)
+    worker.put_all(dict.fromkeys(WIDE_KEYS, "x" * 2**20))
     worker.commit()
     with served_here(tmp_path) as here:
         slow = SlowClient(here, NDJSON, "read_committed")

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from query_server import free_port, make_app, wait_until
+from ports import free_port
+from query_server import make_app, wait_until
 from stateline.config import load_config
 from stateline.server import serve
 from stateline.server.tls import check_tls

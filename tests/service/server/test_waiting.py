@@ -170,7 +170,7 @@ def test_waiting_requests_end_when_the_server_stops(state_dir: Path, worker: Own
             address = (client.base_url.host, client.base_url.port)
             waiting = stack.enter_context(socket.create_connection(address, timeout=30))
             query = f"position_bound={quote(bound(0, 10**12))}&wait_ms=30000"
-            waiting.sendall(f"GET /v1/stores/aircraft/range?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            waiting.sendall(f"GET /v1/stores/aircraft/range?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             for _ in range(3):  # answered after the request above was read: the server has one event loop
                 assert client.get("/healthz").status_code == 200
         answer = b"".join(iter(lambda: waiting.recv(65536), b""))

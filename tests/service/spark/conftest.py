@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_broker import missing_is_a_failure
-from maven import JarsUnavailableError, jars
+from maven import JarsUnavailableError, jars, one_at_a_time
 from service.spark.departures import settings
 from stateline.config import load_config
 from stateline.spark.session import close_session, spark_session
@@ -31,8 +31,9 @@ _RECORD = (
 def class_archive() -> Path:
     """The JVM's class archive: recorded once per machine, so that each of many drivers starts in half the time."""
     archive = _CACHE / f"spark-{pyspark.__version__}.jsa"
-    if not archive.exists():
-        subprocess.run([sys.executable, "-c", _RECORD, str(archive)], check=True, timeout=200)
+    with one_at_a_time("spark"):
+        if not archive.exists():
+            subprocess.run([sys.executable, "-c", _RECORD, str(archive)], check=True, timeout=200)
     return archive
 
 

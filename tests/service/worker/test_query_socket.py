@@ -501,6 +501,49 @@ def test_the_scan_that_was_read_longest_ago_makes_room(
     assert [given(client.ask(more(4, number, limit=1))) for number in (first, third)] == [[b"c"], [b"b"]]
 
 
+def test_a_server_that_has_many_scans_ends_its_own_and_not_those_of_another(
+    client: Client, letters: KeyValueStore, served: QuerySocket, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_scans, "MAX_OPEN_SCANS", 3)
+    other = Client(path, served)
+    theirs, mine = begun(other), [begun(client) for _ in range(5)]
+    assert given(other.ask(more(2, theirs, limit=1))) == [b"b"]
+    for gone in mine[:3]:
+        assert isinstance(error(client.ask(more(3, gone))), CursorExpiredError)
+    assert [given(client.ask(more(4, number, limit=1))) for number in mine[3:]] == [[b"b"], [b"b"]]
+    other.socket.close()
+
+
+def test_a_query_may_scan_more_partitions_than_scans_are_kept_of_one(
+    letters: KeyValueStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_scans, "MAX_OPEN_SCANS", 2)
+    served = QuerySocket(path, lambda name, partition: HostedPartition(letters, StoreState.ACTIVE))
+    client = Client(path, served)
+    terms = Terms("letters", UNCOMMITTED)
+    numbers = []
+    for partition in range(5):
+        reply = client.ask(frame(encode_request(WireRequest(partition, terms, partition, RangeQuery(limit=1)))))
+        numbers.append(int(reply["outcome"]["rows"]["scan"]))
+    assert [given(client.ask(more(9, number, limit=1))) for number in numbers] == [[b"b"]] * 5
+    for number in numbers:
+        client.ask(more(9, number))
+    assert len(served._scans) == 0
+    client.socket.close()
+    served.close()
+
+
+def test_a_scan_whose_entries_fit_no_frame_is_not_kept(
+    client: Client, letters: KeyValueStore, served: QuerySocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters.put(b"b", b"x" * 1000)
+    number = begun(client)
+    monkeypatch.setattr("stateline.query_wire.MAX_FRAME_BYTES", 500)
+    assert "larger" in client.ask(more(2, number, limit=1))["error"]
+    assert "larger" in client.ask(scan(3, limit=2))["error"]
+    assert len(served._scans) == 0
+
+
 def test_a_scan_of_a_store_that_was_closed_is_expired(
     client: Client, letters: KeyValueStore, served: QuerySocket
 ) -> None:

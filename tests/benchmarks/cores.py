@@ -1,0 +1,66 @@
+"""Which cores processes may use, and whether they run at all: so that what is measured in turns does not disturb."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CORES = tuple(sorted(os.sched_getaffinity(0)))
+
+
+def family(pid: int) -> list[int]:
+    """The process and all its descendants."""
+    found = [pid]
+    for parent in found:  # grows meanwhile
+        for task in _threads(parent):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split())
+    return found
+
+
+def pin(pids: Iterable[int], cores: Iterable[int]) -> None:
+    """Let these processes and their descendants run on these cores only; threads that they start later as well."""
+    allowed = set(cores)
+    for pid in pids:
+        for member in family(pid):
+            for task in _threads(member):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(task, allowed)
+
+
+@contextmanager
+def awake(pids: Iterable[int]) -> Iterator[None]:
+    """Processes that stand still (`stand_still`) run, and then stand still again."""
+    known = list(pids)
+    _signal(known, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        stand_still(known)
+
+
+def stand_still(pids: Iterable[int]) -> None:
+    """Stop these processes and their descendants until `go_on`, which has to come before they are told to end."""
+    _signal(pids, signal.SIGSTOP)
+
+
+def go_on(pids: Iterable[int]) -> None:
+    """Let them run again."""
+    _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        for member in family(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, number)
+
+
+def _threads(pid: int) -> list[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []

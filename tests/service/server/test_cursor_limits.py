@@ -1,0 +1,150 @@
+"""What open cursors may keep: how many bytes in memory, and how many on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paging import entries, follow, good, pages, refused
+from query_server import PARTITIONS, OwningWorker, wait_until
+from served_here import Here, served_here
+from stateline.server import cursors
+from stateline_store.rocksdb_engine import RocksDBEngine
+
+EXPIRED = (410, "CURSOR_EXPIRED")
+VALUE_BYTES = 10_000
+MOST = 50_000  # the files of one commit of the tables have more, those of small stores less
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[OwningWorker]:
+    worker = OwningWorker(tmp_path)
+    yield worker
+    worker.close()
+
+
+def rewrite(worker: OwningWorker, seed: str) -> None:
+    """Write the rows of the tables anew, with values that cannot be compressed to nothing."""
+    chance = random.Random(seed)
+    for n in range(60):
+        worker.put(f"{n:02}", chance.randbytes(VALUE_BYTES // 2).hex())
+    worker.commit()
+
+
+def flush(worker: OwningWorker, *, compact: bool) -> None:
+    """Write files; what they replace is deleted when `compact`."""
+    for store in worker.stores.values():
+        if isinstance(store._engine, RocksDBEngine):
+            worker.run(store._engine._db.flush)
+            if compact:
+                worker.run(partial(store._engine._db.compact_range, None, None))
+
+
+def begun(here: Here, store: str = "aircraft", **params: Any) -> Any:
+    given: dict[str, Any] = {"limit": 1} | params
+    return good(here.client.get(f"/v1/stores/{store}/range", params=given))
+
+
+def deleted_and_open() -> int:
+    """Bytes of tables that were deleted and are open here."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            path = f"/proc/self/fd/{name}"
+            if os.readlink(path).endswith(".sst (deleted)"):
+                found += os.stat(path).st_size
+    return found
+
+
+def replaced(worker: OwningWorker) -> None:
+    """All files of the tables are others now."""
+    for seed in "bcd":
+        rewrite(worker, seed)
+        flush(worker, compact=False)
+    flush(worker, compact=True)
+
+
+def test_cursors_that_keep_too_much_on_disk_end_and_the_first_that_was_opened_before_others(
+    tmp_path: Path, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", math.inf)
+    rewrite(worker, "a")
+    flush(worker, compact=False)
+    with served_here(tmp_path, f"server.cursors.max.bytes={MOST}") as here:
+        old = begun(here)
+        replaced(worker)
+        new = begun(here)
+        wait_until(lambda: deleted_and_open() > MOST)
+        used = good(follow(here.client, old["cursor"]))  # most recently, and yet it is the one that keeps files
+        assert cursors.held_on_disk(worker.application) == deleted_and_open()
+        here.serving.cursors._looked_at_s = -math.inf
+        monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", 0.0)
+        wait_until(lambda: len(here.serving.cursors) == 1)
+        assert refused(follow(here.client, used["cursor"])) == EXPIRED
+        wait_until(lambda: deleted_and_open() <= MOST)
+        assert len(entries(pages(here.client, new, limit=100))) == 60
+
+
+def test_files_that_an_idle_reader_keeps_end_no_cursor(
+    tmp_path: Path, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", math.inf)
+    for p in range(PARTITIONS):
+        worker.run(partial(worker.stores["blobs", p].put_all, [(b"%d" % n, b"v") for n in range(9)]))
+    rewrite(worker, "a")
+    flush(worker, compact=False)
+    with served_here(tmp_path, f"server.cursors.max.bytes={MOST}") as here:
+        good(here.client.get("/v1/stores/aircraft/count"))
+        cursor = begun(here, "blobs")["cursor"]
+        replaced(worker)  # and nobody asks
+        assert deleted_and_open() > MOST
+        monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", 0.0)
+        here.serving.cursors._looked_at_s = -math.inf
+        wait_until(lambda: deleted_and_open() <= MOST or len(here.serving.cursors) == 0)
+        assert (
+            len(entries(pages(here.client, good(follow(here.client, cursor, "blobs")), "blobs", limit=100)))
+            == 9 * 3 - 1
+        )
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_cursors_that_keep_too_much_in_memory_end_and_the_longest_unused_before_others(
+    tmp_path: Path, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    rewrite(worker, "a")
+    with served_here(tmp_path) as here:
+        asked: dict[str, Any] = {"isolation_level": level, "limit": 10}
+        first = begun(here, **asked)
+        each = here.serving.cursors.held_bytes
+        held = sum(len(cursor.scan._left) + sum(len(p.entries) for p in cursor.scan._parts)
+                   for cursor in here.serving.cursors._open.values())  # fmt: skip
+        assert held > 0, "each partition was asked for a whole page"
+        assert each > (held + 10) * VALUE_BYTES, "what was given last counts: it may be asked for again"
+        assert each < (held + 10) * VALUE_BYTES * 1.1
+        monkeypatch.setattr(cursors, "MAX_HELD_BYTES", 3 * each)
+        others = [begun(here, **asked) for _ in range(2)]
+        first = good(follow(here.client, first["cursor"]))
+        newest = begun(here, **asked)
+        assert here.serving.cursors.held_bytes <= 3 * each
+        assert refused(follow(here.client, others[0]["cursor"])) == EXPIRED
+        for page in (first, others[1], newest):
+            good(follow(here.client, page["cursor"]))
+
+
+def test_one_cursor_may_go_beyond_alone(tmp_path: Path, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite(worker, "a")
+    monkeypatch.setattr(cursors, "MAX_HELD_BYTES", 1)
+    with served_here(tmp_path) as here:
+        other = begun(here, limit=7)
+        assert len(entries(pages(here.client, begun(here, limit=7)))) == 60
+        assert refused(follow(here.client, other["cursor"])) == EXPIRED
+        here.serving.cursors.close()
+        assert here.serving.cursors.held_bytes == 0

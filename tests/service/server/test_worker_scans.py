@@ -1,0 +1,106 @@
+"""Scans that a worker keeps for a server are let go of when nobody reads them on, however the asker went away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from paging import Rows
+from query_server import TOPIC, OwningWorker, make_app, wait_until
+from stateline.config import load_config
+from stateline.query import Answer, RangeQuery, Terms
+from stateline.server.serving import Serving
+from stateline.server.waiting import TimeLimits
+from stateline.server.worker_client import WorkerConnection
+from stateline_store import CursorExpiredError, IsolationLevel, Position, PositionBound, TopicPartition
+
+SCAN = RangeQuery(prefix=b"s-", limit=1)
+TERMS = Terms("cache", IsolationLevel.READ_UNCOMMITTED)
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwningWorker]:
+    worker = OwningWorker(tmp_path_factory.mktemp("s"))
+    Rows(worker, "s-")
+    yield worker
+    worker.close()
+
+
+def kept(worker: OwningWorker) -> int:
+    """How many scans the worker keeps, once it has looked at all that was sent to it."""
+    return int(worker.run(lambda: (worker.socket.serve_pending(), len(worker.socket._scans))[1]))
+
+
+class Cancelling(WorkerConnection):
+    """Cancels who asks in the very moment in which the reply has come and was not taken."""
+
+    asking: asyncio.Task[Any] | None = None
+
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        super()._dispatch(message)
+        if self.asking is not None and {"outcome", "rows"} & message.keys():
+            self.asking.cancel()
+
+
+async def cancelling(worker: OwningWorker) -> Cancelling:
+    socket = worker.application.parent / "w1.sock"
+    return cast(Cancelling, await Cancelling.open(socket, lambda: None, TimeLimits()))
+
+
+def test_a_query_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(worker: OwningWorker) -> None:
+    async def ask() -> None:
+        connection = await cancelling(worker)
+        connection.asking = asyncio.create_task(connection.query(TERMS, 0, SCAN, 0))
+        with pytest.raises(asyncio.CancelledError):
+            await connection.asking
+        await asyncio.to_thread(wait_until, lambda: kept(worker) == 0)
+        await connection.close()
+
+    asyncio.run(ask())
+
+
+def test_reading_on_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(worker: OwningWorker) -> None:
+    async def ask() -> None:
+        connection = await cancelling(worker)
+        answer = await connection.query(TERMS, 0, SCAN, 0)
+        assert isinstance(answer, Answer)
+        rest = answer.rows.rest
+        assert rest is not None
+        assert kept(worker) == 1
+        connection.asking = asyncio.ensure_future(rest.more(1))
+        with pytest.raises(asyncio.CancelledError):
+            await connection.asking
+        with pytest.raises(CursorExpiredError):
+            await rest.more(1)
+        await asyncio.to_thread(wait_until, lambda: kept(worker) == 0)
+        await connection.close()
+
+    asyncio.run(ask())
+
+
+def test_a_query_of_several_partitions_that_is_cancelled_leaves_none_of_those_that_answered(
+    worker: OwningWorker, tmp_path: Path
+) -> None:
+    async def ask() -> None:
+        config = load_config("flights-app", environment={}, overrides=[f"state.dir={worker.application.parent}"])
+        serving = Serving(make_app().topology(), config, tmp_path)
+        await serving.workers.refresh()
+        behind = Position.of({TopicPartition(TOPIC, 1): worker.offset(1) + 1})
+        terms = Terms("cache", IsolationLevel.READ_UNCOMMITTED, PositionBound(behind))
+        deadline_s = asyncio.get_running_loop().time() + 60
+        asking = asyncio.create_task(serving.scan(serving.store("cache"), terms, SCAN, (0, 1, 2), deadline_s))
+        await asyncio.to_thread(wait_until, lambda: kept(worker) == 2)
+        pending = serving.workers._connections["w1"]._pending
+        await asyncio.to_thread(wait_until, lambda: len(pending) == 1)  # both answers have arrived
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        del asking
+        await asyncio.to_thread(wait_until, lambda: kept(worker) == 0)
+        await serving.close()
+
+    asyncio.run(ask())
