@@ -33,7 +33,17 @@ EXPECTED = {200, 400, 404, 410, 422}
 
 def ask(port: int) -> Counter[int]:
     """How many answers of which status a slice of requests got."""
-    command = ["wrk", "-t1", "-c32", f"-d{SLICE_S}s", "-s", str(_SCRIPT), f"http://127.0.0.1:{port}"]
+    command = [
+        "wrk",
+        "-t1",
+        "-c32",
+        f"-d{SLICE_S}s",
+        "--timeout",
+        "30s",
+        "-s",
+        str(_SCRIPT),
+        f"http://127.0.0.1:{port}",
+    ]
     command += ["--", f"/v1/stores/{TOPIC}", str(KEYS)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = Counter({int(status): int(answers) for status, answers in re.findall(r"^status (\d+): (\d+)$", said, re.M)})

@@ -36,7 +36,7 @@ def load(port: int, path: str, keys: int, seconds: float, script: Path) -> Load:
     `script` is a file that may be overwritten. Raises `RuntimeError` when an answer was no 2xx or was not had.
     """
     script.write_text(_LUA.replace("{path}", path).replace("{keys}", str(keys)))
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:g}s", "--latency", "-s", str(script)]
+    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:g}s", "--latency", "--timeout", "30s", "-s", str(script)]
     done = subprocess.run([*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True)
     if "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
         raise RuntimeError(done.stdout)

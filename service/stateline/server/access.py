@@ -22,8 +22,9 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -59,19 +60,37 @@ _MAX_ADDRESS = 64
 _log = logging.getLogger(__name__)
 
 
-def install_guard(api: Starlette, config: Config, limits: Limits) -> None:
+def install_guard(api: Starlette, config: Config, limits: Limits) -> Callable[[Scope, str], str] | None:
     """Put the guard in front of `api`, if the settings leave it anything to do: else no request pays for it. Without
-    tokens put that in front which refuses the web pages of other sites; ``api.state.sites`` is it then, else None.
+    tokens put that in front which refuses the web pages of other sites.
 
-    Raises `ConfigurationError` when the tokens file cannot be read.
+    What comes back guards a GET that is answered before the application sees it: called with its scope and the store
+    that it reads, it returns the name of the token, empty without tokens, or raises what refuses the request. None: it
+    cannot be told, and nothing may be answered there. Raises `ConfigurationError` when the tokens file cannot be read.
     """
     tokens = None if config.server_tokens_file is None else Tokens(config.server_tokens_file)
     if tokens is not None or limits.limits_rate:
         api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits)
-    api.state.sites = None
-    if tokens is None:
-        api.state.sites = Sites(config)
-        api.add_middleware(SitesMiddleware, sites=api.state.sites)
+    guard = partial(_holder, tokens) if tokens is not None else _guarded_sites(api, config)
+    return None if limits.limits_rate else guard  # a request that is declined there would count twice
+
+
+def _guarded_sites(api: Starlette, config: Config) -> Callable[[Scope, str], str]:
+    sites = Sites(config)
+    api.add_middleware(SitesMiddleware, sites=sites)
+    return partial(_of_this_site, sites)
+
+
+def _holder(tokens: Tokens, scope: Scope, store: str) -> str:
+    holder = tokens.holder(bearer_token(scope["headers"]))
+    _check_stores(holder, (store,))
+    return holder.name
+
+
+def _of_this_site(sites: Sites, scope: Scope, store: str) -> str:
+    del store  # everybody reads every one
+    sites.check(scope)
+    return ""
 
 
 def check_tokens(config: Config) -> None:

@@ -110,15 +110,15 @@ def create_app(app: App, config: Config) -> FastAPI:
         redirect_slashes=False,
     )
     api.state.serving, api.state.limits = serving, limits
-    install_guard(api, config, limits)  # inside of the measuring: what it refuses counts
+    admit = install_guard(api, config, limits)  # inside of the measuring: what it refuses counts
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     api.add_exception_handler(StatelineError, on_stateline_error)
     api.add_exception_handler(HTTPException, on_http_error)
     api.add_exception_handler(ClientDisconnect, on_disconnect)
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
-    if not limits.limits_rate and config.server_tokens_file is None:
-        api.state.at_once = api.state.sites.at_once(PointReads(serving, queries.asked, measuring).answer)
+    if admit is not None:
+        api.state.at_once = PointReads(serving, queries.asked, measuring, admit).answer
     return api
 
 

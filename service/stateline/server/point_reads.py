@@ -32,15 +32,18 @@ _LONGEST_REMEMBERED = 200
 _ROUTE = "/v1/stores/{store}/keys/{key}"
 
 Ask = Callable[[ServedStore, Arguments], Asked]
+Admit = Callable[[Scope, str], str]
 
 
 class PointReads:
-    """Of one server process; for the event loop's thread. `ask` says what a request demands, as for every query."""
+    """Of one server process; for the event loop's thread. `ask` says what a request demands, as for every query;
+    `admit(scope, store)` who asks, by the name of a token, empty where there are none, or raises."""
 
-    def __init__(self, serving: Serving, ask: Ask, measuring: Measuring) -> None:
+    def __init__(self, serving: Serving, ask: Ask, measuring: Measuring, admit: Admit) -> None:
         self._serving = serving
         self._ask = ask
         self._measuring = measuring
+        self._admit = admit
         self._remembered: dict[tuple[str, bytes], Asked] = {}
 
     def answer(self, scope: Scope) -> bytes | None:
@@ -54,14 +57,16 @@ class PointReads:
             return None
         began_s = time.perf_counter()
         try:
-            asked = self._asked(segments[3].decode("ascii"), scope["query_string"])
+            name = segments[3].decode("ascii")
+            token = self._admit(scope, name)
+            asked = self._asked(name, scope["query_string"])
             body = None if asked is None else self._read(asked, segments[5].decode("ascii"))
         except (StatelineError, UnicodeDecodeError):
             return None
         if asked is None or body is None:
             return None
         answered = Answered(_ROUTE, asked.store.name, asked.terms.isolation_level.value, "ok")
-        self._measuring.tell("GET", answered, 200, time.perf_counter() - began_s, 1, len(body))
+        self._measuring.tell("GET", answered, 200, time.perf_counter() - began_s, 1, len(body), token)
         return body
 
     def _read(self, asked: Asked, written: str) -> bytes | None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -47,16 +46,6 @@ class Sites:
             self._check_host(scope)
         if scope["method"] not in _HARMLESS:
             _check_origin(scope)
-
-    def at_once(self, answer: Callable[[Scope], bytes | None]) -> Callable[[Scope], bytes | None]:
-        """As `answer`, which may answer a GET before the application sees it; None for what `check` refuses."""
-        if self._any_name:
-            return answer
-
-        def guarded(scope: Scope) -> bytes | None:
-            return answer(scope) if self._foreign_name(scope) is None else None
-
-        return guarded
 
     def _check_host(self, scope: Scope) -> None:
         if (name := self._foreign_name(scope)) is not None:

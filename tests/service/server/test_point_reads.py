@@ -20,7 +20,9 @@ from query_server import TOPIC, OwningWorker, make_app, server_process, wait_unt
 from stateline.config import load_config
 from stateline.server.http_protocol import _AT_ONCE
 from stateline.server.main import create_app
+from stateline.server.tokens import hash_of, new_token
 
+CLIENT = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"localhost")]}
 KEYS = ("N1", "N2", "a.b-c_d~", "absent", "null", "elsewhere", "staged")
 QUERIES = (
     "",
@@ -89,7 +91,7 @@ def test_what_can_be_answered_at_once_is_and_nothing_else(
 
     def at_once(path: str, query: str = "isolation_level=read_committed", method: str = "GET") -> Any:
         raw = path.encode()
-        scope = {"method": method, "root_path": "", "raw_path": raw, "query_string": query.encode()}
+        scope = {"method": method, "root_path": "", "raw_path": raw, "query_string": query.encode(), **CLIENT}
         body = api.state.at_once(scope)
         return None if body is None else json.loads(body)["value"]
 
@@ -188,3 +190,26 @@ def read_answers(connection: socket.socket, count: int) -> list[bytes]:
         assert more, "the server hung up"
         data += more
     return bodies
+
+
+def test_a_token_that_may_not_read_the_store_gets_what_the_routes_say(
+    filled: OwningWorker, state_dir: Path, tmp_path: Path
+) -> None:
+    secrets = {name: new_token() for name in ("all", "some", "none")}
+    stores = {"all": "*", "some": ["aircraft"], "none": ["counts"]}
+    entries = [
+        {"name": n, "sha256": hash_of(secret).hex(), "role": "read", "stores": stores[n]}
+        for n, secret in secrets.items()
+    ]
+    (tmp_path / "tokens.json").write_text(json.dumps({"tokens": entries}))
+    settings = f"server.tokens.file={tmp_path / 'tokens.json'}", "default.state.isolation.level=read_committed"
+    with server_process(state_dir, *settings) as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        found = {}
+        for name, secret in {**secrets, "wrong": "no-token"}.items():
+            headers = {"Authorization": f"Bearer {secret}"}
+            here, there = (client.get(f"/v1/stores/aircraft/keys/{key}", headers=headers) for key in both_ways("N1"))
+            assert what_was_said(here) == what_was_said(there), name
+            found[name] = here.status_code
+        assert client.get("/v1/stores/aircraft/keys/N1").status_code == 401
+    assert found == {"all": 200, "some": 200, "none": 403, "wrong": 401}
