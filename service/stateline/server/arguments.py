@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
+from starlette.requests import Request
 
 from stateline.serde import JsonSerde, Serde, holds_large_integer, load_exactly, shown
 from stateline_store import InvalidArgumentError, IsolationLevel, Position, PositionBound
@@ -300,6 +301,11 @@ def _key_of(name: str, argument: Argument, serde: Serde) -> bytes:
     if argument.written is not None:
         return read_key(name, argument.written, serde, textual=True)
     return read_key(name, argument.value, serde, textual=argument.textual)
+
+
+def refuse_parameters(request: Request) -> None:
+    """Raise `InvalidArgumentError` for a request that has any."""
+    Arguments(from_query_string(request.scope["query_string"])).refuse_others(())
 
 
 def read_key(name: str, value: Any, serde: Serde, *, textual: bool) -> bytes:

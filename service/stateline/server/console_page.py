@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.server.state_routes import refuse_parameters
+from stateline.server.arguments import refuse_parameters
 
 _PAGE = "index.html"
 _MEDIA_TYPES = {

@@ -28,6 +28,7 @@ from stateline.server.accepting import ConnectionCounts
 from stateline.server.access import check_exposure, check_tokens, guarded, install_guard
 from stateline.server.access_log import AccessLog
 from stateline.server.answers import json_response
+from stateline.server.arguments import refuse_parameters
 from stateline.server.changes import OPERATIONS as CHANGES
 from stateline.server.changes import ChangeRoutes
 from stateline.server.console_page import ConsolePage
@@ -48,7 +49,7 @@ from stateline.server.routes import QueryRoutes
 from stateline.server.serving import Serving
 from stateline.server.snapshots import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots import SnapshotRoutes
-from stateline.server.state_routes import StateRoutes, refuse_parameters
+from stateline.server.state_routes import StateRoutes
 from stateline.server.tls import check_tls
 from stateline_store import ConfigurationError, StatelineError
 
@@ -96,14 +97,15 @@ def create_app(app: App, config: Config) -> FastAPI:
     limits = Limits(config)
     serving = Serving(app.topology(), config, scratch)
     snapshots = SnapshotRoutes(serving, limits)
-    metrics = Metrics(serving)
+    changes = ChangeRoutes(serving)
+    metrics = Metrics(serving, snapshots, changes)
     queries = QueryRoutes(serving, limits)
     mode = config.server_access_log
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
     api = FastAPI(
         title=app.application_id,
         lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch),
-        routes=[*_routes(serving, queries, metrics), *snapshots.routes()],
+        routes=[*_routes(serving, queries, changes, metrics), *snapshots.routes()],
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -189,7 +191,7 @@ async def _lifespan(
         shutil.rmtree(scratch, ignore_errors=True)  # a leftover is a few kilobytes of RocksDB's log
 
 
-def _routes(serving: Serving, queries: QueryRoutes, metrics: Metrics) -> list[BaseRoute]:
+def _routes(serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metrics: Metrics) -> list[BaseRoute]:
     state = StateRoutes(serving, metrics)
     config = serving.config
     largest = {
@@ -210,7 +212,7 @@ def _routes(serving: Serving, queries: QueryRoutes, metrics: Metrics) -> list[Ba
 
     return [
         *queries.routes(),
-        *ChangeRoutes(serving).routes(),
+        *changes.routes(),
         Route("/v1/stores", state.stores),
         Route(STORE, state.store),
         Route("/v1/topology", state.topology),

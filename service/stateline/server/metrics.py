@@ -32,7 +32,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from stateline.server.changes import ChangeRoutes
 from stateline.server.serving import Serving
+from stateline.server.snapshots import SnapshotRoutes
 
 # Where prometheus_client keeps what several processes share; its own name.
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
@@ -76,8 +78,9 @@ class _Series(NamedTuple):
 class Metrics:
     """The metrics of one server process. For the event loop's thread only."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, snapshots: SnapshotRoutes, changes: ChangeRoutes) -> None:
         self.stores = frozenset(serving.topology.stores)
+        self.snapshots, self.changes = snapshots, changes
         self.in_progress = 0
         self.lines_dropped = 0
         self._serving = serving
@@ -155,7 +158,12 @@ class _Load:
         self._waiting = gauge("http_requests_waiting", "Of these, those that wait: for a commit, a worker, a body.")
         self._open = gauge("secondaries_open", "Store partitions that are open.")
         self._cursors = gauge("cursors_open", "States that are kept for the next page.")
+        self._held = gauge("cursors_held_bytes", "About how many bytes of entries they keep in memory.")
         self._oldest = gauge("cursors_oldest_seconds", "How long the oldest of them has been kept.", "max")
+        self._snapshots = gauge("snapshots", "Snapshots that there are.", "max")
+        self._kept = gauge("snapshots_kept_bytes", "Bytes on disk that snapshots alone keep.", "max")
+        self._feeds = gauge("change_feeds_open", "Change feeds that are being read.")
+        self._feed_lag = gauge("change_feeds_lag_seconds", "How far the slowest of them is behind.", "max")
         self._opened = counter("secondaries_opened", "Store partitions that were opened.")
         self._catch_ups = counter("secondary_catch_ups", "How often an open one followed its owner's commits.")
         self._dropped = counter("access_log_lines_dropped", "Lines that were left out, because writing was too slow.")
@@ -169,7 +177,12 @@ class _Load:
         self._waiting.set(serving.waiting)
         self._open.set(partitions.open_count)
         self._cursors.set(len(serving.cursors))
+        self._held.set(serving.cursors.held_bytes)
         self._oldest.set(serving.cursors.oldest_age_s)
+        self._snapshots.set(metrics.snapshots.figures.count)
+        self._kept.set(metrics.snapshots.figures.kept_bytes)
+        self._feeds.set(metrics.changes.figures.open)
+        self._feed_lag.set(metrics.changes.figures.lag_s)
         now = (partitions.opened_count, partitions.catch_ups, metrics.lines_dropped)
         counters = (self._opened, self._catch_ups, self._dropped)
         for counter, count, before in zip(counters, now, self._before, strict=True):

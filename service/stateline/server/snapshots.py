@@ -30,7 +30,7 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.server.access import may_read, name_of, require_owner, require_read
 from stateline.server.answers import json_response
-from stateline.server.arguments import Arguments, from_body, from_query_string
+from stateline.server.arguments import Arguments, from_body, from_query_string, refuse_parameters
 from stateline.server.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
 from stateline.server.bodies import read_body
 from stateline.server.limits import Limits
@@ -40,7 +40,6 @@ from stateline.server.partitions import ServedStore
 from stateline.server.serving import Serving
 from stateline.server.snapshot_filter import PARAMETERS, Wanted, read_wanted
 from stateline.server.snapshot_rows import batch_schema, batches
-from stateline.server.state_routes import refuse_parameters
 from stateline.server.streams import HeldStream
 from stateline.store_definition import StoreDefinition
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from stateline.server.access import is_known, may_read, reads_all
 from stateline.server.answers import json_response
-from stateline.server.arguments import Arguments, from_query_string
+from stateline.server.arguments import refuse_parameters
 from stateline.server.hidden_paths import told
 from stateline.server.metrics import Metrics
 from stateline.server.partitions import ServedStore
@@ -134,11 +134,6 @@ class StateRoutes:
             "staged_bytes": copy.staged_bytes,
             "committed_at_ms": copy.committed_at_ms,
         }
-
-
-def refuse_parameters(request: Request) -> None:
-    """Raise `InvalidArgumentError` for a request that has any."""
-    Arguments(from_query_string(request.scope["query_string"])).refuse_others(())
 
 
 def _definition(definition: StoreDefinition) -> dict[str, Any]:

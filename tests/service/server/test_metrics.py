@@ -114,6 +114,23 @@ def test_secondaries_are_counted_as_they_are_opened_and_follow(client: httpx.Cli
     assert value(client, "stateline_secondary_catch_ups_total") >= before + 3
 
 
+def test_cursors_and_snapshots_are_seen_while_they_are_kept(client: httpx.Client, worker: OwningWorker) -> None:
+    for number in range(9):
+        worker.put(f"kept-{number}", number)
+    worker.commit()
+    page = client.get("/v1/stores/aircraft/range?prefix=kept-&limit=2").json()
+    assert value(client, "stateline_cursors_open") == 1
+    assert value(client, "stateline_cursors_held_bytes") > 0
+    while "cursor" in page:
+        page = client.get("/v1/stores/aircraft/range", params={"cursor": page["cursor"]}).json()
+    assert value(client, "stateline_cursors_held_bytes") < 1000  # its last page can be asked for again
+    made = client.post("/v1/snapshots", json={"stores": ["aircraft"]}).json()
+    wait_until(lambda: value(client, "stateline_snapshots") == 1, timeout_s=30)
+    client.delete(f"/v1/snapshots/{made['id']}")
+    wait_until(lambda: value(client, "stateline_snapshots") == 0, timeout_s=30)
+    assert value(client, "stateline_snapshots_kept_bytes") == 0
+
+
 def test_the_age_of_a_partitions_newest_commit_is_shown(client: httpx.Client, worker: OwningWorker) -> None:
     worker.put("aged", 1, partition=0)
     worker.commit()
