@@ -8,10 +8,8 @@ Arrow at least a million rows per second, NDJSON 300,000.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,32 +18,14 @@ from pathlib import Path
 
 import httpx
 from figures import at_least
-from processes import free_port, process, server, until, until_committed, until_ready, worker
+from processes import Table, free_port, process, server, until, until_ready, worker
 from topic import TOPIC, Group, loaded_broker
+from wrk import load
 
 KEYS = 200_000
 ROUNDS = 5
 SECONDS = 4
 STREAM_ROUNDS = 5
-
-_LUA = """
-math.randomseed(os.time())
-request = function()
-  return wrk.format("GET", string.format("{path}key-%08d", math.random(0, {keys} - 1)))
-end
-"""
-
-
-def requests_per_second(port: int, path: str, script: Path) -> float:
-    """What wrk counts. Raises when an answer was no 200."""
-    script.write_text(_LUA.replace("{path}", path).replace("{keys}", str(KEYS)))
-    command = ["wrk", "-t1", "-c32", f"-d{SECONDS}s", "-s", str(script), f"http://127.0.0.1:{port}"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    if "Non-2xx" in said:
-        raise RuntimeError(said)
-    found = re.search(r"Requests/sec:\s+([\d.]+)", said)
-    assert found is not None, said
-    return float(found[1])
 
 
 def rows_per_second(port: int, media_type: str) -> float:
@@ -69,11 +49,11 @@ def compare(servers: str, state_dir: Path, stack: ExitStack) -> None:
     for port in (one, two):
         until_ready(port)
     until(lambda: _listens(bare), "the bare application answers", 0.05)
-    script, path = state_dir / "keys.lua", f"/v1/stores/{TOPIC}/keys/"
+    script, path = state_dir / "keys.lua", f"/v1/stores/{TOPIC}/keys/key-%08d?isolation_level=read_committed"
     found: dict[str, list[float]] = {"bare": [], "one": [], "two": []}
     for _ in range(ROUNDS):
         for name, port in (("bare", bare), ("one", one), ("two", two)):
-            found[name].append(requests_per_second(port, path, script))
+            found[name].append(load(port, path, KEYS, SECONDS, script).rate)
         print("  " + ", ".join(f"{name} {rates[-1]:,.0f}/s" for name, rates in found.items()), flush=True)
     at_least("point queries of one process ÷ a bare ASGI application", _ratio(found["one"], found["bare"]), 0.6)
     cores = len(os.sched_getaffinity(0))
@@ -109,7 +89,8 @@ def main() -> None:
         state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         group = stack.enter_context(closing(Group(servers)))
         stack.enter_context(worker(servers, state_dir, {}))
-        until_committed(group, KEYS)
+        with closing(Table(state_dir)) as table:
+            table.until_all(group, KEYS)
         compare(servers, state_dir, stack)
 
 
