@@ -24,17 +24,11 @@ from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
 from stateline.log.interface import NewTopic, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, kafka_error, meaning
+from stateline.log.kafka_offsets import committed_offsets
 from stateline.log.kafka_waiting import waiting_is_said
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
 _POLL_INTERVAL_S = 0.02
-# While a group's coordinator is found, or moves: a broker says so and is asked again.
-_NO_COORDINATOR = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError._WAIT_COORD,
-)
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client leaves these untyped
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
 
@@ -124,33 +118,8 @@ class KafkaAdmin:
         self._wait(lambda counts: not counts.keys() & set(gone), f"to delete {', '.join(gone)}")
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Asked for by a consumer that never joins: librdkafka's own admin call ends the process with a segmentation
-        fault when the group has no coordinator yet (confluentinc/librdkafka#5040).
-
-        While a transaction is writing offsets they are waited for: they must not look like "none".
-        """
-        asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
-        if not asked:
-            return {}
-        what = f"The offsets of group {group!r} cannot be read"
-        consumer, deadline = self._consumer_of(group), time.monotonic() + CALL_TIMEOUT_S
-        while True:
-            try:
-                found = consumer.committed(asked, timeout=max(0.0, deadline - time.monotonic()))
-                break
-            except KafkaException as error:
-                code = (inner := kafka_error(error)).code()
-                if code == KafkaError._TIMED_OUT:
-                    raise LogUnavailableError(
-                        f"{what}: Kafka at {self._bootstrap_servers} does not answer, or a transaction of the group "
-                        "stays open: try later."
-                    ) from error
-                if code not in _NO_COORDINATOR or time.monotonic() > deadline:
-                    raise meaning(inner, self._bootstrap_servers, what) from error
-                time.sleep(_POLL_INTERVAL_S)
-        if errors := [each.error for each in found if each.error is not None]:
-            raise meaning(errors[0], self._bootstrap_servers, what)
-        return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+        consumer = self._consumer_of(group)
+        return committed_offsets(consumer, group, partitions, self._bootstrap_servers, CALL_TIMEOUT_S)
 
     def _consumer_of(self, group: str) -> confluent_kafka.Consumer:
         consumer = self._consumers.get(group)

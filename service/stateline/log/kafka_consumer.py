@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import confluent_kafka
-from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, Message
 
 from stateline.log.interface import AssignmentListener, Record
-from stateline.log.kafka_errors import LOGGER, kafka_error, meaning
-from stateline_store import FencedError, InvalidArgumentError, TopicPartition
+from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, kafka_error, meaning
+from stateline.log.kafka_offsets import committed_offsets
+from stateline_store import FencedError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
 T = TypeVar("T")
 
@@ -32,6 +33,7 @@ class KafkaConsumer:
     def __init__(self, settings: Mapping[str, object], bootstrap_servers: str, group: str | None) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._group = group
+        self._reset = OFFSET_END if settings["auto.offset.reset"] == "latest" else OFFSET_BEGINNING
         self._consumer = confluent_kafka.Consumer(dict(settings), logger=LOGGER)
         self._assigned: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
@@ -77,9 +79,20 @@ class KafkaConsumer:
                 listener(named)
         finally:
             starting, self._starting = self._starting, None
-            self._consumer.assign(_with_offsets(starting))
+            self._consumer.assign(_with_offsets(self._placed(starting)))
             if self._paused:
                 self._consumer.pause(_plain(self._paused))
+
+    def _placed(self, starting: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where to start, in numbers: see `kafka_offsets` for what librdkafka does with a place that it looks up."""
+        assert self._group is not None, "who is assigned something by a group has one"
+        unknown = [partition for partition, offset in starting.items() if offset == OFFSET_STORED]
+        try:
+            found = committed_offsets(self._consumer, self._group, unknown, self._bootstrap_servers, CALL_TIMEOUT_S)
+        except LogUnavailableError as error:
+            LOGGER.warning("%s Where to read on is left to librdkafka.", error)
+            return starting
+        return {**starting, **{partition: found.get(partition, self._reset) for partition in unknown}}
 
     def _on_revoked(self, partitions: list[confluent_kafka.TopicPartition], listener: AssignmentListener) -> None:
         named = [TopicPartition(each.topic, each.partition) for each in partitions]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -86,6 +88,19 @@ def test_offsets_that_an_open_transaction_changes_are_told_only_once_it_has_ende
     producer.commit_transaction()
     assert bench.admin.committed(group, [place]) == {place: 2}
     bench.close()
+
+
+def test_a_broker_that_has_just_started_tells_that_a_group_has_no_offsets() -> None:
+    """librdkafka's admin client ends the process with a segmentation fault there, so this is asked in another one."""
+    asking = (
+        "import sys; from stateline.log import NewTopic; from stateline.log.kafka import KafkaLog; "
+        "from stateline_store import TopicPartition; admin = KafkaLog(sys.argv[1]).admin(); "
+        "admin.create_topics([NewTopic('t', 1)]); print(admin.committed('new', [TopicPartition('t', 0)]))"
+    )
+    with KafkaBroker() as broker:
+        command = [sys.executable, "-c", asking, broker.bootstrap_servers]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "{}\n"), done.stderr
 
 
 def test_a_commit_that_gets_no_answer_is_in_doubt_and_settled_by_the_next_producer(

@@ -1,0 +1,61 @@
+"""The offsets that a group has committed on Kafka, asked for by a consumer of the group, which need not have joined it.
+
+librdkafka's two other ways fail while a group has no coordinator, as on a broker that has just started: its admin call
+ends the process with a segmentation fault (confluentinc/librdkafka#5040), and a partition that is assigned without an
+offset is never read (confluentinc/librdkafka#5586).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from stateline.log.kafka_errors import kafka_error, meaning
+from stateline_store import LogUnavailableError, TopicPartition
+
+# While the coordinator is found, or moves: a broker says so and is asked again.
+_NO_COORDINATOR = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
+)
+_POLL_INTERVAL_S = 0.02
+
+
+def committed_offsets(
+    consumer: confluent_kafka.Consumer,
+    group: str,
+    partitions: Iterable[TopicPartition],
+    bootstrap_servers: str,
+    timeout_s: float,
+) -> dict[TopicPartition, int]:
+    """The next offset of each of these partitions that has one.
+
+    While a transaction is writing offsets they are waited for: they must not look like "none". Raises
+    `LogUnavailableError` when there is no answer in time.
+    """
+    asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
+    if not asked:
+        return {}
+    what, deadline = f"The offsets of group {group!r} cannot be read", time.monotonic() + timeout_s
+    while True:
+        try:
+            found = consumer.committed(asked, timeout=max(0.0, deadline - time.monotonic()))
+            break
+        except KafkaException as error:
+            code = (inner := kafka_error(error)).code()
+            if code == KafkaError._TIMED_OUT:
+                raise LogUnavailableError(
+                    f"{what}: Kafka at {bootstrap_servers} does not answer, or a transaction of the group stays open: "
+                    "try later."
+                ) from error
+            if code not in _NO_COORDINATOR or time.monotonic() > deadline:
+                raise meaning(inner, bootstrap_servers, what) from error
+            time.sleep(_POLL_INTERVAL_S)
+    if errors := [each.error for each in found if each.error is not None]:
+        raise meaning(errors[0], bootstrap_servers, what)
+    return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
