@@ -55,7 +55,7 @@ _TIMESTAMP_BYTES = 8
 _UNKNOWN_TIMESTAMP = -1
 _STILL_VALID = 2**63 - 1  # in arrays that are made here; a version never ends then
 _INT64 = pa.int64()
-_NO_TIME = pa.scalar(None, _INT64)
+_NO_TIME = pa.nulls(1, _INT64)[0]  # not `pa.scalar(None, …)`, which imports pandas
 # Arrow type of a serde's values → how Python's arrays name it.
 _CODES = {pa.int32(): "i", _INT64: "q", pa.float64(): "d"}
 
