@@ -21,6 +21,8 @@ from stateline_store import FencedError, InvalidArgumentError, LogUnavailableErr
 
 T = TypeVar("T")
 
+_LOOK_AGAIN_S = 0.01
+
 _HARMLESS = {KafkaError._MAX_POLL_EXCEEDED}  # the group is joined again, and the listeners tell
 
 
@@ -178,7 +180,18 @@ class KafkaConsumer:
             return
         self._ends.pop(partition, None)
         target = confluent_kafka.TopicPartition(*partition, next_offset)
-        self._call(f"seek {partition}", lambda: self._consumer.seek(target))
+        self._call(f"seek {partition}", lambda: self._seek(target))
+
+    def _seek(self, target: confluent_kafka.TopicPartition) -> None:
+        """What was assigned a moment ago is in an "erroneous state" until librdkafka's own thread has begun with it."""
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while True:
+            try:
+                return self._consumer.seek(target)
+            except KafkaException as error:
+                if kafka_error(error).code() != KafkaError._STATE or time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
 
     def next_offset(self, partition: TopicPartition) -> int | None:
         self._require(partition)
