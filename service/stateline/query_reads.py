@@ -73,9 +73,9 @@ _WORDS: dict[type[Query], str] = {
 
 _NAME, _VALUE = itemgetter(0), itemgetter(1)
 
-# Chunks that are read at a time, each of `scan.LARGEST_CHUNK` rows at most, of which few or none may be asked for: some
-# milliseconds, after which others have their turn.
-MAX_CHUNKS = 64
+# Chunks that are read at a time, of which few or no rows may be asked for: a few milliseconds, after which others have
+# their turn.
+MAX_CHUNKS = 8
 
 
 class OpenScan:
@@ -85,6 +85,12 @@ class OpenScan:
         self._scan = scan
         self._chunks = scan.chunks()
         self._ahead: list[Entry] = []
+        self._at = 0  # in what was read ahead
+
+    @property
+    def held_bytes(self) -> int:
+        """About how many bytes were read ahead."""
+        return size_of(self._ahead[self._at :])
 
     def rows(self, limit: int) -> Rows:
         """The next entries: `limit` of them at most, not many more bytes than `MAX_RESULT_BYTES`, and fewer, or none,
@@ -93,16 +99,17 @@ class OpenScan:
         entries: list[Entry] = []
         size = 0
         for _ in range(MAX_CHUNKS):
-            if not self._ahead:
+            if self._at >= len(self._ahead):
                 chunk = next(self._chunks, None)
                 if chunk is None:
                     self.close()
                     return Rows(entries)
-                self._ahead = chunk
-            if self._ahead and (len(entries) >= limit or size >= MAX_RESULT_BYTES):
+                self._ahead, self._at = chunk, 0
+            if self._at < len(self._ahead) and (len(entries) >= limit or size >= MAX_RESULT_BYTES):
                 break
-            taken = up_to_bytes(self._ahead[: limit - len(entries)], MAX_RESULT_BYTES - size)
-            self._ahead = self._ahead[len(taken) :]
+            wanted = self._ahead[self._at : self._at + limit - len(entries)]
+            taken = up_to_bytes(wanted, MAX_RESULT_BYTES - size)
+            self._at += len(taken)
             entries += taken
             size += size_of(taken)
         return Rows(entries, rest=self)
@@ -113,7 +120,7 @@ class OpenScan:
 
     def close(self) -> None:
         """Let go of the state. It has no more entries then."""
-        self._ahead = []
+        self._ahead, self._at = [], 0
         self._scan.close()
 
 

@@ -33,7 +33,7 @@ from stateline_store.errors import CallerError, DamagedDataError
 from stateline_store.layout import Layout
 from stateline_store.position import Position, TopicPartition
 from stateline_store.rocksdb_errors import damaged, translated
-from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, KeyRange, Scan, StoreIterator
+from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, LARGEST_CHUNK_BYTES, KeyRange, Scan, StoreIterator
 
 FORMAT_VERSION = 1  # on disk: never change what 1 means
 OFFSETS_FAMILY = "offsets"  # on disk: never change
@@ -111,10 +111,12 @@ def _chunks(
             if inside < len(chunk):
                 yield chunk[:inside]
                 return
-            if chunk:
-                last = chunk[-1][0]  # before the chunk is given away: it is the taker's to change
-                yield chunk
             size = min(size * 4, LARGEST_CHUNK)
+            if chunk:
+                # Before the chunk is given away: it is the taker's to change.
+                last, longest = chunk[-1][0], max(len(chunk[at][1]) for at in (0, len(chunk) // 2, -1))
+                size = max(1, min(size, LARGEST_CHUNK_BYTES // (longest + 1)))
+                yield chunk
         if _last_key(witness, keys, reverse) != last:
             raise damaged(directory, f"a scan ended after the key {last!r}, which is not the last one")
     except Exception as error:

@@ -122,6 +122,8 @@ def _checked(source: Source) -> Generator[list[Any], None, None]:
 
 # Chunks grow: a look at a few rows reads few ahead, a long scan pays little per row.
 FIRST_CHUNK, LARGEST_CHUNK = 8, 512
+# About; three values of a chunk tell how many rows the next one has. Who reads a little of a scan keeps a chunk.
+LARGEST_CHUNK_BYTES = 256 * 1024
 
 
 StoreIterator: TypeAlias = Scan[tuple[bytes, bytes]]

@@ -42,6 +42,11 @@ class TransactionBuffer(SortedMap):
     def __len__(self) -> int:
         return len(self._version.rows)
 
+    @property
+    def version(self) -> object:
+        """What a scan that is begun now keeps: another object after each write while one is open."""
+        return self._version
+
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage one put, or one delete when the value is None. Raises `InvalidArgumentError` unless both
         are bytes.
@@ -131,21 +136,38 @@ def _merged(
             last = chunk[-1][0]
             if reverse:
                 after, high = high, bisect_left(keys, last, low, high)
-                if after > high:
-                    chunk.reverse()
-                    _overlay(chunk, keys[high:after], rows)
-                    chunk.reverse()
+                yield from _overlaid(chunk, keys[high:after], rows, reverse)
             else:
                 before, low = low, bisect_right(keys, last, low, high)
-                if low > before:
-                    _overlay(chunk, keys[before:low], rows)
-            yield chunk
+                yield from _overlaid(chunk, keys[before:low], rows, reverse)
         rest = keys[low:high][::-1] if reverse else keys[low:high]
         for at in range(0, len(rest), LARGEST_CHUNK):
             yield [(key, value) for key in rest[at : at + LARGEST_CHUNK] if (value := rows[key]) is not None]
     finally:
         base.close()
         version.pins -= 1
+
+
+def _overlaid(
+    chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None], reverse: bool
+) -> Generator[Rows, None, None]:
+    """The chunk with the staged rows of `keys`, which are ascending: in pieces when there are many, because who reads a
+    little of a scan must not wait for all that is staged."""
+    if reverse:
+        chunk.reverse()
+    while len(keys) > LARGEST_CHUNK:
+        if reverse:
+            keys, some = keys[:-LARGEST_CHUNK], keys[-LARGEST_CHUNK:]
+            at = bisect_left(chunk, some[0], key=_key)
+            chunk, piece = chunk[:at], chunk[at:]
+        else:
+            some, keys = keys[:LARGEST_CHUNK], keys[LARGEST_CHUNK:]
+            at = bisect_right(chunk, some[-1], key=_key)
+            piece, chunk = chunk[:at], chunk[at:]
+        _overlay(piece, some, rows)
+        yield piece[::-1] if reverse else piece
+    _overlay(chunk, keys, rows)
+    yield chunk[::-1] if reverse else chunk
 
 
 def _overlay(chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None]) -> None:

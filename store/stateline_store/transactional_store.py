@@ -205,6 +205,11 @@ class TransactionalStore(StateStore):
         return self._buffer.scan()
 
     @property
+    def staged_version(self) -> object:
+        """Which version of what is staged a scan that is begun now keeps in memory: compare it by identity."""
+        return self._buffer.version
+
+    @property
     def staged_records(self) -> int:
         """How many keys are staged."""
         return len(self._buffer)

@@ -56,7 +56,7 @@ class Partition:
     def _rows(self) -> Rows:
         entries = self.chunks.pop(0) if self.chunks else []
         rest: Rest | None = _Rest(self) if self.chunks else None
-        return Rows(entries, rest is not None, interval_ms=self.interval_ms, rest=rest)
+        return Rows(entries, interval_ms=self.interval_ms, rest=rest)
 
 
 class _Rest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from stateline.query import (
     Query,
     RangeQuery,
     Rows,
+    SessionsQuery,
     Terms,
     VersionsQuery,
     WindowsQuery,
@@ -30,6 +32,7 @@ from stateline.query import (
     served_by,
 )
 from stateline.query_reads import MAX_CHUNKS, OpenScan, check_kind, execute, sort_key
+from stateline.server.serving import _has_entries
 from stateline_store import (
     IsolationLevel,
     KeyValueStore,
@@ -37,6 +40,7 @@ from stateline_store import (
     NotUpToBoundError,
     Position,
     PositionBound,
+    SessionStore,
     StoreContext,
     StoreState,
     TopicPartition,
@@ -202,6 +206,22 @@ def test_a_scan_that_looks_at_many_rows_in_vain_lets_others_in_between(tmp_path:
         found = rest_of(outcome).rows(9)
     assert found.entries == [(Windowed(b"key", at_ms, at_ms + 10), b"v")]
     windows.close()
+
+
+def test_a_scan_of_one_key_has_entries_also_when_many_rows_come_before_them(tmp_path: Path) -> None:
+    sessions = SessionStore("s", retention_ms=10**9, persistent=False)
+    sessions.init(StoreContext("0_0", tmp_path))
+    for at_ms in range(MAX_CHUNKS * LARGEST_CHUNK * 2):
+        sessions.put(Windowed(b"key", at_ms, at_ms), b"v")
+    terms = Terms("s", UNCOMMITTED)
+    for time_to, found in ((0, [(Windowed(b"key", 0, 0), b"v")]), (-1, [])):
+        query = SessionsQuery(b"key", time_to=time_to, reverse=True)
+        answer = execute(query, sessions.reader(UNCOMMITTED), sessions.schema, 0, terms, ACTIVE)
+        assert isinstance(answer, Answer)
+        assert rows(answer) == []
+        assert asyncio.run(_has_entries(answer, 9)) is bool(found)
+        assert rows(answer) == found
+    sessions.close()
 
 
 def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:

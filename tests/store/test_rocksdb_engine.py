@@ -270,3 +270,13 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "0_0").touch()
     with pytest.raises((RetryLaterError, CallerError), match="0_0"):
         KeyValueStore("s").init(StoreContext("0_0", tmp_path / "0_0"))
+
+
+def test_a_scan_of_large_rows_reads_few_of_them_ahead(tmp_path: Path) -> None:
+    store = KeyValueStore("large")
+    store.init(StoreContext("0_0", tmp_path))
+    store.put_all([(b"%03d" % number, b"x" * 200_000) for number in range(100)])
+    store.commit({})
+    chunks = [len(chunk) for chunk in store.all().chunks()]
+    store.close()
+    assert (chunks[0], set(chunks[1:]), sum(chunks)) == (8, {1}, 100)

@@ -1,5 +1,7 @@
 """The transaction buffer against a plain dict."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,28 @@ def test_a_merge_shows_what_the_base_would_hold_after_the_commit(
                 expected[key] = value
         merged = list(buffer.merge_over(base(rows, reverse, keys), keys, reverse=reverse))
         assert merged == list(base(expected, reverse, keys))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(KEYS, st.binary(max_size=3)),
+    st.dictionaries(KEYS, VALUES, max_size=40),
+    st.booleans(),
+    st.integers(1, 5),
+    st.integers(1, 5),
+)
+def test_a_merge_comes_in_pieces_however_much_is_staged_between_two_rows(
+    rows: dict[bytes, bytes], staged: dict[bytes, bytes | None], reverse: bool, of_base: int, of_staged: int
+) -> None:
+    buffer = TransactionBuffer()
+    buffer.put_all(staged.items())
+    ordered = sorted(rows.items(), reverse=reverse)
+    chunks = Scan.of_chunks(ordered[at : at + of_base] for at in range(0, len(ordered), of_base))
+    with patch("stateline_store.transaction_buffer.LARGEST_CHUNK", of_staged):
+        pieces = list(buffer.merge_over(chunks, reverse=reverse).chunks())
+    expected = {key: value for key, value in {**rows, **staged}.items() if value is not None}
+    assert [row for piece in pieces for row in piece] == list(base(expected, reverse))
+    assert all(len(piece) <= of_base + of_staged for piece in pieces)
 
 
 @settings(max_examples=100, deadline=None)

@@ -9,6 +9,7 @@ the first wakes the client for half of it, cost more than to read a key and writ
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, cast
@@ -29,6 +30,19 @@ _AT_ONCE = 16
 _log = logging.getLogger(__name__)
 
 
+class _Answered:
+    """What uvicorn's protocol sees of a request that was answered at once."""
+
+    response_complete = True
+    keep_alive = True
+
+    def __init__(self) -> None:
+        self.message_event = asyncio.Event()  # of nobody who waits
+
+
+_ANSWERED = cast(RequestResponseCycle, _Answered())
+
+
 class ProblemProtocol(HttpToolsProtocol):
     """Answers `application/problem+json` where uvicorn's answers plain text."""
 
@@ -43,7 +57,10 @@ class ProblemProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Some requests at once, the others in turn with those of other clients."""
         self._left = _AT_ONCE
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        finally:
+            self._left = 0  # what waits for an earlier answer is begun by that one, in its task
 
     def on_message_begin(self) -> None:
         """Let what answers cut the connection: uvicorn's own way waits until the client has read everything."""
@@ -56,38 +73,58 @@ class ProblemProtocol(HttpToolsProtocol):
             self.url += url
 
     def on_headers_complete(self) -> None:
-        """Refuse a URL that is too long here, where the client has sent all of it."""
+        """Refuse a URL that is too long here, where the client has sent all of it; else answer, or have it answered."""
         if len(self.url) > MAX_URL_BYTES:
             raise url_too_long()  # the parser gives up with an error of its own, and `send_400_response` follows
-        super().on_headers_complete()
+        if not (self._at_once is not None and self._is_next() and self._answer(self._at_once)):
+            super().on_headers_complete()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Answer, or let the application."""
-        body, scope = None, cast(Scope, cycle.scope)
-        # One that has waited for those before it (then it is not the newest) is left to a task: the answer starts the
-        # next one, in a call within this call.
-        if self._at_once is not None and self._left and cycle is self.cycle and not self.flow.write_paused:
-            try:
-                body = self._at_once(scope)
-            except Exception:  # noqa: BLE001 - a defect: the application meets it too, and says so
-                _log.exception("A request could not be answered at once")
+    def _is_next(self) -> bool:
+        """Whether this can be answered now, and the connection goes on as it is."""
+        parser = self.parser
+        return (
+            self._left > 0
+            and (self.cycle is None or self.cycle.response_complete)
+            and not self.flow.write_paused
+            and parser.get_method() == b"GET"
+            and parser.should_keep_alive()
+            and parser.get_http_version() == "1.1"
+            and not parser.should_upgrade()
+            and b"#" not in self.url  # what is behind it is no part of the path
+            and not self.transport.is_closing()
+        )
+
+    def _answer(self, at_once: Callable[[Scope], bytes | None]) -> bool:
+        path, _, query = self.url.partition(b"?")
+        scope = {
+            "method": "GET",
+            "root_path": self.root_path,
+            "raw_path": path,
+            "query_string": query,
+            "client": self.client,
+            "headers": self.headers,
+        }
+        try:
+            body = at_once(scope)
+        except Exception:  # noqa: BLE001 - a defect: the application meets it too, and says so
+            _log.exception("A request could not be answered at once")
+            return False
         if body is None:
-            super()._start_asgi_task(cycle, app)
-        else:
-            self._left -= 1
-            self._answer(cycle, body)
-
-    def _answer(self, cycle: RequestResponseCycle, body: bytes) -> None:
+            return False
+        self._left -= 1
         parts = [STATUS_LINE[200]]
         for name, value in self.server_state.default_headers:
             parts += (name, b": ", value, b"\r\n")
-        parts += (b"content-length: %d\r\ncontent-type: application/json\r\n" % len(body),)
-        parts += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body)
-        cycle.response_started = cycle.response_complete = True
+        parts += (b"content-length: %d\r\ncontent-type: application/json\r\n\r\n" % len(body), body)
+        self.cycle = _ANSWERED
         self.transport.write(b"".join(parts))
-        if not cycle.keep_alive:
-            self.transport.close()
         self.on_response_complete()
+        return True
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Not behind an answer that has said that it is the last."""
+        if not self.transport.is_closing():
+            super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Answer and hang up: there is no telling where the next request begins."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stateline.query import MAX_RESULT_BYTES, Answer, Entry, Rest, Rows, ScanQuery
-from stateline.query_reads import size_of, sort_key, up_to_bytes
+from stateline.query_reads import OpenScan, size_of, sort_key, up_to_bytes
 from stateline_store import CursorExpiredError
 
 # Of one entry, in 64-bit CPython: a tuple of two (56), two bytes headers (33 each), a place in a list (8), and what the
@@ -28,17 +28,21 @@ class _Part:
 
     @property
     def held_bytes(self) -> int:
+        ahead = (
+            self.rest.held_bytes if isinstance(self.rest, OpenScan) else 0
+        )  # what a worker has read ahead is its own
         if not self.entries:
-            return 0
+            return ahead
         if self._entry_bytes is None:  # once per reading: a page must not cost a look at all that is left
             self._entry_bytes = memory_of(self.entries) / len(self.entries)
-        return int(self._entry_bytes * len(self.entries))
+        return ahead + int(self._entry_bytes * len(self.entries))
 
     async def fill(self, ahead: int) -> None:
         while not self.entries and self.rest is not None:
             rows = await self.rest.more(ahead)
             self.entries, self.rest, self._entry_bytes = list(rows.entries), rows.rest, None
-            await asyncio.sleep(0)  # it may have looked at many rows: let others in between
+            if not self.entries:
+                await asyncio.sleep(0)  # it has looked at many rows: let others in between
 
 
 class MergedScan:

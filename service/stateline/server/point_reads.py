@@ -14,7 +14,7 @@ from collections.abc import Callable
 import orjson
 from starlette.types import Scope
 
-from stateline.query import Failure, KeyQuery, home_partition
+from stateline.query import Failure, KeysQuery, home_partition
 from stateline.server.answers import body_of, found_members
 from stateline.server.arguments import COMMON, MAX_URL_BYTES, Arguments, from_query_string, read_key
 from stateline.server.asked import Asked
@@ -44,7 +44,7 @@ class PointReads:
         self._ask = ask
         self._measuring = measuring
         self._admit = admit
-        self._remembered: dict[tuple[str, bytes], Asked] = {}
+        self._remembered: dict[tuple[str, bytes], tuple[ServedStore, Asked | None]] = {}
 
     def answer(self, scope: Scope) -> bytes | None:
         """The body of the answer, which is JSON with status 200; None to have the request take the way of all others.
@@ -73,7 +73,7 @@ class PointReads:
         store, definition = asked.store, asked.store.definition
         key = read_key("The key", written, definition.key, textual=True)
         partition = home_partition(key, store.placement.partitions)
-        outcome = self._serving.partitions.ask(store, asked.terms, partition, KeyQuery(key))
+        outcome = self._serving.partitions.ask(store, asked.terms, partition, KeysQuery((key,)))
         if isinstance(outcome, Failure) or not outcome.rows.entries:
             return None
         ((_, stored),) = outcome.rows.entries
@@ -84,13 +84,13 @@ class PointReads:
         if self._serving.stopping:
             return None
         store = self._serving.store(name)
-        asked = self._remembered.get((name, query_string))
-        if asked is None or asked.store is not store:
+        of_store, asked = self._remembered.get((name, query_string), (None, None))
+        if of_store is not store:
             asked = self._asked_anew(store, query_string)
-            if asked is not None and len(query_string) <= _LONGEST_REMEMBERED:
+            if len(query_string) <= _LONGEST_REMEMBERED:
                 if len(self._remembered) >= _MOST_REMEMBERED:
                     self._remembered.clear()
-                self._remembered[name, query_string] = asked
+                self._remembered[name, query_string] = store, asked
         return asked
 
     def _asked_anew(self, store: ServedStore, query_string: bytes) -> Asked | None:

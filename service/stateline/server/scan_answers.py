@@ -43,15 +43,14 @@ class ScanAnswers:
             await running.enter_async_context(self._limits.scan())
             async with self._limits.query(asked.wait_ms):
                 outcomes = await self._serving.scan(asked.store, asked.terms, query, asked.partitions, asked.deadline_s)
-            scan = MergedScan(query, answers_of(outcomes))
-            if refused := refusal(asked, outcomes):
-                scan.close()
-                return refused
-            with_key = isinstance(query, RangeQuery) or (isinstance(query, WindowsQuery) and query.key is None)
-            outcomes = pinned(outcomes)
-            if (media_type := _format(request)) == JSON:
-                cursor = Cursor(asked.store, asked.terms, outcomes, scan, limit, with_key)
-                async with self._limits.query():
+                scan = MergedScan(query, answers_of(outcomes))
+                if refused := refusal(asked, outcomes):
+                    scan.close()
+                    return refused
+                with_key = isinstance(query, RangeQuery) or (isinstance(query, WindowsQuery) and query.key is None)
+                outcomes = pinned(outcomes)
+                if (media_type := _format(request)) == JSON:
+                    cursor = Cursor(asked.store, asked.terms, outcomes, scan, limit, with_key)
                     return _page_response(cursor, await self._cursors.begin(cursor))
             running.callback(scan.close)
             held = running.pop_all()  # by the stream, to its end

@@ -17,11 +17,13 @@ from pathlib import Path
 
 from stateline.config import Config
 from stateline.query import (
+    Answer,
     Failure,
     KeysQuery,
     Outcome,
     Query,
     RangeQuery,
+    Rows,
     ScanQuery,
     Terms,
     Value,
@@ -187,7 +189,8 @@ class Serving:
         if home is None or home not in partitions:
             return await self.ask(store, terms, dict.fromkeys(partitions, query), deadline_s)
         outcomes = await self.ask(store, terms, {home: query}, deadline_s)
-        if failures_of(outcomes) or any(answer.rows.entries for answer in answers_of(outcomes).values()):
+        outcome = outcomes[home]
+        if isinstance(outcome, Failure) or await _has_entries(outcome, query.limit):
             return outcomes
         others: dict[int, Query] = {p: query for p in partitions if p != home}
         return outcomes | (await self.ask(store, terms, others, deadline_s) if others else {})
@@ -390,6 +393,15 @@ def _never_met(store: ServedStore, topic: str, inputs: Iterable[str]) -> NotUpTo
         f"position_bound can never be met: {topic[:200]!r} is not an input of {store.name!r}, which reads "
         f"{', '.join(inputs)}."
     )
+
+
+async def _has_entries(answer: Answer, limit: int) -> bool:
+    """Whether there are any. A scan that has looked at many rows in vain is read on to find out."""
+    while not answer.rows.entries and answer.rows.rest is not None:
+        rows = await answer.rows.rest.more(limit)
+        answer.rows = Rows(rows.entries, interval_ms=answer.rows.interval_ms, rest=rows.rest)
+        await asyncio.sleep(0)
+    return bool(answer.rows.entries)
 
 
 def _rows_found(outcomes: Mapping[int, Outcome], homes: Mapping[bytes, int]) -> dict[bytes, Value]:

@@ -14,15 +14,25 @@ from stateline_store import CursorExpiredError, StoreClosedError
 # Of one partition of one store, so that a query takes one of each, however many partitions it is of. Each pins files,
 # and what was staged when it began: the first write after it copies that.
 MAX_OPEN_SCANS = 256
+# Of the whole worker: what was staged when its scans began, each version of it once. Four times what may be staged.
+MAX_PINNED_BYTES = 256 * 1024 * 1024
 
 Place = tuple[str, int]
 """A store's name and a partition."""
+
+
+class Pinned(NamedTuple):
+    """A version of what is staged, which a scan keeps, and about how many bytes it has."""
+
+    version: object
+    size_bytes: int
 
 
 class _Kept(NamedTuple):
     client: QueryConnection
     place: Place
     scan: OpenScan
+    pinned: Pinned | None
 
 
 class OpenScans:
@@ -37,14 +47,22 @@ class OpenScans:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, client: QueryConnection, place: Place, scan: OpenScan) -> int:
+    def keep(self, client: QueryConnection, place: Place, scan: OpenScan, pinned: Pinned | None = None) -> int:
         """Own this scan from now on; the number that this client knows it by."""
         number = next(self._numbers)
-        self._kept[number] = _Kept(client, place, scan)
+        self._kept[number] = _Kept(client, place, scan, pinned)
         self._counts[place] += 1
         if self._counts[place] > MAX_OPEN_SCANS:
-            self._make_room(place)
+            self._make_room([each for each, kept in self._kept.items() if kept.place == place])
+        while pinned is not None and self.pinned_bytes > MAX_PINNED_BYTES and len(self._kept) > 1:
+            self._make_room([each for each, kept in self._kept.items() if kept.pinned is not None])
         return number
+
+    @property
+    def pinned_bytes(self) -> int:
+        """About how much of what was staged at some time is kept for scans."""
+        versions = {id(pinned.version): pinned.size_bytes for *_, pinned in self._kept.values() if pinned is not None}
+        return sum(versions.values())
 
     def more(self, client: QueryConnection, number: int, limit: int) -> Rows:
         """The next entries. Raises `CursorExpiredError` when the scan is gone."""
@@ -75,10 +93,11 @@ class OpenScans:
         for number in [number for number, kept in self._kept.items() if kept.client is client]:
             self._drop(number)
 
-    def _make_room(self, place: Place) -> None:
-        there = {number: id(kept.client) for number, kept in self._kept.items() if kept.place == place}
-        ((most, _),) = Counter(there.values()).most_common(1)
-        self._drop(next(number for number, client in there.items() if client == most))
+    def _make_room(self, numbers: list[int]) -> None:
+        """Drop one of these."""
+        clients = {number: id(self._kept[number].client) for number in numbers}
+        ((most, _),) = Counter(clients.values()).most_common(1)
+        self._drop(next(number for number, client in clients.items() if client == most))
 
     def _drop(self, number: int) -> None:
         kept = self._kept.pop(number)

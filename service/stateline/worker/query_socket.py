@@ -37,7 +37,7 @@ from stateline.query_wire import (
     encode_rows,
     frame,
 )
-from stateline.worker.open_scans import OpenScans
+from stateline.worker.open_scans import OpenScans, Pinned
 from stateline.worker.query_connection import QueryConnection
 from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import (
@@ -225,8 +225,15 @@ class QuerySocket:
     def _answer(self, client: QueryConnection, request: WireRequest, outcome: Outcome) -> None:
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
         place = (request.terms.store, request.partition)
-        scan = self._scans.keep(client, place, rest) if isinstance(rest, OpenScan) else None
+        scan = self._scans.keep(client, place, rest, self._pinned(request)) if isinstance(rest, OpenScan) else None
         self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)}, scan)
+
+    def _pinned(self, request: WireRequest) -> Pinned | None:
+        """What a scan that was begun just now keeps of what is staged."""
+        hosted = self._lookup(request.terms.store, request.partition)
+        if hosted is None or request.terms.isolation_level is IsolationLevel.READ_COMMITTED:
+            return None
+        return Pinned(hosted.store.staged_version, hosted.store.approximate_num_uncommitted_bytes)
 
     def _more(self, client: QueryConnection, message: dict[str, Any]) -> dict[str, Any]:
         """What a scan has next, or why not."""

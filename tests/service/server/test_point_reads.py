@@ -213,3 +213,22 @@ def test_a_token_that_may_not_read_the_store_gets_what_the_routes_say(
             found[name] = here.status_code
         assert client.get("/v1/stores/aircraft/keys/N1").status_code == 401
     assert found == {"all": 200, "some": 200, "none": 403, "wrong": 401}
+
+
+def test_a_task_that_left_a_worker_that_lives_is_a_standby(tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    worker.put("N1", 1)
+    worker.commit()
+    file = worker.application / "instances" / "w1.json"
+    left = {**json.loads(file.read_text()), "tasks": {}}
+    with server_process(tmp_path, "default.state.isolation.level=read_committed") as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        paths = [f"/v1/stores/aircraft/keys/{key}" for key in both_ways("N1")]
+        assert [client.get(path, params={"require_active": True}).status_code for path in paths] == [200, 200]
+        file.with_suffix(".new").write_text(json.dumps(left))
+        file.with_suffix(".new").rename(file)
+        wait_until(lambda: client.get(paths[0], params={"require_active": True}).status_code == 503)
+        for path in paths:
+            (partition,) = client.get(path).json()["partitions"].values()
+            assert partition["served_by"] == "standby"
+    worker.close()

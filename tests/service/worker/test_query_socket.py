@@ -514,6 +514,22 @@ def test_a_server_that_has_many_scans_ends_its_own_and_not_those_of_another(
     other.socket.close()
 
 
+def test_scans_that_keep_too_much_of_what_was_staged_make_room_and_each_version_counts_once(
+    client: Client, letters: KeyValueStore, served: QuerySocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters.put(b"k", b"v")
+    monkeypatch.setattr(open_scans, "MAX_PINNED_BYTES", letters.approximate_num_uncommitted_bytes * 3)
+    same = [begun(client) for _ in range(5)]
+    assert served._scans.pinned_bytes == letters.approximate_num_uncommitted_bytes
+    letters.put(b"l", b"v")  # what is staged has grown to two rows, beside the version of one
+    begun(client)
+    assert [given(client.ask(more(2, number, limit=1))) for number in same] == [[b"b"]] * 5
+    letters.put(b"m", b"v")
+    newest = begun(client)
+    assert isinstance(error(client.ask(more(3, same[0]))), CursorExpiredError)
+    assert given(client.ask(more(4, newest, limit=1))) == [b"b"]
+
+
 def test_a_query_may_scan_more_partitions_than_scans_are_kept_of_one(
     letters: KeyValueStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
