@@ -1,0 +1,42 @@
+"""What a server keeps of an open partition, and when it looks anew."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+from stateline import serdes
+from stateline.query import Answer, Terms, WindowsQuery
+from stateline.server.deployment import Placement
+from stateline.server.partitions import Partitions, ServedStore
+from stateline.stores import window
+from stateline_store import IsolationLevel, StateDirectory, StoreContext, StoreState, Windowed, WindowStore
+
+DAY_MS = 86_400_000
+
+
+def rebuilt(directory: StateDirectory, retention_ms: int, starts: list[int]) -> None:
+    """The store of partition 0, made anew with windows that start then."""
+    shutil.rmtree(directory.store("0_0", "w", timestamped=False), ignore_errors=True)
+    store = WindowStore("w", retention_ms=retention_ms, window_size_ms=10)
+    store.init(StoreContext("0_0", directory.task("0_0")))
+    for start in starts:
+        store.put(b"k", b"v", start)
+    store.commit({})
+    store.set_state(StoreState.ACTIVE)
+    store.close()
+
+
+def test_a_store_that_was_rebuilt_in_other_segments_is_read_in_those(tmp_path: Path) -> None:
+    directory, kept = StateDirectory(tmp_path / "state", "app"), timedelta(days=30)
+    declared = window("w", size=timedelta(milliseconds=10), retention=kept, key=serdes.bytes, value=serdes.bytes)
+    served = ServedStore(declared, Placement(0, 1, None))
+    partitions = Partitions(directory, tmp_path / "scratch", lambda _: True)
+    starts = [day * DAY_MS for day in range(20)]
+    for retention_days in (100, 30):  # segments of 50 days, then of 15
+        rebuilt(directory, retention_days * DAY_MS, starts)
+        answer = partitions.ask(served, Terms("w", IsolationLevel.READ_COMMITTED), 0, WindowsQuery(b"k"))
+        assert isinstance(answer, Answer)
+        assert list(answer.rows.entries) == [(Windowed(b"k", start, start + 10), b"v") for start in starts]
+    partitions.close()
