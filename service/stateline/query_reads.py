@@ -108,10 +108,10 @@ class OpenScan:
             if self._at < len(self._ahead) and (len(entries) >= limit or size >= MAX_RESULT_BYTES):
                 break
             wanted = self._ahead[self._at : self._at + limit - len(entries)]
-            taken = up_to_bytes(wanted, MAX_RESULT_BYTES - size)
+            taken, taken_bytes = up_to_bytes(wanted, MAX_RESULT_BYTES - size)
             self._at += len(taken)
             entries += taken
-            size += size_of(taken)
+            size += taken_bytes
         return Rows(entries, rest=self)
 
     async def more(self, limit: int) -> Rows:
@@ -272,15 +272,17 @@ def size_of(entries: list[Entry]) -> int:
     return sum(map(len, names)) + sum(map(len, values))  # the times of an entry are not counted
 
 
-def up_to_bytes(entries: list[Entry], most: int) -> list[Entry]:
-    """The first of these entries: all when they have no more bytes, else until they have reached as many."""
-    if size_of(entries) <= most:
-        return entries
+def up_to_bytes(entries: list[Entry], most: int) -> tuple[list[Entry], int]:
+    """The first of these entries, and how many bytes these have: all when they have no more, else until they have
+    reached as many."""
+    size = size_of(entries)
+    if size <= most:
+        return entries, size
     size = count = 0
     while size < most:
         size += size_of(entries[count : count + 1])
         count += 1
-    return entries[:count]
+    return entries[:count], size
 
 
 def sort_key(query: ScanQuery, intervals_ms: set[int]) -> Callable[[Any], Any] | None:

@@ -69,10 +69,10 @@ class MergedScan:
             entries = self._left or await self.batch()
             if not entries:
                 break
-            wanted = up_to_bytes(entries[: limit - len(page)], MAX_RESULT_BYTES - size)
+            wanted, wanted_bytes = up_to_bytes(entries[: limit - len(page)], MAX_RESULT_BYTES - size)
             self._left = entries[len(wanted) :]
             page += wanted
-            size += size_of(wanted)
+            size += wanted_bytes
         return page
 
     async def batch(self) -> list[Entry]:
