@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from stateline.query import MAX_RESULT_BYTES, Answer, Entry, Rest, Rows, ScanQuery
@@ -93,7 +94,7 @@ class MergedScan:
             ends = [self._key(part.entries[-1]) for part in open_]
             end = max(ends) if self._reverse else min(ends)
             parts = [_taken(part, _count_until(part.entries, self._key, end, self._reverse)) for part in live]
-        return sorted((entry for part in parts for entry in part), key=self._key, reverse=self._reverse)
+        return sorted(chain.from_iterable(parts), key=self._key, reverse=self._reverse)
 
     async def has_more(self) -> bool:
         """Whether there are entries that were not given; it may read some."""
