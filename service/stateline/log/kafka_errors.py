@@ -57,5 +57,8 @@ def meaning(error: KafkaError, bootstrap_servers: str, what: str) -> StatelineEr
     """The error to raise when `what` failed; `LogUnavailableError` for all that is not in the table."""
     kind = _MEANING.get(error.code(), LogUnavailableError)
     if kind is LogUnavailableError:
-        return kind(f"{what}: Kafka at {bootstrap_servers} does not answer as it should: {error.str()}.")
+        return kind(
+            f"{what}: Kafka at {bootstrap_servers} does not answer as it should: {error.str()}. Start it, or set "
+            "bootstrap.servers to where it runs."
+        )
     return kind(f"{what}: {error.str()} (Kafka at {bootstrap_servers}).")
