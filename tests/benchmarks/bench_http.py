@@ -11,15 +11,14 @@ import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 from figures import at_least
-from processes import Table, free_port, process, server, until, until_ready, worker
-from topic import TOPIC, Group, loaded_broker
+from processes import free_port, ingested, process, server, until, until_ready
+from topic import TOPIC
 from wrk import load
 
 KEYS = 200_000
@@ -85,12 +84,7 @@ def main() -> None:
     if shutil.which("wrk") is None:
         sys.exit("wrk is missing: install it (Debian: wrk).")
     with ExitStack() as stack:
-        servers = stack.enter_context(loaded_broker(KEYS, KEYS))
-        state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        group = stack.enter_context(closing(Group(servers)))
-        stack.enter_context(worker(servers, state_dir, {}))
-        with closing(Table(state_dir)) as table:
-            table.until_all(group, KEYS)
+        servers, state_dir = stack.enter_context(ingested(KEYS))
         compare(servers, state_dir, stack)
 
 

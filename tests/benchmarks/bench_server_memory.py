@@ -11,15 +11,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 from bench_memory import megabytes
 from figures import at_most
-from processes import Table, server_process, until_ready, worker
-from topic import TOPIC, Group, loaded_broker
+from processes import ingested, server_process, until_ready
+from topic import TOPIC
 
 KEYS = 200_000
 FIRST = 100_000
@@ -71,14 +70,9 @@ def main() -> None:
     if shutil.which("wrk") is None:
         sys.exit("wrk is missing: install it (Debian: wrk).")
     with ExitStack() as stack:
-        servers = stack.enter_context(loaded_broker(KEYS, KEYS))
-        state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        group = stack.enter_context(closing(Group(servers)))
-        stack.enter_context(worker(servers, state_dir, {}))
+        servers, state_dir = stack.enter_context(ingested(KEYS))
         port, child = stack.enter_context(server_process(servers, state_dir))
         until_ready(port)
-        with closing(Table(state_dir)) as table:
-            table.until_all(group, KEYS)
         found = measure(port, child.pid)
     first, last = found[min(found)], found[max(found)]
     at_most("growth of a server's memory over a million requests", (last / first - 1) * 100, 5, " %")

@@ -6,14 +6,15 @@ import http.client
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
 from ingest_app import app
-from topic import PARTITIONS, TOPIC, Group
+from topic import PARTITIONS, TOPIC, Group, loaded_broker
 
 from stateline_store import NotPresentError, SecondaryReader, StateDirectory
 from stateline_store.commit_notice import NoticeView
@@ -85,6 +86,20 @@ def server_process(
     with process(_command("serve", given), state_dir / f"server-{port}.txt") as child:
         until(lambda: answers(port, "/healthz"), "the server answers", 0.05)
         yield port, child
+
+
+@contextmanager
+def ingested(keys: int) -> Iterator[tuple[str, Path]]:
+    """A broker and a worker that has ingested a record of each of so many keys: its bootstrap servers, and the state
+    directory."""
+    with ExitStack() as stack:
+        servers = stack.enter_context(loaded_broker(keys, keys))
+        state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        group = stack.enter_context(closing(Group(servers)))
+        stack.enter_context(worker(servers, state_dir, {}))
+        with closing(Table(state_dir)) as table:
+            table.until_all(group, keys)
+        yield servers, state_dir
 
 
 def free_port() -> int:

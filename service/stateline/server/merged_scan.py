@@ -29,9 +29,8 @@ class _Part:
 
     @property
     def held_bytes(self) -> int:
-        ahead = (
-            self.rest.held_bytes if isinstance(self.rest, OpenScan) else 0
-        )  # what a worker has read ahead is its own
+        # What a worker has read ahead is its own.
+        ahead = self.rest.held_bytes if isinstance(self.rest, OpenScan) else 0
         if not self.entries:
             return ahead
         if self._entry_bytes is None:  # once per reading: a page must not cost a look at all that is left
