@@ -245,7 +245,9 @@ def inspect(
     key: Annotated[str | None, typer.Option(metavar="K", help="The entries of this key.")] = None,
     lower: Annotated[str | None, typer.Option("--from", metavar="K", help="The entries from this key on.")] = None,
     upper: Annotated[str | None, typer.Option("--to", metavar="K", help="The entries up to this key.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Entries to show at most.")] = 100,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Entries to show at most; 100 unless given.")
+    ] = None,
     key_type: Annotated[
         str | None, typer.Option(metavar="TYPE", help="string, json, bytes, int32, int64 or float64.")
     ] = None,

@@ -16,6 +16,8 @@ from stateline_store.inspection_report import ApplicationReport, DirectoryReport
 from stateline_store.offline_entries import entries
 from stateline_store.offline_store import OfflineStore
 
+_LIMIT = 100  # of entries
+
 
 class Request(NamedTuple):
     """What is asked for: a listing of everything or of one store or task; with a key or a range, entries of a store."""
@@ -25,7 +27,7 @@ class Request(NamedTuple):
     key: str | None = None
     lower: str | None = None
     upper: str | None = None
-    limit: int = 100
+    limit: int | None = None
     key_type: str | None = None
     value_type: str | None = None
 
@@ -41,8 +43,9 @@ def inspect(directory: Path, request: Request, *, as_json: bool) -> tuple[str, i
     if bounds is None:
         return (report_as_json if as_json else report_as_table)(report), 1 if any(report.problems) else 0
     problems: list[Problem] = []
-    found = list(islice(_found(report, *bounds, problems), request.limit + 1))
-    more, shown = len(found) > request.limit, found[: request.limit]
+    limit = request.limit or _LIMIT
+    found = list(islice(_found(report, *bounds, problems), limit + 1))
+    more, shown = len(found) > limit, found[:limit]
     view = entries_as_json if as_json else entries_as_table
     return view(shown, problems, keys, values, more=more), 1 if problems else 0
 
@@ -51,6 +54,7 @@ def key_bounds(request: Request, keys: Notation) -> tuple[bytes | None, bytes | 
     """The keys asked for, both ends included; None for a listing. Raises `InvalidArgumentError` for what contradicts
     itself."""
     if request.key == request.lower == request.upper is None:
+        _refuse_options_of_entries(request)
         return None
     if request.store is None:
         raise InvalidArgumentError("--key, --from and --to ask for entries of a store: name it with --store.")
@@ -66,6 +70,13 @@ def key_bounds(request: Request, keys: Notation) -> tuple[bytes | None, bytes | 
             f"--from {request.lower!r} is above --to {request.upper!r}: keys are compared as bytes, as stores do."
         )
     return lower, upper
+
+
+def _refuse_options_of_entries(request: Request) -> None:
+    given = {"--limit": request.limit, "--key-type": request.key_type, "--value-type": request.value_type}
+    for option, value in given.items():
+        if value is not None:
+            raise InvalidArgumentError(f"{option} is about entries: ask for some with --key, or --from and --to.")
 
 
 def narrowed(report: DirectoryReport, request: Request) -> DirectoryReport:

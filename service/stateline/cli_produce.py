@@ -66,7 +66,8 @@ def parsed(topic: Topic, lines: Iterable[str], at_most: int) -> Iterator[tuple[b
             raise InvalidArgumentError(
                 f"Line {number}: no tab between key and value in {shown(key)}; to delete a key write key, tab, nothing."
             )
-        record = _read(topic.key, key, number), _read(topic.value, value, number) if value else None
+        key_bytes = _read(topic.key, key, f"Line {number}, key")
+        record = key_bytes, _read(topic.value, value, f"Line {number}, value") if value else None
         if (size := len(record[0]) + len(record[1] or b"")) > at_most:
             raise InvalidArgumentError(
                 f"Line {number}: key and value have {size} bytes together, and the log takes {at_most}: make it "
@@ -75,8 +76,8 @@ def parsed(topic: Topic, lines: Iterable[str], at_most: int) -> Iterator[tuple[b
         yield record
 
 
-def _read(serde: Serde, text: str, number: int) -> bytes:
+def _read(serde: Serde, text: str, where: str) -> bytes:
     try:
         return serde.parse_text(text)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"Line {number}: {shown(text)} cannot be read as {serde.name}: {error}") from error
+        raise InvalidArgumentError(f"{where} ({serde.name}): {error}") from error

@@ -149,6 +149,7 @@ def new_entry(
     """An entry of the file from what the command line says. Raises `InvalidArgumentError` for what makes none."""
     from pydantic import ValidationError
 
+    from stateline.server.token_errors import told
     from stateline.server.tokens import TokenEntry
 
     names: Literal["*"] | tuple[str, ...] = "*"
@@ -165,9 +166,7 @@ def new_entry(
             expires_at=None if expires is None else expiry(expires, now),
         )
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        what = first["msg"].removeprefix("Value error, ")
-        raise InvalidArgumentError(f"{'.'.join(map(str, first['loc'])) or 'token'}: {what}.") from error
+        raise InvalidArgumentError(f"That makes no token: {told(error)}.") from error
 
 
 def expiry(text: str, now: datetime) -> datetime:

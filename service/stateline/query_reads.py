@@ -61,6 +61,7 @@ ANSWERED: dict[str, tuple[type[Query], ...]] = {
     "session": (SessionsQuery,),
     "versioned": (KeyQuery, KeysQuery, VersionsQuery),
 }
+ANSWERED |= {f"timestamped_{kind}": ANSWERED[kind] for kind in ("key_value", "window", "session")}
 _OF_EVERY_KIND = (CountQuery, PositionQuery)
 _WORDS: dict[type[Query], str] = {
     KeyQuery: "key",
@@ -125,7 +126,7 @@ class OpenScan:
 
 
 def check_kind(query: Query, store: str, kind: str) -> None:
-    """Raise `UnknownQueryTypeError` when a store of this kind (without timestamps in its name) cannot answer it."""
+    """Raise `UnknownQueryTypeError`, which names the kind as it is given, when a store of this kind cannot answer."""
     check_type(type(query), store, kind)
     if isinstance(query, KeyQuery | KeysQuery) and query.as_of is not None and kind != "versioned":
         raise _unable(store, kind, "as_of")

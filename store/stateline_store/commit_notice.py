@@ -93,6 +93,11 @@ class NoticeView:
         return self.slots[_STAGED_BYTES]
 
     @property
+    def told(self) -> bytes:
+        """All that the owner says of the store but the newest commit's number, as bytes to compare."""
+        return self.slots[_COMMITTED_AT:].tobytes()
+
+    @property
     def state(self) -> StoreState:
         """What the owner is doing with the store. A killed owner cannot say that it is gone: see its lock."""
         return _STATES[self.slots[_STATE]]

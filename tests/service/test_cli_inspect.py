@@ -214,6 +214,21 @@ def test_a_range_has_both_its_ends_and_one_may_be_open(state: Path) -> None:
     assert keys(upper="B") == ["Ada"]
 
 
+@pytest.mark.parametrize(
+    ("option", "request_"),
+    [
+        ("--limit", Request(limit=1)),
+        ("--key-type", Request(store="totals", key_type="int64")),
+        ("--value-type", Request(store="totals", value_type="int64")),
+    ],
+)
+def test_an_option_about_entries_is_refused_where_none_are_asked_for(
+    state: Path, option: str, request_: Request
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{option} is about entries: ask for some with --key, or --from"):
+        inspect(state, request_, as_json=False)
+
+
 def test_a_limit_that_cuts_entries_off_says_so(state: Path) -> None:
     found = listing(state, store="totals", lower="", limit=4)
     assert ([entry["task"] for entry in found["entries"]], found["more"]) == (["0_3"] * 3 + ["0_4"], True)

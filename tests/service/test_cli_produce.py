@@ -53,9 +53,24 @@ def test_no_lines_are_an_empty_position(config: Config) -> None:
 
 
 def test_a_line_of_another_type_is_named_and_nothing_is_written(config: Config) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"Line 2: '\{half' cannot be read as json"):
+    with pytest.raises(InvalidArgumentError, match=r"Line 2, value \(json\): b'\{half' is not JSON that can be read: "):
         produce(application(), config, "people", ["a\t1", "b\t{half"])
     assert read(config) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x\t1", "Line 1, key (int64): 'x' is not an int64: decimal digits are."),
+        ("1\tx", "Line 1, value (float64): 'x' is not a number."),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said_once(config: Config, line: str, said: str) -> None:
+    app = App("lines")
+    app.table("people", key=serdes.int64, value=serdes.float64)
+    with pytest.raises(InvalidArgumentError) as raised:
+        produce(app, config, "people", [line])
+    assert str(raised.value) == said
 
 
 def test_a_line_that_is_too_large_is_named_and_nothing_is_written(config: Config) -> None:

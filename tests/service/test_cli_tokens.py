@@ -172,8 +172,8 @@ def test_what_is_no_time_to_come_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "role", "stores", "why"),
     [
-        ("a b", "read", None, "name: "),
-        ("", "read", None, "name: "),
+        ("a b", "read", None, "name is text of "),
+        ("", "read", None, "name is text of "),
         ("a", "read", "", "has an empty name"),
         ("a", "read", "x,,y", "has an empty name"),
         ("a", "admin", "x", "an admin reads every store"),

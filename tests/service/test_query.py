@@ -240,10 +240,13 @@ def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:
         (RangeQuery(), "versioned", "key, keys, versions or count"),
         (WindowsQuery(), "session", "sessions or count"),
         (VersionsQuery(b"k"), "key_value", "key, keys, range or count"),
+        (WindowsQuery(), "timestamped_key_value", "key, keys, range or count"),
+        (KeyQuery(b"k"), "timestamped_window", "windows or count"),
+        (WindowsQuery(), "timestamped_session", "sessions or count"),
     ],
 )
 def test_a_kind_that_cannot_answer_says_what_it_can(query: Query, kind: str, able: str) -> None:
-    with pytest.raises(UnknownQueryTypeError, match=able):
+    with pytest.raises(UnknownQueryTypeError, match=f"of kind {kind} and .* ask for {able}"):
         check_kind(query, "letters", kind)
 
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from stateline.server.metrics import Answered
+from stateline.server.request_counts import Answered
 
 # Lines that may wait for a slow reader of the log, about 2 MB of them; further ones are left out and counted.
 MOST_WAITING = 10_000

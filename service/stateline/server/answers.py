@@ -37,18 +37,22 @@ def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[s
 
 def body_of(terms: Terms, answers: Mapping[int, Answer], result: Mapping[str, Any]) -> dict[str, Any]:
     """As `answer_body`, where no partition failed and nobody counts the rows."""
+    return {**result_members(terms, result), **standing_members(answers)}
+
+
+def result_members(terms: Terms, result: Mapping[str, Any]) -> dict[str, Any]:
+    """`result` behind what was asked: the first members of an answer."""
+    return {"store": terms.store, "isolation_level": terms.isolation_level.value, **result}
+
+
+def standing_members(answers: Mapping[int, Answer]) -> dict[str, Any]:
+    """Where the partitions stand that answered: the last members of an answer."""
     partitions = {str(partition): _partition(answer) for partition, answer in answers.items()}
     if len(partitions) == 1:
         position = next(iter(partitions.values()))["position"]
     else:
         position = merged_position(answers.values()).to_json()
-    return {
-        "store": terms.store,
-        "isolation_level": terms.isolation_level.value,
-        **result,
-        "position": position,
-        "partitions": partitions,
-    }
+    return {"position": position, "partitions": partitions}
 
 
 def value_members(definition: StoreDefinition, stored: Value | None) -> dict[str, Any]:

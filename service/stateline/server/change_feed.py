@@ -131,7 +131,7 @@ class ChangeFeed:
             merged = Position()
             for position in positions:
                 merged = merged.merge(position)
-            return AfterInput(merged)
+            return AfterInput(merged, exactly=False)
         return After(await self._committed.offsets(self._partitions), exactly=False)
 
     async def _look(self) -> None:

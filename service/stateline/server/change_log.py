@@ -60,9 +60,14 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class AfterInput:
-    """Begin after the last commit of a changelog that this Position of the store's input covers."""
+    """Begin after the last commit of a changelog that this Position of the store's input covers.
+
+    `exactly`: the input must have come so far, and no commit that comes next may be gone. Otherwise it begins at the
+    first record kept.
+    """
 
     position: Position
+    exactly: bool = True
 
 
 Begin = After | AfterInput
@@ -124,8 +129,10 @@ class TopicReader:
     def _start(self, partition: int, begin: Begin) -> int:
         first, visible = self._admin.watermarks(self._partitions[partition])
         if isinstance(begin, AfterInput):
+            if begin.exactly:
+                self._refuse_unwritten(partition, begin.position)
             at = self._after_input(partition, begin.position, first, visible)
-            if at == first > 0:
+            if begin.exactly and at == first > 0:
                 raise expired(self._partitions[partition], first)
             return at
         at = begin.offsets.get(partition, -1) + 1
@@ -133,6 +140,18 @@ class TopicReader:
         if begin.exactly and not first <= at <= end:
             raise expired(self._partitions[partition], first) if at < first else recreated(self._topic)
         return min(max(at, first), end)
+
+    def _refuse_unwritten(self, partition: int, seen: Position) -> None:
+        """An answer can be ahead of all that is committed, never ahead of its input: that is another one since."""
+        for place, offset in seen:
+            if place.partition == partition and offset >= self._input_end(place):
+                raise recreated(place.topic)
+
+    def _input_end(self, place: TopicPartition) -> int:
+        try:
+            return self._admin.log_end(place)
+        except DoesNotExistError as error:
+            raise recreated(place.topic) from error
 
     def _after_input(self, partition: int, seen: Position, low: int, end: int) -> int:
         """The offset after the last commit that `seen` covers. Positions only grow along a changelog, so it is searched

@@ -10,9 +10,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stateline.server.access_log import AccessLog, Line
-from stateline.server.metrics import Answered, Metrics
+from stateline.server.metrics import Metrics
 from stateline.server.observation import Observation, begin
 from stateline.server.problems import CLIENT_CLOSED_REQUEST
+from stateline.server.request_counts import Answered
 
 # Of requests that no route took: their paths are the client's invention.
 UNMATCHED = "unmatched"
@@ -29,7 +30,7 @@ class Measuring:
         self, method: str, answered: Answered, status: int, seconds: float, rows: int, size: int, token: str = ""
     ) -> None:
         """A request was answered, in so many seconds, with so many entries and bytes of body."""
-        self.metrics.observe(answered, seconds, size, rows)
+        self.metrics.requests.observe(answered, seconds, size, rows)
         log = self._access_log
         if log is not None and log.wants(seconds, status):
             line = Line(method, answered, status, seconds, rows, size, token)

@@ -16,13 +16,12 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     disable_created_metrics,
     generate_latest,
     values,
@@ -33,16 +32,15 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from stateline.server.changes import ChangeRoutes
+from stateline.server.request_counts import RequestCounts
 from stateline.server.serving import Serving
 from stateline.server.snapshots import SnapshotRoutes
 
 # Where prometheus_client keeps what several processes share; its own name.
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
-_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0)
-_REQUEST = ("route", "store", "level", "outcome")
 _PARTITION = ("task", "store")
-# How old another process's gauges may be.
+# How old may be what another process tells; one that is killed takes as much of its counts with it.
 _SHARE_INTERVAL_S = 0.5
 
 # They are a series more for each counter; Prometheus sees resets without them.
@@ -59,22 +57,6 @@ def share_metrics(directory: Path, number: int) -> None:
     values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 
 
-class Answered(NamedTuple):
-    """What is counted of one request."""
-
-    route: str
-    store: str
-    level: str
-    outcome: str
-
-
-class _Series(NamedTuple):
-    requests: Counter
-    latency: Histogram
-    size: Counter
-    rows: Counter
-
-
 class Metrics:
     """The metrics of one server process. For the event loop's thread only."""
 
@@ -85,9 +67,8 @@ class Metrics:
         self.lines_dropped = 0
         self._serving = serving
         self._counted = CollectorRegistry()
-        self._declare_requests()
+        self.requests = RequestCounts(self._counted)
         self._load = _Load(self._counted)
-        self._series: dict[Answered, _Series] = {}
         shared = os.environ.get(SHARED_DIRECTORY)
         self._sources = [CollectorRegistry() if shared else self._counted, CollectorRegistry()]
         if shared:
@@ -95,51 +76,28 @@ class Metrics:
         self._sources[1].register(_StoreCollector(serving))
         self.shared = shared is not None
 
-    def observe(self, answered: Answered, seconds: float, size: int, rows: int) -> None:
-        """One request was answered, with so many bytes of body and so many entries."""
-        series = self._series.get(answered)
-        if series is None:  # looking labels up takes longer than a point read of the store
-            series = self._series[answered] = self._new_series(answered)
-        series.requests.inc()
-        series.latency.observe(seconds)
-        series.size.inc(size)
-        if rows:
-            series.rows.inc(rows)
-
     def text(self) -> bytes:
         """Everything in Prometheus' text format, of all processes that share their metrics."""
-        self._load.take(self)
+        self._take()
         return b"".join(map(generate_latest, self._sources))
 
     async def keep_shared(self) -> None:
         """Show the other processes how this one stands, until cancelled."""
-        while True:
-            self._load.take(self)
-            await asyncio.sleep(_SHARE_INTERVAL_S)
+        try:
+            while True:
+                self._take()
+                await asyncio.sleep(_SHARE_INTERVAL_S)
+        finally:
+            self.requests.flush()
+
+    def _take(self) -> None:
+        self.requests.flush()
+        self._load.take(self)
 
     @property
     def serving(self) -> Serving:
         """What is measured."""
         return self._serving
-
-    def _declare_requests(self) -> None:
-        registry = self._counted
-        self._requests = Counter("stateline_http_requests", "Requests answered.", _REQUEST, registry=registry)
-        about = "Time to answer, waiting for a bound included."
-        name = "stateline_http_request_seconds"
-        self._latency = Histogram(name, about, _REQUEST, registry=registry, buckets=_BUCKETS_S)
-        of_store = ("route", "store")
-        self._size = Counter("stateline_http_response_bytes", "Bytes of bodies.", of_store, registry=registry)
-        self._rows = Counter("stateline_http_response_rows", "Entries answered.", of_store, registry=registry)
-
-    def _new_series(self, answered: Answered) -> _Series:
-        of_store = answered.route, answered.store
-        return _Series(
-            self._requests.labels(*answered),
-            self._latency.labels(*answered),
-            self._size.labels(*of_store),
-            self._rows.labels(*of_store),
-        )
 
 
 class _Load:

@@ -64,6 +64,8 @@ class _Open:
     shown: Reader
     layout: Layout
     schema: StoreSchema
+    status: tuple[bytes, bool, CopyStatus] | None = None
+    """What the notice said when it was looked at last, whether there was an owner, and what follows from these."""
 
 
 class Partitions:
@@ -166,13 +168,18 @@ class Partitions:
         return execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
 
     def _status(self, task_id: str, found: _Open) -> CopyStatus:
-        notice = found.reader.notice
+        notice, owned = found.reader.notice, self._has_owner(task_id)
+        told, known = notice.told, found.status
+        if known is not None and known[0] == told and known[1] is owned:
+            return known[2]
         state = notice.state
-        if state is StoreState.ACTIVE and not self._has_owner(task_id):
+        if state is StoreState.ACTIVE and not owned:
             state = StoreState.CLOSED
         if found.plain and not self._upgrading:
             state = StoreState.RESTORING
-        return CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
+        status = CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
+        found.status = told, owned, status
+        return status
 
     def _refresh(self, reader: SecondaryReader) -> None:
         if reader.is_behind:

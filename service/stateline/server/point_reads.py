@@ -8,21 +8,22 @@ others (`routes`), which reads it anew: nothing behaves in a way that it does no
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
 import orjson
 from starlette.types import Scope
 
-from stateline.query import Failure, KeysQuery, home_partition
-from stateline.server.answers import body_of, found_members
+from stateline.query import Answer, CopyStatus, KeyQuery, home_partition
+from stateline.server.answers import found_members, result_members, standing_members
 from stateline.server.arguments import COMMON, MAX_URL_BYTES, Arguments, from_query_string, read_key
 from stateline.server.asked import Asked
 from stateline.server.measuring import Measuring
-from stateline.server.metrics import Answered
 from stateline.server.partitions import ServedStore
+from stateline.server.request_counts import Answered
 from stateline.server.serving import Serving
-from stateline_store import IsolationLevel, StatelineError
+from stateline_store import IsolationLevel, Position, StatelineError
 
 _LONGEST = MAX_URL_BYTES // 2  # of a path, and of a query string
 # Query strings that are remembered, with what they ask for: most clients send the same one again and again.
@@ -30,6 +31,8 @@ _MOST_REMEMBERED = 1000
 _LONGEST_REMEMBERED = 200
 
 _ROUTE = "/v1/stores/{store}/keys/{key}"
+# Without what is percent-encoded: decoding has rules of its own.
+_PATH = re.compile(rb"/v1/stores/([^/%]+)/keys/([^/%]*)")
 
 Ask = Callable[[ServedStore, Arguments], Asked]
 Admit = Callable[[Scope, str], str]
@@ -45,22 +48,22 @@ class PointReads:
         self._measuring = measuring
         self._admit = admit
         self._remembered: dict[tuple[str, bytes], tuple[ServedStore, Asked | None]] = {}
+        # Where a store's partition stood last, and how that is shown.
+        self._standings: dict[tuple[str, int], tuple[Position, CopyStatus, bytes]] = {}
 
     def answer(self, scope: Scope) -> bytes | None:
         """The body of the answer, which is JSON with status 200; None to have the request take the way of all others.
         Raises nothing that is the client's doing."""
         raw: bytes = scope["raw_path"]
-        segments = raw.split(b"/")
-        if len(segments) != 6 or segments[4] != b"keys" or segments[1] != b"v1" or segments[2] != b"stores":
-            return None
-        if scope["method"] != "GET" or scope["root_path"] or b"%" in raw or len(raw) > _LONGEST:
+        found = _PATH.fullmatch(raw)
+        if found is None or scope["method"] != "GET" or scope["root_path"] or len(raw) > _LONGEST:
             return None
         began_s = time.perf_counter()
         try:
-            name = segments[3].decode("ascii")
+            name = found[1].decode("ascii")
             token = self._admit(scope, name)
             asked = self._asked(name, scope["query_string"])
-            body = None if asked is None else self._read(asked, segments[5].decode("ascii"))
+            body = None if asked is None else self._read(asked, found[2].decode("ascii"))
         except (StatelineError, UnicodeDecodeError):
             return None
         if asked is None or body is None:
@@ -73,11 +76,22 @@ class PointReads:
         store, definition = asked.store, asked.store.definition
         key = read_key("The key", written, definition.key, textual=True)
         partition = home_partition(key, store.placement.partitions)
-        outcome = self._serving.partitions.ask(store, asked.terms, partition, KeysQuery((key,)))
-        if isinstance(outcome, Failure) or not outcome.rows.entries:
+        answer = self._serving.partitions.ask(store, asked.terms, partition, KeyQuery(key))
+        if not isinstance(answer, Answer) or not answer.rows.entries:
             return None
-        ((_, stored),) = outcome.rows.entries
-        return orjson.dumps(body_of(asked.terms, {partition: outcome}, found_members(definition, key, stored)))
+        ((_, stored),) = answer.rows.entries
+        result = orjson.dumps(result_members(asked.terms, found_members(definition, key, stored)))
+        # Two objects put together: `{"store":…` and `,"position":…}`.
+        return b"%b,%b" % (result[:-1], self._standing(store.name, partition, answer))
+
+    def _standing(self, store: str, partition: int, answer: Answer) -> bytes:
+        """Where the partition stands, as JSON without its first brace: written once per commit and staged record."""
+        known = self._standings.get((store, partition))
+        if known is not None and known[0] is answer.position and known[1] == answer.copy:
+            return known[2]
+        text = orjson.dumps(standing_members({partition: answer}))[1:]
+        self._standings[store, partition] = answer.position, answer.copy, text
+        return text
 
     def _asked(self, name: str, query_string: bytes) -> Asked | None:
         """What is demanded; None when it cannot be answered here. Raises as the reading of parameters does."""

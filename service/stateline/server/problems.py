@@ -80,6 +80,11 @@ def problem_response(error: Exception, **where: Any) -> Response:
     return _response(status, reason, detail, where)
 
 
+def bad_request(detail: str) -> Response:
+    """The answer to a request of which HTTP itself demands status 400."""
+    return _response(HTTPStatus.BAD_REQUEST, "INVALID_ARGUMENT", detail, {})
+
+
 def failure_response(terms: Terms, failures: Mapping[int, Failure]) -> Response:
     """The answer to a query of which these partitions failed: the first one's reason, and all of them
     beside.

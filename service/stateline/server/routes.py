@@ -160,7 +160,7 @@ class QueryRoutes:
         if kind in ("range", "windows", "sessions", "versions"):
             key = arguments.key("key", store.definition.key)
             if key is None and kind in _OF_ONE_KEY and "cursor" not in arguments:
-                check_type(_OF_ONE_KEY[kind], store.name, store.definition.plain_kind)
+                check_type(_OF_ONE_KEY[kind], store.name, store.definition.kind)
                 raise InvalidArgumentError("key is missing.")
             return await self._scan_answer(request, store, arguments, kind, key)
         asked = self.asked(store, arguments)

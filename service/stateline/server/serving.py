@@ -127,7 +127,7 @@ class Serving:
         Raises `UnknownQueryTypeError` for a query that this kind of store cannot answer.
         """
         for query in queries.values():
-            check_kind(query, store.name, store.definition.plain_kind)
+            check_kind(query, store.name, store.definition.kind)
         if self._stopping:
             raise shutting_down()
         if any(self._foreign_topics(store, terms.bound, p) for p in queries):

@@ -357,10 +357,11 @@ def _partition(text: str) -> int:
 
 
 def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:
-    declared, found = definition.plain_kind, checkpoint.layout
-    if (found.kind, found.timestamped) != (declared, definition.timestamped):
+    layout = checkpoint.layout
+    found = f"timestamped_{layout.kind}" if layout.timestamped else layout.kind  # as a declaration says it
+    if found != definition.kind:
         raise CursorExpiredError(
-            f"The snapshot holds a {found.description} store, and {definition.name!r} is declared as "
+            f"The snapshot holds a {found} store, and {definition.name!r} is declared as "
             f"{definition.kind} since: make a new one."
         )
 

@@ -28,6 +28,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from stateline.server.token_errors import told
 from stateline_store import ConfigurationError, UnauthenticatedError
 
 # Known to programs that look for secrets in places where none should be.
@@ -171,10 +172,8 @@ def read_tokens_file(path: Path) -> TokensFile:
     try:
         return TokensFile.model_validate_json(content, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]  # its input may be a token
-        where = ".".join(map(str, first["loc"]))
-        what = first["msg"].removeprefix("Value error, ")
-        raise _refused(path, f"is no tokens file ({where + ': ' if where else ''}{what}): correct it") from error
+        # Nothing of pydantic's own goes along: its error holds what stands in the file.
+        raise _refused(path, f"is no tokens file ({told(error)}): correct it") from None
 
 
 def _refused(path: Path, why: str) -> ConfigurationError:

@@ -15,7 +15,7 @@ A step that fails leaves the outcome to `Committer.settle` and the stores to a r
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Producer
@@ -66,16 +66,21 @@ class Committer:
         for record in outputs:
             self._produce(record, partition=None)
 
-    def commit(self, tasks: Sequence[Task], consumer: Consumer) -> None:
-        """The steps above. Raises what the log or a store raises; then nothing more may be written before `settle`."""
+    def commit(self, tasks: Sequence[Task], consumer: Consumer, between: Callable[[], object]) -> None:
+        """The steps above. Raises what the log or a store raises; then nothing more may be written before `settle`.
+
+        `between` is called before and after each task's commit, when some tasks may have made it and others not.
+        """
         if self._exactly_once and self._producer is not None:
             offsets = self._commit_transaction(tasks, consumer)
         else:
             offsets = self._commit_offsets(tasks, consumer)
+        between()
         try:
             for task in tasks:
                 task.commit_stores(offsets)
                 reached("commit:task-committed")
+                between()
         finally:
             # All at once: a query over several partitions and stores sees this commit in all of them or in none, and
             # a server catches up once.

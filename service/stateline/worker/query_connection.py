@@ -52,6 +52,10 @@ class QueryConnection:
         del self._incoming[:end]
         return body
 
+    def put_back(self, body: bytes | bytearray) -> None:
+        """Let `next_frame` return this again, which it has returned last."""
+        self._incoming[:0] = LENGTH.pack(len(body)) + body
+
     def queue(self, data: bytes) -> None:
         """Put a frame behind those that are to be sent."""
         self._outgoing += data

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from stateline.query import Failure, HostedPartition, Outcome, any_behind
 from stateline.query_reads import OpenScan, execute
@@ -64,6 +64,7 @@ Lookup = Callable[[str, int], HostedPartition | None]
 # Where a partition stands at an isolation level; None when a query must find out itself what is wrong.
 _Standing = tuple[Position, StoreState] | None
 _Place = tuple[str, int, IsolationLevel]
+Message: TypeAlias = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -103,13 +104,17 @@ class QuerySocket:
         With nothing to do it waits up to `timeout_s` for something to arrive; a request that waits for its
         bound shortens that to its deadline.
         """
-        for key, events in self._selector.select(self._patience(timeout_s)):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif (client := self._clients.get(key.fd)) is not None:
-                self._move_bytes(client, events)
+        self._move_all_bytes(self._patience(timeout_s))
         end_s = time.monotonic() + MAX_SECONDS_PER_CALL
         return self._retry_waiting(end_s) + self._answer_arrived(end_s)
+
+    def serve_uncommitted(self) -> int:
+        """As `serve_pending`, for the time when some stores have made a commit and others have not: nothing but queries
+        at READ_UNCOMMITTED is answered, and the rest of scans: they see no difference. What else has arrived waits, and
+        what is behind it on its connection.
+        """
+        self._move_all_bytes(0.0)
+        return self._answer_arrived(time.monotonic() + MAX_SECONDS_PER_CALL, _sees_no_commit)
 
     def announce_commit(self) -> None:
         """Tell every subscriber that something was committed. Never blocks; unread announcements become
@@ -137,6 +142,13 @@ class QuerySocket:
             return max(0.0, min(timeout_s, nearest))
         return timeout_s
 
+    def _move_all_bytes(self, timeout_s: float) -> None:
+        for key, events in self._selector.select(timeout_s):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif (client := self._clients.get(key.fd)) is not None:
+                self._move_bytes(client, events)
+
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
@@ -160,18 +172,19 @@ class QuerySocket:
         if events & selectors.EVENT_WRITE:
             self._send(client)
 
-    def _answer_arrived(self, end_s: float) -> int:
+    def _answer_arrived(self, end_s: float, may_be_answered: Callable[[Message], bool] | None = None) -> int:
         """One request of each connection in turn, until there is none or the call's share is used up."""
         answered = 0
         ready = list(self._clients.values())
+        self._backlog = False
         while ready and answered < MAX_REQUESTS_PER_CALL and time.monotonic() < end_s:
-            ready = [client for client in ready if self._answer_next(client)]
+            ready = [client for client in ready if self._answer_next(client, may_be_answered)]
             answered += len(ready)
-        self._backlog = bool(ready)
+        self._backlog |= bool(ready)
         return answered
 
-    def _answer_next(self, client: QueryConnection) -> bool:
-        """Whether there was a request to answer."""
+    def _answer_next(self, client: QueryConnection, may_be_answered: Callable[[Message], bool] | None) -> bool:
+        """Whether there was a request, and it was answered."""
         if client.closed:
             return False
         try:
@@ -184,10 +197,14 @@ class QuerySocket:
         except InvalidArgumentError as error:
             self._refuse(client, error)
             return False
+        if may_be_answered is not None and not may_be_answered(message):
+            client.put_back(body)
+            self._backlog = True
+            return False
         self._reply_to(client, message)
         return True
 
-    def _reply_to(self, client: QueryConnection, message: dict[str, Any]) -> None:
+    def _reply_to(self, client: QueryConnection, message: Message) -> None:
         number = message.get("id")
         match message.get("type"):
             case "query":
@@ -209,7 +226,7 @@ class QuerySocket:
     def _status(self) -> dict[str, int]:
         return {"pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting)}
 
-    def _start(self, client: QueryConnection, message: dict[str, Any]) -> None:
+    def _start(self, client: QueryConnection, message: Message) -> None:
         try:
             request = decode_request(message)
         except InvalidArgumentError as error:
@@ -235,7 +252,7 @@ class QuerySocket:
             return None
         return Pinned(hosted.store.staged_version, hosted.store.approximate_num_uncommitted_bytes)
 
-    def _more(self, client: QueryConnection, message: dict[str, Any]) -> dict[str, Any]:
+    def _more(self, client: QueryConnection, message: Message) -> dict[str, Any]:
         """What a scan has next, or why not."""
         try:
             number, limit = int(message["scan"]), int(message["limit"])
@@ -307,7 +324,7 @@ class QuerySocket:
             _log.exception("A query of partition %d of %r failed", partition, terms.store)
             return Failure(StatelineError(f"Reading {terms.store!r} failed: {error}"))
 
-    def _queue(self, client: QueryConnection, message: dict[str, Any], scan: object = None) -> None:
+    def _queue(self, client: QueryConnection, message: Message, scan: object = None) -> None:
         """Send a reply; `scan` is the number of the scan that it leaves open."""
         try:
             client.queue(frame(message))
@@ -340,6 +357,12 @@ class QuerySocket:
         self._selector.unregister(client.socket)
         del self._clients[client.socket.fileno()]
         client.socket.close()
+
+
+def _sees_no_commit(message: Message) -> bool:
+    """Whether the answer is the same before and after a store's commit."""
+    uncommitted = message.get("isolation_level") == IsolationLevel.READ_UNCOMMITTED.value
+    return message.get("type") in ("more", "drop") or (message.get("type") == "query" and uncommitted)
 
 
 def _place(request: WireRequest) -> _Place:

@@ -1,7 +1,8 @@
 """The worker's loop: poll → process → stage → commit, with queries answered between slices.
 
 One thread owns the consumer, the producer and every store, so nothing here is locked. Work is cut into slices of a
-few milliseconds; between two of them waiting queries are answered, a restore goes on, a commit is made when due.
+few milliseconds; between two of them waiting queries are answered, a restore goes on, a commit is made when due. A
+commit itself takes longer: between those of two tasks queries of uncommitted state are answered.
 
 When a step fails (`stateline.worker.commit` has their order), the buffers are dropped, the producer is made anew
 (which settles an outcome in doubt), the group is joined again, and every task restores from its stores' own
@@ -230,7 +231,7 @@ class Worker:
     def _commit(self) -> None:
         """Commit every task that has read anything since its last commit."""
         if tasks := self._dirty_tasks():
-            self._committer.commit(tasks, self._group_consumer())
+            self._committer.commit(tasks, self._group_consumer(), self._socket.serve_uncommitted)
             self._socket.announce_commit()
         self._last_commit = time.monotonic()
 

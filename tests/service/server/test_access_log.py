@@ -14,7 +14,7 @@ import pytest
 from query_server import OwningWorker
 from serve_process import served, until_ready, wait_until
 from stateline.server.access_log import MOST_WAITING, AccessLog, Line
-from stateline.server.metrics import Answered
+from stateline.server.request_counts import Answered
 from stateline.server.tokens import TokenEntry, TokensFile
 
 ASKED = Answered("/v1/stores/{store}/keys/{key}", "aircraft", "read_committed", "ok")

@@ -31,6 +31,7 @@ from stateline.worker.changelog import position_of_changelog
 from stateline_store import CursorExpiredError, NotReadyError, Position, PositionBound
 
 KILLS = 3
+INPUT_RECORDS = 700
 NOBODY: frozenset[int] = frozenset()
 
 
@@ -209,15 +210,22 @@ def produce_commit(producer: Producer, topic: str, keys: list[bytes], position: 
 
 @pytest.fixture
 def changelog(log: Log, request: pytest.FixtureRequest) -> str:
-    """A changelog of 60 commits of 1 to 9 records; the n-th was made at input offset 10 * n."""
+    """A changelog of 60 commits of 1 to 9 records; the n-th was made at offset 10 * n of its input, which goes on."""
     name = f"log-{abs(hash(request.node.nodeid))}"
-    create(log, {name: 1})
+    create(log, {name: 1, input_of(name): 1})
     chance = random.Random(5)
     with closing(log.producer()) as producer:
         for n in range(60):
-            produce_commit(producer, name, [b"k"] * chance.randrange(1, 10), Position({"in": {0: 10 * n}}))
+            produce_commit(producer, name, [b"k"] * chance.randrange(1, 10), Position({input_of(name): {0: 10 * n}}))
+        for n in range(INPUT_RECORDS):
+            producer.produce(input_of(name), b"k", b"7", timestamp_ms=n, partition=0)
         producer.flush()
     return name
+
+
+def input_of(changelog: str) -> str:
+    """The topic that the records of this changelog came from."""
+    return f"{changelog}-input"
 
 
 def covered(records: list[Record], seen: Position) -> int:
@@ -233,11 +241,25 @@ def test_after_a_position_of_the_input_begins_the_first_commit_that_it_does_not_
     monkeypatch.setattr(change_log, "_FEW_OFFSETS", few)
     records = read_all(log, changelog, 1)
     with closing(TopicReader(log, changelog, [0], Event())) as reader:
-        for offset in (0, 5, 10, 299, 300, 301, 589, 590, 1000):
-            seen = Position({"in": {0: offset}})
+        for offset in (0, 5, 10, 299, 300, 301, 589, 590, INPUT_RECORDS - 1):
+            seen = Position({input_of(changelog): {0: offset}})
             assert reader.begin(AfterInput(seen)) == {0: covered(records, seen)}
         assert reader.begin(AfterInput(Position())) == {0: 0}
-        assert reader.begin(AfterInput(Position({"other": {0: 99}}))) == {0: 0}
+        assert reader.begin(AfterInput(Position({"other": {0: 99}}), exactly=False)) == {0: 0}
+
+
+def test_a_position_that_the_input_has_never_reached_is_refused(log: Log, changelog: str) -> None:
+    source = input_of(changelog)
+    end = len(read_all(log, changelog, 1))
+    beyond = Position({source: {0: INPUT_RECORDS}})
+    with closing(TopicReader(log, changelog, [0], Event())) as reader:
+        # Read, and not yet committed: such positions have the answers at read_uncommitted.
+        assert reader.begin(AfterInput(Position({source: {0: INPUT_RECORDS - 1}}))) == {0: end}
+        for seen in (beyond, Position({source: {0: 2**62}}), Position({"no-such-topic": {0: 0}})):
+            with pytest.raises(CursorExpiredError, match="deleted, made anew, or has lost its end"):
+                reader.begin(AfterInput(seen))
+        assert reader.begin(AfterInput(beyond, exactly=False)) == {0: end}
+        assert reader.begin(AfterInput(Position({source: {1: INPUT_RECORDS}}))) == {0: 0}  # nobody reads that partition
 
 
 def test_an_offset_that_the_log_does_not_have_is_refused(log: Log, changelog: str) -> None:
@@ -265,8 +287,9 @@ def test_what_retention_has_deleted_is_not_passed_over(bootstrap: str, log: Log,
         with pytest.raises(CursorExpiredError, match="begins at offset 100 now"):
             reader.begin(After({0: 98}))
         with pytest.raises(CursorExpiredError, match="begins at offset 100 now"):
-            reader.begin(AfterInput(Position({"in": {0: 10}})))
-        seen = Position({"in": {0: 400}})
+            reader.begin(AfterInput(Position({input_of(changelog): {0: 10}})))
+        assert reader.begin(AfterInput(Position({input_of(changelog): {0: 10}}), exactly=False)) == {0: 100}
+        seen = Position({input_of(changelog): {0: 400}})
         assert reader.begin(AfterInput(seen)) == {0: covered(records, seen)}
 
 
@@ -276,7 +299,7 @@ def test_what_is_deleted_in_front_of_a_reader_ends_its_feed(bootstrap: str, log:
     with closing(TopicReader(log, changelog, [0], Event())) as reader:
         reader.begin(After({0: end - 1}))
         reader.read(frozenset({0}))  # from here on nothing is fetched
-        write_commit(log, changelog, [b"k"] * 20, Position({"in": {0: 1000}}))
+        write_commit(log, changelog, [b"k"] * 20, Position({input_of(changelog): {0: 1000}}))
         delete_before(bootstrap, changelog, end + 10)
         with pytest.raises(CursorExpiredError, match=f"begins at offset {end + 10} now"):
             until(lambda: bool(reader.read(NOBODY)[0]))

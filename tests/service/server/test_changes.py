@@ -234,6 +234,8 @@ def test_a_record_that_is_not_of_the_declared_type_is_damage() -> None:
         ('counts/changes?from={"elsewhere":{"0":1}}', 422, "INVALID_ARGUMENT"),
         ('newest/changes?from={"in-RUN":{"0":100000}}', 410, "CURSOR_EXPIRED"),
         ('counts/changes?from={"changes-RUN-counts-changelog":{"0":100000}}', 410, "CURSOR_EXPIRED"),
+        ('counts/changes?from={"in-RUN":{"0":100000}}', 410, "CURSOR_EXPIRED"),
+        ('memory/changes?from={"in-RUN":{"0":100000}}', 410, "CURSOR_EXPIRED"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_the_stream_begins(

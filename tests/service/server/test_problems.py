@@ -244,11 +244,63 @@ def test_what_is_not_http_is_a_problem(client: httpx.Client, request_line: bytes
     assert problem["reason"] == "INVALID_ARGUMENT"
 
 
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b"FOO / HTTP/1.1", "Invalid method"),
+        (b"GET / HTTP/9.9", "Invalid HTTP version"),
+        (b"GET /\0 HTTP/1.1", "Invalid char in url path"),
+        (b"POST /v1/snapshots HTTP/1.1\r\nContent-Length: many", "Invalid character in Content-Length"),
+        (b"POST /v1/snapshots HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2", "Content-Length"),
+        (b"GET / HTTP/1.1\r\nA header: 1", "Invalid header token"),
+    ],
+)
+def test_what_is_not_http_is_told_what_is_wrong(client: httpx.Client, head: bytes, why: str) -> None:
+    _, problem = raw_answer(client, head + b"\r\nHost: localhost\r\n\r\n")
+    assert why in problem["detail"]
+    assert "GET and POST" not in problem["detail"]
+
+
+@pytest.mark.parametrize("path", ["/v1/stores/aircraft/keys/N1", "/v1/stores", "/nope"])
+@pytest.mark.parametrize("hosts", [0, 2, 3])
+def test_a_request_of_http_1_1_has_one_host(client: httpx.Client, path: str, hosts: int) -> None:
+    """Those that are answered at once, and those that are not."""
+    line, problem = raw_answer(
+        client, b"GET %b HTTP/1.1\r\n" % path.encode() + hosts * b"Host: localhost\r\n" + b"\r\n"
+    )
+    assert line == b"HTTP/1.1 400 Bad Request"
+    assert (problem["status"], problem["reason"]) == (400, "INVALID_ARGUMENT")
+    assert f"has {hosts or 'none'}" in problem["detail"]
+
+
+def test_a_second_host_is_not_passed_over_behind_a_request_that_had_one(client: httpx.Client) -> None:
+    good = b"GET /v1/stores/aircraft/count HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
+        raw.sendall(good)
+        assert raw.recv(65536).startswith(b"HTTP/1.1 200")
+        raw.sendall(good.replace(b"\r\n\r\n", b"\r\nHOST: evil.example\r\n\r\n"))
+        assert raw.recv(65536).startswith(b"HTTP/1.1 400")
+
+
+def test_a_request_of_http_1_0_may_go_without_a_host(client: httpx.Client) -> None:
+    for hosts, status in ((0, b"200"), (1, b"200"), (2, b"400")):
+        with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
+            raw.sendall(b"GET /healthz HTTP/1.0\r\n" + hosts * b"Host: localhost\r\n" + b"\r\n")
+            assert raw.recv(65536).startswith(b"HTTP/1.1 " + status)
+
+
 @pytest.mark.parametrize("path", ["keys/%zz", "keys/a%2", "range?prefix=%zz", "range?prefix=%"])
 def test_what_is_not_percent_encoded_is_refused(client: httpx.Client, path: str) -> None:
     line, problem = raw_answer(client, f"GET /v1/stores/aircraft/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     assert line == b"HTTP/1.1 422 Unprocessable Entity"
     assert "%25" in problem["detail"]
+
+
+def test_a_kind_that_cannot_answer_is_called_what_the_listing_calls_it(client: httpx.Client) -> None:
+    kind = client.get("/v1/stores/aircraft").json()["kind"]
+    answer = client.post("/v1/stores/aircraft/query", json={"type": "versions"})
+    assert refused(answer) == UNKNOWN_TYPE
+    assert f"is of kind {kind} and cannot" in answer.json()["detail"]
 
 
 def test_an_integer_beyond_64_bits_is_out_of_range(client: httpx.Client) -> None:

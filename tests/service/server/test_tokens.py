@@ -170,21 +170,25 @@ def test_a_file_that_others_may_read_is_taken(file: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("", "Invalid JSON"),
-        ("[]", "object"),
-        ("{}", "tokens: "),
-        ('{"tokens": [], "more": 1}', "more: "),
-        ('{"tokens": [{"name": "a"}]}', "tokens.0.sha256: "),
-        ('{"tokens": [{"name": "a", "sha256": "abc"}]}', "tokens.0.sha256: "),
-        ({"tokens": [entry("", SECRET)]}, "tokens.0.name: "),
-        ({"tokens": [entry("a b", SECRET)]}, "tokens.0.name: "),
-        ({"tokens": [entry("a", SECRET, role="write")]}, "tokens.0.role: "),
-        ({"tokens": [entry("a", SECRET, stores="orders")]}, "tokens.0.stores"),
-        ({"tokens": [entry("a", SECRET, stores=[1])]}, "tokens.0.stores"),
-        ({"tokens": [entry("a", SECRET, role="admin", stores=["x"])]}, "an admin reads every store"),
-        ({"tokens": [entry("a", SECRET, expires_at="2027-01-31T00:00:00")]}, "tokens.0.expires_at: "),
-        ({"tokens": [entry("a", SECRET, expires_at="soon")]}, "tokens.0.expires_at: "),
-        ({"tokens": [entry("a", SECRET, store=["x"])]}, "tokens.0.store: "),
+        ("", "it is not JSON: "),
+        ("[]", "it is a list, and should be an object with tokens"),
+        ("{}", "tokens is missing, and should be a list of objects"),
+        ('{"tokens": {}}', "tokens is an object, and should be a list of objects"),
+        ('{"tokens": [], "more": 1}', "more is not known here"),
+        ('{"tokens": [{"name": "a"}]}', "tokens.0.sha256 is missing, and should be 64 hexadecimal digits"),
+        ('{"tokens": [{"name": 5}]}', "tokens.0.name is a number, and should be text of 1 to 200 letters"),
+        ('{"tokens": [{"name": "a", "sha256": "abc"}]}', "tokens.0.sha256 is text of 3 characters, and should be 64"),
+        ({"tokens": [entry("", SECRET)]}, "tokens.0.name is text of 0 characters, and should be text of 1 to 200"),
+        ({"tokens": [entry("a b", SECRET)]}, "tokens.0.name is text of 3 characters, and should be text of 1 to 200"),
+        ({"tokens": [5]}, "tokens.0 is a number, and should be an object with name, sha256"),
+        ({"tokens": [entry("a", SECRET, role="write")]}, 'tokens.0.role is text of 5 characters, and should be "read"'),
+        ({"tokens": [entry("a", SECRET, stores="x")]}, 'tokens.0.stores is text of 1 characters, and should be "*" or'),
+        ({"tokens": [entry("a", SECRET, stores=["x", 1])]}, "tokens.0.stores.1 is a number, and should be the name of"),
+        ({"tokens": [entry("a", SECRET, role="admin", stores=["x"])]}, "tokens.0: an admin reads every store"),
+        ({"tokens": [entry("a", SECRET, expires_at="2027-01-31T00:00:00")]}, "should be null or a time with its zone"),
+        ({"tokens": [entry("a", SECRET, expires_at=[])]}, "tokens.0.expires_at is a list, and should be null"),
+        ({"tokens": [entry("a", SECRET, expires_at="soon")]}, "tokens.0.expires_at is text of 4 characters, and"),
+        ({"tokens": [entry("a", SECRET, store=["x"])]}, "tokens.0.store is not known here"),
         ({"tokens": [entry("a", SECRET), entry("a", OTHER)]}, "two tokens have the same name"),
         ({"tokens": [entry("a", SECRET), entry("b", SECRET)]}, "two tokens have the same sha256"),
     ],
@@ -197,8 +201,24 @@ def test_a_file_of_another_shape_is_refused_with_the_place(tmp_path: Path, conte
     assert why in refusal(path)
 
 
-def test_a_token_that_stands_where_its_hash_should_is_not_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "a", "sha256": SECRET},
+        {"name": SECRET + " ", "sha256": "abc"},
+        {"name": "a", "sha256": hash_of(SECRET).hex(), "role": SECRET},
+        {"name": "a", "sha256": hash_of(SECRET).hex(), "stores": SECRET},
+        {"name": "a", "sha256": hash_of(SECRET).hex(), "expires_at": SECRET},
+        {"name": "a", "sha256": hash_of(SECRET).hex(), SECRET: 1},
+        {"name": "a", hash_of(SECRET).hex(): 1},
+        SECRET,
+    ],
+    ids=range(8),
+)
+def test_a_token_or_a_hash_that_stands_in_the_wrong_place_is_not_shown(tmp_path: Path, wrong: object) -> None:
     path = tmp_path / "tokens.json"
-    path.write_text(json.dumps({"tokens": [{"name": "a", "sha256": SECRET}]}))
+    path.write_text(json.dumps({"tokens": [wrong]}))
     path.chmod(0o600)
-    assert SECRET not in refusal(path)
+    said = refusal(path)
+    assert SECRET not in said
+    assert hash_of(SECRET).hex() not in said

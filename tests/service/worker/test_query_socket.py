@@ -174,6 +174,29 @@ def test_each_level_gets_its_own_answer(client: Client) -> None:
     assert values(client.ask(query(level=COMMITTED))) == [b"committed"]
 
 
+def test_while_stores_commit_only_uncommitted_queries_are_answered(path: Path, served: QuerySocket) -> None:
+    clients = {name: Client(path, served) for name in ("uncommitted", "committed", "snapshot", "both")}
+    for _ in clients:
+        served.serve_pending()  # accepts one
+    clients["uncommitted"].send(query(1) + query(2))
+    clients["committed"].send(query(3, COMMITTED))
+    clients["snapshot"].send(frame({"id": 4, "type": "snapshot", "stores": ["letters"]}))
+    clients["both"].send(query(5) + query(6, COMMITTED) + query(7))
+    served.serve_uncommitted()
+    served.serve_uncommitted()
+    for client in clients.values():
+        client.receive()
+    assert [values(clients["uncommitted"].read(0)) for _ in range(2)] == [[b"staged"]] * 2
+    assert clients["both"].read(0)["id"] == 5
+    assert not any(client.has_frame() for client in clients.values())
+    served.serve_pending(60)  # without a wait: there is something to answer
+    assert values(clients["committed"].read()) == [b"committed"]
+    assert clients["snapshot"].read()["id"] == 4
+    assert [clients["both"].read()["id"] for _ in range(2)] == [6, 7]
+    for client in clients.values():
+        client.socket.close()
+
+
 def test_an_answer_says_what_is_staged_and_when_the_last_commit_was(client: Client, store: KeyValueStore) -> None:
     outcome = decode_outcome(client.ask(query())["outcome"], Numbered)
     assert isinstance(outcome, Answer)

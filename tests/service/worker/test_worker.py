@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -18,10 +20,15 @@ from stateline import serdes, stores
 from stateline.app import App
 from stateline.config import Config
 from stateline.log import EmbeddedLog, Log, open_log
+from stateline.query import CountQuery, Terms
+from stateline.query_wire import WireRequest, encode_request, frame
 from stateline.store_views import StoreView
 from stateline.worker import InputRecord, Output, Worker
+from stateline.worker.commit import Committer
+from stateline.worker.publication import socket_path
 from stateline.worker.task import Task
 from stateline_store import (
+    IsolationLevel,
     LockedError,
     LogUnavailableError,
     PoisonedError,
@@ -180,6 +187,49 @@ def test_a_local_commit_that_fails_after_the_log_was_committed_is_made_good_from
         assert scene.counts() == expected(records)
     assert not failures
     scene.stores.close()
+
+
+def test_uncommitted_queries_are_answered_between_the_commits_of_two_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(f"embedded:{tmp_path / 'log.db'}", tmp_path)
+    scene = Scene(log, tmp_path, "exactly_once_v2")
+    terms = Terms("newest", IsolationLevel.READ_UNCOMMITTED)
+    query = frame(encode_request(WireRequest(1, terms, 0, CountQuery(), 0)))
+    commit, commit_stores = Committer.commit, Task.commit_stores
+    found = list[list[bool]]()  # per commit: before the stores of each task, whether an answer had come
+
+    with closing(socket.socket(socket.AF_UNIX)) as client:
+
+        def has_answer() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                return bool(client.recv(1 << 16))
+            return False
+
+        def commit_asked(committer: Committer, tasks: Sequence[Task], *others: Any) -> None:
+            has_answer()  # of the commit before
+            client.send(query)
+            found.append([])
+            commit(committer, tasks, *others)
+
+        def commit_looked(task: Task, written: Mapping[TopicPartition, int]) -> None:
+            found[-1].append(has_answer())
+            client.send(query)
+            commit_stores(task, written)
+
+        with running(scene.app, scene.config, log):
+            scene.wait_for(produce(log, scene.topic, numbers(100)))
+            directory = StateDirectory(scene.config.state_dir, scene.app.application_id)
+            client.connect(str(socket_path(directory.application, "worker-0")))
+            client.setblocking(False)
+            with monkeypatch.context() as patches:
+                patches.setattr(Committer, "commit", commit_asked)
+                patches.setattr(Task, "commit_stores", commit_looked)
+                for _ in range(5):
+                    scene.wait_for(produce(log, scene.topic, numbers(100)))
+    assert [True, True] in found
+    scene.stores.close()
+    log.close()
 
 
 def test_the_byte_limit_forces_commits_long_before_the_interval(log: Log, guarantee: str, tmp_path: Path) -> None:

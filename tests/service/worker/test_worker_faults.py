@@ -302,9 +302,9 @@ class TestTheGroup:
             polls.append(len(records))
             return records
 
-        def counted_commit(committer: Committer, tasks: Sequence[Task], consumer: Any) -> None:
+        def counted_commit(committer: Committer, tasks: Sequence[Task], consumer: Any, between: Any) -> None:
             commits.append(len(polls))
-            commit(committer, tasks, consumer)
+            commit(committer, tasks, consumer, between)
 
         monkeypatch.setattr(Worker, "_poll", counted_poll)
         monkeypatch.setattr(Committer, "commit", counted_commit)

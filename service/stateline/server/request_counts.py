@@ -1,0 +1,90 @@
+"""What is counted of every request: how many, how long they took, how many bytes and entries were answered.
+
+Counting costs less than a read here: prometheus_client's metrics, each of which takes a lock and in several processes
+writes to a file, are told now and then what has come together since (`flush`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0)
+_REQUEST = ("route", "store", "level", "outcome")
+_OF_STORE = ("route", "store")
+
+
+class Answered(NamedTuple):
+    """The labels of one request."""
+
+    route: str
+    store: str
+    level: str
+    outcome: str
+
+
+class RequestCounts:
+    """Of one server process, in `registry`. For the event loop's thread only."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter("stateline_http_requests", "Requests answered.", _REQUEST, registry=registry)
+        about = "Time to answer, waiting for a bound included."
+        name = "stateline_http_request_seconds"
+        self._latency = Histogram(name, about, _REQUEST, registry=registry, buckets=_BUCKETS_S)
+        self._size = Counter("stateline_http_response_bytes", "Bytes of bodies.", _OF_STORE, registry=registry)
+        self._rows = Counter("stateline_http_response_rows", "Entries answered.", _OF_STORE, registry=registry)
+        self._series: dict[Answered, _Series] = {}
+
+    def observe(self, answered: Answered, seconds: float, size: int, rows: int) -> None:
+        """One request was answered, with so many bytes of body and so many entries."""
+        series = self._series.get(answered)
+        if series is None:
+            series = self._series[answered] = self._new_series(answered)
+        series.buckets[bisect_left(_BUCKETS_S, seconds)] += 1
+        series.seconds += seconds
+        series.size += size
+        series.rows += rows
+
+    def flush(self) -> None:
+        """Tell the registry of what was observed since the last time."""
+        for series in self._series.values():
+            series.flush()
+
+    def _new_series(self, answered: Answered) -> _Series:
+        of_store = answered.route, answered.store
+        return _Series(
+            self._requests.labels(*answered),
+            self._latency.labels(*answered),
+            self._size.labels(*of_store),
+            self._rows.labels(*of_store),
+        )
+
+
+class _Series:
+    """Requests of the same labels: their metrics, and what these have not been told yet."""
+
+    __slots__ = ("_latency", "_requests", "_rows", "_size", "buckets", "rows", "seconds", "size")
+
+    def __init__(self, requests: Counter, latency: Histogram, size: Counter, rows: Counter) -> None:
+        self._requests, self._latency, self._size, self._rows = requests, latency, size, rows
+        self._begin()
+
+    def flush(self) -> None:
+        """Tell the metrics."""
+        if not (count := sum(self.buckets)):
+            return
+        self._requests.inc(count)
+        # What `Histogram.observe` does for one, which is all that it has a public name for.
+        self._latency._sum.inc(self.seconds)
+        for bucket, more in zip(self._latency._buckets, self.buckets, strict=True):
+            bucket.inc(more)
+        self._size.inc(self.size)
+        self._rows.inc(self.rows)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.buckets = [0] * (len(_BUCKETS_S) + 1)  # the last is of what took longer than all of them
+        self.seconds = 0.0
+        self.size = self.rows = 0

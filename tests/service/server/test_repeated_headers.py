@@ -1,0 +1,190 @@
+"""A connection whose requests repeat their headers: they are answered without the parser, and never differently."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from query_server import OwningWorker
+from served_here import Here, served_here
+from stateline.server.http_protocol import ProblemProtocol
+
+HOST = "Host: localhost\r\n"
+PATH = "/v1/stores/aircraft/keys"
+
+
+@pytest.fixture(scope="module")
+def here(worker: OwningWorker, state_dir: Path) -> Iterator[Here]:
+    for number in range(5):
+        worker.put(f"N{number}", number)
+    worker.commit()
+    with served_here(state_dir) as found:
+        yield found
+
+
+@pytest.fixture
+def parsed(here: Here, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the parser was given, from now on."""
+    found: list[bytes] = []
+    original = HttpToolsProtocol.data_received
+
+    def data_received(self: HttpToolsProtocol, data: bytes) -> None:
+        found.append(data)
+        original(self, data)
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", data_received)
+    return found
+
+
+@pytest.fixture
+def connection(here: Here) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as found:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield found
+
+
+def request(key: str, headers: str = HOST, query: str = "") -> bytes:
+    return f"GET {PATH}/{key}{query} HTTP/1.1\r\n{headers}\r\n".encode()
+
+
+def answer(connection: socket.socket) -> tuple[int, Any]:
+    """Status and body of the next answer, of which nothing may follow."""
+    data = b""
+    while True:
+        head, end, body = data.partition(b"\r\n\r\n")
+        lengths = [line.partition(b":")[2] for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
+        if end and len(body) == int(lengths[0]):
+            return int(head.split(b" ")[1]), json.loads(body)
+        more = connection.recv(65536)
+        assert more, data
+        data += more
+
+
+def test_the_parser_sees_only_the_first_of_requests_with_the_same_headers(
+    connection: socket.socket, parsed: list[bytes]
+) -> None:
+    for number in (0, 1, 2, 3, 0):
+        connection.sendall(request(f"N{number}"))
+        status, body = answer(connection)
+        assert (status, body["value"], body["key"]) == (200, number, f"N{number}")
+    assert parsed == [request("N0")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        request("N1", HOST + "Accept: */*\r\n"),
+        request("N1", "Host: 127.0.0.1\r\n"),
+        request("N%31"),
+        request("absent"),
+        request("N1", query="?wait_ms=-1"),
+        request("N1", query="?isolation_level=read_uncommitted"),
+        request("N1", HOST + "Content-Length: 2\r\n") + b"ab",
+        f"POST {PATH}/lookup HTTP/1.1\r\n{HOST}Content-Length: 2\r\n\r\n{{}}".encode(),
+    ],
+)
+def test_what_differs_goes_to_the_parser_and_what_repeats_again_does_not(
+    connection: socket.socket, parsed: list[bytes], other: bytes
+) -> None:
+    asked = [request("N1"), request("N2"), other, request("N3"), request("N4")]
+    for each in asked:
+        connection.sendall(each)
+        assert (answer(connection)[0] == 200) or each is other
+    assert b"".join(parsed) == b"".join((asked[0], other, asked[3]))
+
+
+def test_a_request_to_another_host_is_refused_however_many_came_before(connection: socket.socket) -> None:
+    for _ in range(3):
+        connection.sendall(request("N1"))
+        assert answer(connection)[0] == 200
+    connection.sendall(request("N1", "Host: example.com\r\n"))
+    assert answer(connection)[0] == 403
+    connection.sendall(request("N1"))
+    assert answer(connection)[0] == 200
+
+
+def test_the_body_of_a_request_is_never_taken_for_a_request(connection: socket.socket, parsed: list[bytes]) -> None:
+    """What a client hides in a body, in pieces as it likes, gets no answer and leaves no headers to be repeated."""
+    hidden = request("N2", HOST + "X: 1\r\n")
+    outer = request("N1", HOST + f"Content-Length: {len(hidden)}\r\n")
+    for _ in range(2):
+        connection.sendall(outer)
+        assert answer(connection)[1]["value"] == 1
+        connection.sendall(hidden)
+        connection.sendall(request("N3"))
+        assert answer(connection)[1]["value"] == 3
+    connection.sendall(hidden)
+    assert answer(connection)[1]["value"] == 2
+    assert b"".join(parsed) == (outer + hidden + request("N3")) * 2 + hidden
+
+
+@pytest.mark.parametrize("hidden", [f"GET {PATH}/N1 HTTP/1.1\r\nX: ".encode(), b"a\r\n"])
+def test_headers_begin_behind_the_body_before_them(
+    connection: socket.socket, parsed: list[bytes], hidden: bytes
+) -> None:
+    """A body that arrives together with the next request is no part of what that one may repeat."""
+    connection.sendall(request("N1", HOST + f"Content-Length: {len(hidden)}\r\n"))
+    answer(connection)
+    connection.sendall(hidden + request("N1"))
+    answer(connection)
+    parsed.clear()
+    again = request("N2").partition(b"\r\n")[0] + b"\r\n" + (hidden + request("N1")).partition(b"\r\n")[2]
+    connection.sendall(again)
+    answer(connection)
+    assert b"".join(parsed) == again
+
+
+def test_requests_in_pieces_and_ahead_of_their_answers_come_in_order(connection: socket.socket) -> None:
+    """Against an oracle that knows what each key holds, with a thousand random cuts."""
+    chosen = random.Random(7)
+    for _ in range(100):
+        numbers = [chosen.randrange(5) for _ in range(chosen.choice((1, 1, 2, 5)))]
+        sent = b"".join(request(f"N{number}", chosen.choice((HOST, HOST + "A: b\r\n"))) for number in numbers)
+        cuts = sorted(chosen.sample(range(1, len(sent)), chosen.choice((0, 1, 3))))
+        for begin, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
+            connection.sendall(sent[begin:end])
+            time.sleep(chosen.choice((0, 0.001)))
+        received = b""
+        while received.count(b"HTTP/1.1 200") < len(numbers) or not received.endswith(b"}}}"):
+            received += connection.recv(65536)
+        bodies = [piece.partition(b"\r\n\r\n")[2] for piece in received.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+        assert [json.loads(body)["value"] for body in bodies] == numbers
+
+
+def test_a_connection_is_kept_while_requests_come_and_closed_when_they_stop(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = ProblemProtocol.connection_made
+
+    def connection_made(self: ProblemProtocol, transport: Any) -> None:
+        self.timeout_keep_alive = 1
+        original(self, transport)
+
+    monkeypatch.setattr(ProblemProtocol, "connection_made", connection_made)
+    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            connection.sendall(request("N1"))
+            assert answer(connection)[0] == 200
+        assert connection.recv(1) == b""
+
+
+def test_repeated_requests_are_counted(connection: socket.socket, here: Here) -> None:
+    def counted() -> float:
+        lines = here.client.get("/metrics").text.splitlines()
+        wanted = "stateline_http_requests_total{", 'outcome="ok"', 'store="aircraft"'
+        return sum(float(line.rpartition(" ")[2]) for line in lines if all(part in line for part in wanted))
+
+    before = counted()
+    for _ in range(10):
+        connection.sendall(request("N1"))
+        answer(connection)
+    assert counted() == before + 10
