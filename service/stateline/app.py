@@ -19,6 +19,7 @@ from stateline.topology import (
     Processor,
     Topic,
     Topology,
+    Windowing,
     checked_name,
     subtopologies,
 )
@@ -137,8 +138,15 @@ class App:
         output_mode: Literal["append", "update", "complete"] = "update",
         partitions: int | None = None,
         name: str | None = None,
+        tables: Sequence[str | Topic] = (),
+        branches: Sequence[str | Topic] = (),
+        windowing: Windowing | None = None,
+        whole_epochs: bool = False,
+        trigger_ms: int | None = None,
+        result: Literal["table", "stream"] = "table",
     ) -> Callable[[F], F]:
-        """Run the decorated function on Spark: streaming DataFrames in (`reads`), then static ones, one out.
+        """Run the decorated function on Spark: streaming DataFrames in (`reads`), then `tables`, then static ones, one
+        DataFrame out. `stateline.topology.Pipeline` says what the rest means.
 
         Result rows become JSON records of the topic `writes`: the columns `key` make the record's key (several
         are joined with "|"), the column `timestamp` its timestamp (else the time of the micro-batch); columns
@@ -146,8 +154,10 @@ class App:
         """
         sources = [reads] if isinstance(reads, str | Topic) else list(reads)
         reads_topics = tuple(self._topic(topic) for topic in sources)
+        table_topics = tuple(self._topic(topic) for topic in tables)
         static_topics = tuple(self._topic(topic) for topic in static)
-        result = self._result_topic(writes, partitions)
+        result_topic = self._result_topic(writes, partitions)
+        branch_topics = tuple(self._result_topic(topic, partitions) for topic in branches)
 
         def register(function: F) -> F:
             pipeline_name = checked_name("pipeline", name or function.__name__)
@@ -156,11 +166,17 @@ class App:
                 pipeline_name,
                 function,
                 reads_topics,
-                result,
+                result_topic,
                 (key,) if isinstance(key, str) else tuple(key),
                 static_topics,
                 timestamp,
                 output_mode,
+                table_topics,
+                branch_topics,
+                windowing,
+                whole_epochs,
+                trigger_ms,
+                result,
             )
             return function
 

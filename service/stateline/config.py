@@ -44,6 +44,7 @@ from stateline.setting_types import (
     OptionalFile,
     OptionalText,
     PassedOn,
+    PipelineDrivers,
     Port,
     Replication,
     Servers,
@@ -182,6 +183,10 @@ class Config(BaseModel):
     """Spark's Kafka connector: a folder of jars, or Maven coordinates."""
     spark_trigger_interval_ms: Wait = 500
     """The pause between the starts of two micro-batches of a pipeline; 0 starts the next at once."""
+    pipeline_drivers: PipelineDrivers = "each"
+    """Under `stateline run`: a driver process for each pipeline, or one for all of them, which takes less memory."""
+    pipeline_restart_max_ms: Milliseconds = 30_000
+    """The longest pause before a pipeline that failed starts again; the first is 500 ms, each is twice the last."""
     consumer: PassedOn = Field(default_factory=dict)
     """consumer.*: settings of librdkafka's consumer."""
     producer: PassedOn = Field(default_factory=dict)

@@ -67,6 +67,7 @@ Servers = Annotated[
     Field(pattern=r"^(embedded(:.+)?|[^\s,:]+:\d+(\s*,\s*[^\s,:]+:\d+)*)$"),
     Allowed("embedded, embedded:PATH, or host:port[,host:port…] with ports from 1 to 65535"),
 ]
+PipelineDrivers = Annotated[Literal["each", "one"], BeforeValidator(_lower), Allowed("each or one")]
 UpgradeFrom = Annotated[Literal["v1"] | None, BeforeValidator(_lower), Allowed("v1, or nothing")]
 Upgrade = Annotated[Literal["in_place", "roll_over"] | None, BeforeValidator(_lower), Allowed("in_place or roll_over")]
 BytesOrUnlimited = Annotated[

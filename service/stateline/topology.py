@@ -22,6 +22,8 @@ from stateline_store import InvalidArgumentError, TopologyError
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 # Of a pipeline's result: the newest row of each key, as a table of it is.
 _RESULT_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+# Of one that is a stream: every row counts. Retention is the broker's.
+_STREAM_SETTINGS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
 _REPARTITION_SETTINGS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -76,8 +78,25 @@ class Processor:
 
 
 @dataclass(frozen=True, slots=True)
+class Windowing:
+    """A pipeline's results are of windows or sessions: the struct column `column` (``start``, ``end``: timestamps, as
+    Spark's `window` and `session_window` make it) is part of the key. `size_ms`: of a window its size, of a session the
+    gap after which it ends."""
+
+    kind: Literal["window", "session"]
+    column: str
+    size_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A user's function from streaming DataFrames to one; `key` names the columns of the result's key."""
+    """A user's function from streaming DataFrames to one; `key` names the columns of the result's key.
+
+    It is called with the `reads`, the `tables` (as `stateline.spark.ktable.KTable`) and the `static` topics. A row goes
+    to `writes`, or to the one of `branches` that it names. `result` says what topics of its own the pipeline writes:
+    the newest row of each key (compacted), or every row. `trigger_ms` is the pause between the starts of two
+    micro-batches, None for the configuration's.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -87,6 +106,12 @@ class Pipeline:
     static: tuple[Topic, ...] = ()
     timestamp: str | None = None
     output_mode: Literal["append", "update", "complete"] = "update"
+    tables: tuple[Topic, ...] = ()
+    branches: tuple[Topic, ...] = ()
+    windowing: Windowing | None = None
+    whole_epochs: bool = False
+    trigger_ms: int | None = None
+    result: Literal["table", "stream"] = "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +172,7 @@ class Topology:
         """Topics that the user must have created: sources, and what processors and pipelines use besides."""
         topics = [t for s in self.subtopologies for t in s.sources]
         topics += [t for s in self.subtopologies for p in s.processors for t in p.forwards]
-        topics += [t for p in self.pipelines.values() for t in (*p.reads, *p.static)]
+        topics += [t for p in self.pipelines.values() for t in (*p.reads, *p.tables, *p.static)]
         created = {topic.name for topic in self.created_topics()}
         return tuple(dict.fromkeys(t.name for t in topics if t.name not in created))
 
@@ -155,9 +180,10 @@ class Topology:
         """Topics that Stateline creates when they are missing, each after those it takes its partitions from."""
         topics: dict[str, InternalTopic] = {}
         for pipeline in self.pipelines.values():
-            like = tuple(t.name for t in pipeline.reads)
-            writes = pipeline.writes
-            topics[writes.name] = InternalTopic(writes.name, _RESULT_SETTINGS, writes.partitions, like)
+            like = tuple(t.name for t in (*pipeline.reads, *pipeline.tables))
+            settings = _RESULT_SETTINGS if pipeline.result == "table" else _STREAM_SETTINGS
+            for topic in (pipeline.writes, *pipeline.branches):
+                topics[topic.name] = InternalTopic(topic.name, settings, topic.partitions, like)
         for subtopology in self.subtopologies:
             like = tuple(t.name for t in subtopology.sources)
             for processor in subtopology.processors:

@@ -1,0 +1,17 @@
+"""Columns with a meaning of their own: what a pipeline's frames bring, and what its result may say of a row.
+
+All names that begin with ``_`` stay out of the record's value.
+"""
+
+from __future__ import annotations
+
+# In: of every record that a frame of a topic has.
+KEY = "_key"  # in the topic's key type
+TIMESTAMP = "_timestamp"  # TIMESTAMP
+PARTITION = "_partition"  # INT
+OFFSET = "_offset"  # BIGINT
+
+# Out, and in where a frame was asked for tombstones.
+DELETED = "_deleted"  # BOOLEAN: the key was removed, the row is a tombstone; null counts as false
+ORDER = "_order"  # BIGINT: the order of rows of one key in a micro-batch; without it a key has one row at most
+TOPIC = "_topic"  # STRING: which of the pipeline's topics the row goes to; null, or no such column: `writes`
