@@ -5,6 +5,7 @@ while each ingests at full speed at least 3, and p99 at most a quarter.
 Stateline is a worker and `stateline serve` with one process and with two, Kafka Streams a process with one stream
 thread and with two. One of the four is measured at a time, and the others stand still (SIGSTOP). wrk asks for keys at
 random over 32 connections: first with nothing to ingest, then while each works off a backlog that was written before.
+Between the two both ingest the same: what a producer writes at an even rate that Kafka Streams can follow.
 "free" is on all cores, "pinned" with all processes of a side on one core, and broker and wrk on the others. Kafka
 Streams answers with 2, 4 or 8 threads, whichever give the most; it has no committed level, its reads see what is not
 committed. What is compared is the better of each two.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +30,18 @@ from figures import at_least, at_most
 from http_client import Connection
 from key_server import build, key_server
 from processes import Table, server_process, until_committed, until_ready, worker
-from topic import PARTITIONS, TOPIC, Group, key_of, loaded_broker, produce
+from topic import PARTITIONS, TOPIC, Group, key_of, loaded_broker, produce, produce_evenly
 from wrk import Load, load
+
+from stateline.log.kafka import KafkaLog
+from stateline_store import TopicPartition
 
 KEYS = 200_000
 BACKLOG = 5_000_000
 ROUNDS = 3
 IDLE_S = 1
 BUSY_S = 2
+EVEN_RATE = 50_000
 SESSION_MS = 120_000
 
 OURS = f"/v1/stores/{TOPIC}/keys/%s?isolation_level=read_committed"
@@ -84,7 +90,7 @@ class Turns:
 
     def __init__(self, sides: list[Side], script: Path) -> None:
         self._sides = sides
-        self._script = script
+        self.script = script
         self.loads: dict[str, list[Load]] = {}
         self.ingested: dict[str, list[float]] = {}
 
@@ -96,7 +102,7 @@ class Turns:
             for side in self._sides:
                 with side.working(layout):
                     began, before = time.monotonic(), side.group.committed()
-                    self.loads[side.name].append(side.load(pools[side.name], seconds, self._script))
+                    self.loads[side.name].append(side.load(pools[side.name], seconds, self.script))
                     rate = (side.group.committed() - before) / (time.monotonic() - began)
                     self.ingested[side.name].append(rate)
 
@@ -108,7 +114,7 @@ class Turns:
         if len(side.ports) == 1:
             return min(side.ports)
         with side.working("free"):
-            found = {threads: side.load(threads, seconds, self._script).rate for threads in side.ports}
+            found = {threads: side.load(threads, seconds, self.script).rate for threads in side.ports}
         print(f"  {side.name}: " + ", ".join(f"{threads} threads {rate:,.0f}/s" for threads, rate in found.items()))
         return max(found, key=lambda threads: found[threads])
 
@@ -156,15 +162,43 @@ def compare_idle(turns: Turns) -> None:
         at_least(f"{layout}: requests per second idle ÷ Kafka Streams", ratio(rates(ours), rates(theirs)), 1)
 
 
+def compare_at_one_rate(turns: Turns, sides: list[Side], servers: str) -> None:
+    """The same while each side follows a producer that writes `EVEN_RATE` records per second; the sides that answer
+    the most when idle."""
+    chosen = [sides[0], sides[-1]]
+    pools, path = turns.best_pools(IDLE_S), turns.script
+    found: dict[str, list[Load]] = {side.name: [] for side in chosen}
+    place("free", [])
+    with ProcessPoolExecutor(1) as pool:
+        for side in chosen * ROUNDS:
+            with side.working("free"):
+                until_committed(side.group, records(servers))
+                producing = pool.submit(produce_evenly, servers, EVEN_RATE, KEYS, time.monotonic() + BUSY_S + 1)
+                time.sleep(0.5)
+                found[side.name].append(side.load(pools[side.name], BUSY_S, path))
+                producing.result()
+    for name, loads in found.items():
+        print(f"  both ingest {EVEN_RATE:,} records/s: {name} {middle(loads)}", flush=True)
+    theirs, ours = found.values()
+    at_least("requests per second at the same ingest ÷ Kafka Streams", ratio(rates(ours), rates(theirs)), 3)
+    at_most("p99 at the same ingest ÷ Kafka Streams", ratio(slowest(ours), slowest(theirs)), 0.25)
+
+
+def records(servers: str) -> int:
+    """How many records the topic has."""
+    with closing(KafkaLog(servers)) as log, closing(log.admin()) as admin:
+        return sum(admin.log_end(TopicPartition(TOPIC, partition)) for partition in range(PARTITIONS))
+
+
 def compare_busy(turns: Turns, sides: list[Side], servers: str) -> None:
     """The same while each side works off a backlog. Raises `RuntimeError` when one was through with it."""
     pools: dict[str, int] = {}
-    for number, layout in enumerate(LAYOUTS, 1):
+    for layout in LAYOUTS:
         place("free", [])
         produce(servers, BACKLOG, KEYS)
         pools = pools or turns.best_pools(IDLE_S)
         turns.take(layout, BUSY_S, pools)
-        if any(side.group.committed() >= KEYS + number * BACKLOG for side in sides):
+        if any(side.group.committed() >= records(servers) for side in sides):
             raise RuntimeError("A side was through with the backlog: BACKLOG has to be larger.")
         ours, theirs = turns.report(f"ingesting, {layout}")
         at_least(f"{layout}: requests per second under ingest ÷ Kafka Streams", ratio(rates(ours), rates(theirs)), 3)
@@ -207,6 +241,7 @@ def main() -> None:
         sides = start(servers, state_dir, stack)
         turns = Turns(sides, state_dir / "keys.lua")
         compare_idle(turns)
+        compare_at_one_rate(turns, sides, servers)
         compare_busy(turns, sides, servers)
 
 
