@@ -13,6 +13,7 @@ import uvicorn
 
 from ports import free_port
 from query_server import make_app, wait_until
+from stateline.app import App
 from stateline.config import load_config
 from stateline.server.http_protocol import ProblemProtocol
 from stateline.server.main import create_app
@@ -29,11 +30,14 @@ class Here:
 
 
 @contextlib.contextmanager
-def served_here(state_dir: Path, *settings: str) -> Iterator[Here]:
-    """Serve the application of `query_server` from this state directory; ready when the block begins."""
+def served_here(state_dir: Path, *settings: str, app: App | None = None) -> Iterator[Here]:
+    """Serve this application, that of `query_server` unless it is given, from this state directory; ready when the
+    block begins.
+    """
     port = free_port()
+    app = app or make_app()
     given = ["default.state.isolation.level=read_committed", f"state.dir={state_dir}", f"server.port={port}", *settings]
-    api = create_app(make_app(), load_config("flights-app", environment={}, overrides=given))
+    api = create_app(app, load_config(app.application_id, environment={}, overrides=given))
     config = uvicorn.Config(api, port=port, log_config=None, access_log=False, http=ProblemProtocol)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

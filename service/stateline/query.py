@@ -185,6 +185,8 @@ class Answer:
     rows: Rows
     position: Position
     copy: CopyStatus
+    epochs: tuple[int, ...] = ()
+    """Of what is to be seen in whole epochs, the numbers of those that it reflects."""
 
 
 @dataclass(frozen=True, slots=True)

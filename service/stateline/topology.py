@@ -31,6 +31,11 @@ _REPARTITION_SETTINGS = {
 }
 
 
+def epochs_topic(application_id: str, pipeline: str) -> str:
+    """The topic of a pipeline's markers (`stateline.spark.marker`). On disk: never change."""
+    return f"{application_id}-{pipeline}-epochs"
+
+
 def checked_name(what: str, name: str) -> str:
     """The name itself. Raises `InvalidArgumentError` unless Kafka takes it as (part of) a topic name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
@@ -167,6 +172,17 @@ class Topology:
             if any(definition.name == store for definition in subtopology.stores):
                 return subtopology
         raise TopologyError(f"No subtopology holds a store named {store!r}.")
+
+    def whole_epochs(self) -> dict[str, frozenset[str]]:
+        """Of pipelines whose micro-batches are to be seen whole: the topic of their markers → the result topics that
+        the application reads itself."""
+        read = {topic.name for subtopology in self.subtopologies for topic in subtopology.sources}
+        found = {}
+        for pipeline in self.pipelines.values():
+            results = frozenset(t.name for t in (pipeline.writes, *pipeline.branches)) & read
+            if pipeline.whole_epochs and results:
+                found[epochs_topic(self.application_id, pipeline.name)] = results
+        return found
 
     def required_topics(self) -> tuple[str, ...]:
         """Topics that the user must have created: sources, and what processors and pipelines use besides."""

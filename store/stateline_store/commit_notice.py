@@ -30,6 +30,7 @@ import os
 import secrets
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 from stateline_store.errors import NotPresentError, RetryLaterError
 
@@ -49,6 +50,21 @@ class StoreState(enum.IntEnum):
 
 
 _STATES = tuple(StoreState)  # by number; quicker than asking the class, which every read does
+
+
+class Told(NamedTuple):
+    """What an owner says of a store, as in `NoticeView`; `state` is its number."""
+
+    committed_at_ms: int
+    staged_records: int
+    staged_bytes: int
+    state_number: int
+    restore_remaining: int
+
+    @property
+    def state(self) -> StoreState:
+        """What the owner is doing with the store."""
+        return _STATES[self.state_number]
 
 
 class NoticeView:
@@ -93,9 +109,9 @@ class NoticeView:
         return self.slots[_STAGED_BYTES]
 
     @property
-    def told(self) -> bytes:
-        """All that the owner says of the store but the newest commit's number, as bytes to compare."""
-        return self.slots[_COMMITTED_AT:].tobytes()
+    def told(self) -> Told:
+        """All that the owner says of the store but the newest commit's number."""
+        return Told._make(self.slots[_COMMITTED_AT:].tolist())
 
     @property
     def state(self) -> StoreState:

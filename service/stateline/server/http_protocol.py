@@ -34,6 +34,7 @@ _AT_ONCE = 16
 # A first line that means the same to every parser.
 _PLAIN_LINE = re.compile(rb"GET (/v1/stores/[\w.~:@-]+/keys/[\w.~:@-]+)\??((?<=\?)[\w.~:@&=,%+-]*|) HTTP/1\.1\r\n")
 _LONGEST_REPEATED = 4096  # bytes of headers
+_OF_BODIES = frozenset({b"content-length", b"transfer-encoding"})
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +72,9 @@ class ProblemProtocol(HttpToolsProtocol):
         self._at_once: Callable[[Scope], bytes | None] | None = config.app.state.at_once
         self._left = 0
         self._hosts = 0  # headers of that name
-        self._arrived = b""
+        self._refused = False
+        self._in_message = False  # the parser
+        self._arrived = b""  # what the parser is given now, if that begins with a message
         # Headers as they are sent, and as they are parsed; the first are empty unless they may be repeated.
         self._sent_again, self._parsed = b"", self.headers
         self._repeated_s = 0.0  # when that happened last, on the loop's clock
@@ -82,7 +85,9 @@ class ProblemProtocol(HttpToolsProtocol):
         """Some requests at once, the others in turn with those of other clients."""
         if self._sent_again and self._answer_again(data):
             return
-        self._left, self._arrived = _AT_ONCE, data
+        if self._refused:
+            return
+        self._left, self._arrived = _AT_ONCE, b"" if self._in_message else data
         try:
             super().data_received(data)
         finally:
@@ -92,6 +97,7 @@ class ProblemProtocol(HttpToolsProtocol):
         """Let what answers cut the connection: uvicorn's own way waits until the client has read everything."""
         super().on_message_begin()
         self._hosts = 0
+        self._in_message = True
         self._sent_again = b""
         self.scope["extensions"] = {ABORT: {"cut": self.transport.abort}}
 
@@ -122,14 +128,20 @@ class ProblemProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Remember the headers of what was answered at once, if they are all that arrived behind its first line: as
-        many lines as there are headers, and the empty one."""
+        """Remember the headers of what was answered at once, if the message is all that arrived, and has no body: then
+        there are as many lines behind the first one as there are headers, and the empty one."""
         super().on_message_complete()
-        if self.cycle is _ANSWERED:
-            _, _, sent = self._arrived.partition(b"\r\n")
-            alone = sent.endswith(b"\r\n\r\n") and sent.count(b"\r\n") == len(self.headers) + 1
-            if alone and len(sent) <= _LONGEST_REPEATED:
-                self._sent_again, self._parsed = sent, self.headers
+        self._in_message = False
+        if self.cycle is not _ANSWERED:
+            return
+        if self.timeout_keep_alive_task is None and not self.transport.is_closing():  # its body came later
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        _, _, sent = self._arrived.partition(b"\r\n")
+        alone = sent.endswith(b"\r\n\r\n") and sent.count(b"\r\n") == len(self.headers) + 1
+        if alone and len(sent) <= _LONGEST_REPEATED and _OF_BODIES.isdisjoint(name for name, _ in self.headers):
+            self._sent_again, self._parsed = sent, self.headers
 
     def _answer_again(self, data: bytes) -> bool:
         """Whether this is a request with the headers that were sent before, and was answered."""
@@ -205,9 +217,14 @@ class ProblemProtocol(HttpToolsProtocol):
             super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer and hang up: there is no telling where the next request begins."""
+        """Answer and hang up: there is no telling where the next request begins. What was asked before is answered
+        first, and then that is the end: two answers must not change places."""
         response = self._refusal(msg)
         _log.info("A request was refused: %s", bytes(response.body).decode())
+        self._refused = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+            return
         head = [STATUS_LINE[response.status_code].rstrip()]
         head += [name + b": " + value for name, value in response.raw_headers]
         self.transport.write(b"\r\n".join([*head, b"connection: close", b"", bytes(response.body)]))

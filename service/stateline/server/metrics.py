@@ -12,6 +12,7 @@ back, and no files are left behind. Gauges of stores are the answering process's
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from stateline.server.changes import ChangeRoutes
+from stateline.server.pipelines import PipelineCollector, PipelineStates
 from stateline.server.request_counts import RequestCounts
 from stateline.server.serving import Serving
 from stateline.server.snapshots import SnapshotRoutes
@@ -40,6 +42,8 @@ from stateline.server.snapshots import SnapshotRoutes
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 _PARTITION = ("task", "store")
+_log = logging.getLogger(__name__)
+
 # How old may be what another process tells; one that is killed takes as much of its counts with it.
 _SHARE_INTERVAL_S = 0.5
 
@@ -74,6 +78,7 @@ class Metrics:
         if shared:
             MultiProcessCollector(self._sources[0], shared)  # type: ignore[no-untyped-call]  # as above
         self._sources[1].register(_StoreCollector(serving))
+        self._sources[1].register(PipelineCollector(PipelineStates(serving.topology, serving.config.state_dir)))
         self.shared = shared is not None
 
     def text(self) -> bytes:
@@ -85,7 +90,10 @@ class Metrics:
         """Show the other processes how this one stands, until cancelled."""
         try:
             while True:
-                self._take()
+                try:
+                    self._take()
+                except Exception:  # noqa: BLE001 - a defect; without this task the others would miss all counts
+                    _log.exception("Metrics could not be shared")
                 await asyncio.sleep(_SHARE_INTERVAL_S)
         finally:
             self.requests.flush()

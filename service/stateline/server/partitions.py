@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from stateline.query import CopyStatus, Failure, Outcome, Query, Terms, served_by
+from stateline.query import Answer, CopyStatus, Failure, Outcome, Query, Terms, served_by
 from stateline.query_reads import execute
 from stateline.server.deployment import Placement, unreadable
 from stateline.store_definition import StoreDefinition
+from stateline.worker.epochs import LOADING
 from stateline_store import (
     Layout,
     NotPresentError,
@@ -30,7 +32,9 @@ from stateline_store import (
     StatelineError,
     StoreSchema,
     StoreState,
+    TopicPartition,
 )
+from stateline_store.commit_notice import Told
 from stateline_store.plain_values import PlainValuesReader
 
 _log = logging.getLogger(__name__)
@@ -64,7 +68,7 @@ class _Open:
     shown: Reader
     layout: Layout
     schema: StoreSchema
-    status: tuple[bytes, bool, CopyStatus] | None = None
+    status: tuple[Told, bool, CopyStatus] | None = None
     """What the notice said when it was looked at last, whether there was an owner, and what follows from these."""
 
 
@@ -74,7 +78,7 @@ class Partitions:
     `scratch` is an empty directory of this process for what RocksDB writes beside a secondary;
     `has_owner(task)` says whether a live worker has the task. Plain files of a timestamped store are read where there
     are any, for a worker deletes them when its timestamped files are complete; `upgrading` says that the workers serve
-    them (they have `upgrade.from` set), and are not restoring the others just now.
+    them (they have `upgrade.from` set), and are not restoring the others just now. `epochs`: `epochs.epoch_numbers`.
     """
 
     def __init__(
@@ -84,11 +88,13 @@ class Partitions:
         has_owner: Callable[[str], bool],
         *,
         upgrading: bool = False,
+        epochs: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({}),
     ) -> None:
         self._directory = directory
         self._upgrading = upgrading
         self._scratch = scratch
         self._has_owner = has_owner
+        self._epochs = epochs
         self._open: dict[tuple[str, str], _Open] = {}  # by task and store
         self.opened_count = 0
         """Secondaries that were opened so far."""
@@ -165,19 +171,30 @@ class Partitions:
         if found.reader.layout is not found.layout:  # the store was opened anew
             found.layout = found.reader.layout
             found.schema = schema_of(store.definition, found.layout)
-        return execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
+        outcome = execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
+        if store.name in self._epochs and isinstance(outcome, Answer):
+            outcome.epochs = self._whole_epochs(store.name, partition, found.reader)
+        return outcome
+
+    def _whole_epochs(self, store: str, partition: int, reader: SecondaryReader) -> tuple[int, ...]:
+        numbers = tuple(reader.offsets.get(place, LOADING) for place in self._epochs[store])
+        if LOADING in numbers:
+            raise NotReadyError(
+                f"Partition {partition} of {store!r} is being loaded, and is to be seen in whole micro-batches: ask "
+                "again in a moment."
+            )
+        return numbers
 
     def _status(self, task_id: str, found: _Open) -> CopyStatus:
-        notice, owned = found.reader.notice, self._has_owner(task_id)
-        told, known = notice.told, found.status
+        told, owned, known = found.reader.notice.told, self._has_owner(task_id), found.status
         if known is not None and known[0] == told and known[1] is owned:
             return known[2]
-        state = notice.state
+        state = told.state
         if state is StoreState.ACTIVE and not owned:
             state = StoreState.CLOSED
         if found.plain and not self._upgrading:
             state = StoreState.RESTORING
-        status = CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
+        status = CopyStatus(served_by(state), told.staged_records, told.staged_bytes, told.committed_at_ms)
         found.status = told, owned, status
         return status
 

@@ -35,6 +35,7 @@ from stateline.query import (
 from stateline.query_reads import check_kind
 from stateline.server.cursors import Cursors, held_on_disk, signing_key
 from stateline.server.deployment import Placement, read_placements
+from stateline.server.epochs import WholeEpochs, epoch_numbers
 from stateline.server.partitions import Partitions, ServedStore
 from stateline.server.siblings import Siblings
 from stateline.server.waiting import CommitSignal, TimeLimits, shutting_down
@@ -72,8 +73,13 @@ class Serving:
         self.limits = TimeLimits()
         self.workers = Workers(self._directory.application, self._signal.announce, self.limits)
         self.partitions = Partitions(
-            self._directory, scratch, self.workers.has_live_owner, upgrading=config.upgrade_from is not None
+            self._directory,
+            scratch,
+            self.workers.has_live_owner,
+            upgrading=config.upgrade_from is not None,
+            epochs=epoch_numbers(topology),
         )
+        self._whole = WholeEpochs(topology, self.workers.owner, self._signal)
         self.cursors = Cursors(
             _signing_key(self._directory.application),
             ttl_s=config.server_cursor_ttl_ms / 1000,
@@ -126,6 +132,11 @@ class Serving:
 
         Raises `UnknownQueryTypeError` for a query that this kind of store cannot answer.
         """
+        return await self._whole.seen(store, terms, lambda: self._ask_all(store, terms, queries, deadline_s))
+
+    async def _ask_all(
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
+    ) -> dict[int, Outcome]:
         for query in queries.values():
             check_kind(query, store.name, store.definition.kind)
         if self._stopping:
@@ -161,8 +172,21 @@ class Serving:
         what an answer has of a partition comes from one look at it, the one whose position it carries.
         """
         homes = {key: home_partition(key, store.placement.partitions) for key in keys}
+        outcomes = await self._whole.seen(
+            store, terms, lambda: self._find_all(store, terms, homes, partitions, deadline_s, as_of)
+        )
+        return _rows_found(outcomes, homes), outcomes
+
+    async def _find_all(
+        self,
+        store: ServedStore,
+        terms: Terms,
+        homes: Mapping[bytes, int],
+        partitions: Iterable[int],
+        deadline_s: float | None,
+        as_of: int | None,
+    ) -> dict[int, Outcome]:
         wanted = {p: {key for key, home in homes.items() if home == p} for p in partitions}
-        found: dict[bytes, Value] = {}
         outcomes: dict[int, Outcome] = {}
         more = wanted
         while more and not failures_of(outcomes):
@@ -172,7 +196,7 @@ class Serving:
             missing = homes.keys() - found.keys()
             more = {p: some | missing for p, some in wanted.items() if missing - some}
             wanted = wanted | more
-        return found, outcomes
+        return outcomes
 
     async def scan(
         self,
@@ -184,16 +208,26 @@ class Serving:
     ) -> dict[int, Outcome]:
         """The first entries of these partitions, each with its rest. What is asked of one key is asked at home first,
         and in the other partitions when there is nothing."""
+        return await self._whole.seen(store, terms, lambda: self._scan_all(store, terms, query, partitions, deadline_s))
+
+    async def _scan_all(
+        self,
+        store: ServedStore,
+        terms: Terms,
+        query: ScanQuery,
+        partitions: Collection[int],
+        deadline_s: float | None,
+    ) -> dict[int, Outcome]:
         key = None if isinstance(query, RangeQuery) else query.key
         home = None if key is None else home_partition(key, store.placement.partitions)
         if home is None or home not in partitions:
-            return await self.ask(store, terms, dict.fromkeys(partitions, query), deadline_s)
-        outcomes = await self.ask(store, terms, {home: query}, deadline_s)
+            return await self._ask_all(store, terms, dict.fromkeys(partitions, query), deadline_s)
+        outcomes = await self._ask_all(store, terms, {home: query}, deadline_s)
         outcome = outcomes[home]
         if isinstance(outcome, Failure) or await _has_entries(outcome, query.limit):
             return outcomes
         others: dict[int, Query] = {p: query for p in partitions if p != home}
-        return outcomes | (await self.ask(store, terms, others, deadline_s) if others else {})
+        return outcomes | (await self._ask_all(store, terms, others, deadline_s) if others else {})
 
     def check_bound(self, store: ServedStore, bound: PositionBound) -> None:
         """Refuse a bound that names what cannot exist: `InvalidArgumentError` for a partition that an input of the
@@ -324,7 +358,7 @@ class Serving:
         as_of: int | None,
     ) -> dict[int, Outcome]:
         queries: dict[int, Query] = {p: KeysQuery(tuple(some), as_of) for p, some in keys.items() if some}
-        return await self.ask(store, terms, queries, deadline_s) if queries else {}
+        return await self._ask_all(store, terms, queries, deadline_s) if queries else {}
 
     def _needs_worker(self, store: ServedStore, level: IsolationLevel) -> bool:
         return level is IsolationLevel.READ_UNCOMMITTED or not store.definition.persistent

@@ -22,10 +22,14 @@ from stateline.log.interface import Consumer, Log, Producer
 from stateline.serde import shown
 from stateline.topology import Topology
 from stateline.worker.changelog import staged_changes
+from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
 from stateline.worker.records import OutputRecord
 from stateline.worker.task import READ_UNCOMMITTED, Task
 from stateline_store import InvalidArgumentError, RecordError, TopicPartition
 from stateline_store.steps import reached
+
+# What all calls of `between` in one commit may take together.
+_BETWEEN_S = 0.005
 
 
 def writes_to_log(topology: Topology, dead_letter_topic: str | None) -> bool:
@@ -66,21 +70,34 @@ class Committer:
         for record in outputs:
             self._produce(record, partition=None)
 
-    def commit(self, tasks: Sequence[Task], consumer: Consumer, between: Callable[[], object]) -> None:
+    @property
+    def is_all_or_nothing(self) -> bool:
+        """Whether what one task has written can only be committed with what all others have."""
+        return self._exactly_once and self._needed
+
+    def commit(
+        self,
+        tasks: Sequence[Task],
+        consumer: Consumer,
+        between: Callable[[float], object],
+        epochs: EpochNumbers = NO_EPOCHS,
+    ) -> None:
         """The steps above. Raises what the log or a store raises; then nothing more may be written before `settle`.
 
-        `between` is called before and after each task's commit, when some tasks may have made it and others not.
+        `between` is called before and after each task's commit, when some tasks may have made it and others not, with
+        how many seconds it may take: together not much longer than one slice of work, because readers wait for the end.
+        `epochs`: as `Task.commit_stores`.
         """
         if self._exactly_once and self._producer is not None:
             offsets = self._commit_transaction(tasks, consumer)
         else:
-            offsets = self._commit_offsets(tasks, consumer)
-        between()
+            offsets = self._commit_offsets(tasks, consumer, epochs)
+        left_s = _pause(between, _BETWEEN_S)
         try:
             for task in tasks:
-                task.commit_stores(offsets)
+                task.commit_stores(offsets, epochs)
                 reached("commit:task-committed")
-                between()
+                left_s = _pause(between, left_s)
         finally:
             # All at once: a query over several partitions and stores sees this commit in all of them or in none, and
             # a server catches up once.
@@ -102,7 +119,9 @@ class Committer:
         reached("commit:log-committed")
         return offsets
 
-    def _commit_offsets(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
+    def _commit_offsets(
+        self, tasks: Sequence[Task], consumer: Consumer, epochs: EpochNumbers
+    ) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = {}
         reached("commit:begun")
         if self._producer is not None:
@@ -115,7 +134,7 @@ class Committer:
             offsets = self._producer.flush()
             reached("commit:changes-flushed")
         for task in tasks:
-            task.commit_unlogged_stores()
+            task.commit_unlogged_stores(epochs)
         reached("commit:unlogged-committed")
         consumer.commit(_next_offsets(tasks))
         reached("commit:log-committed")
@@ -157,6 +176,15 @@ class Committer:
             self._producer.begin_transaction()
             self._in_transaction = True
         return self._producer
+
+
+def _pause(between: Callable[[float], object], left_s: float) -> float:
+    """Call it, if there is time left; how much is left then."""
+    if left_s <= 0:
+        return 0.0
+    began_s = time.monotonic()
+    between(left_s)
+    return left_s - (time.monotonic() - began_s)
 
 
 def _next_offsets(tasks: Sequence[Task]) -> dict[TopicPartition, int]:

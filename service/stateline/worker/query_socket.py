@@ -108,13 +108,13 @@ class QuerySocket:
         end_s = time.monotonic() + MAX_SECONDS_PER_CALL
         return self._retry_waiting(end_s) + self._answer_arrived(end_s)
 
-    def serve_uncommitted(self) -> int:
-        """As `serve_pending`, for the time when some stores have made a commit and others have not: nothing but queries
-        at READ_UNCOMMITTED is answered, and the rest of scans: they see no difference. What else has arrived waits, and
-        what is behind it on its connection.
+    def serve_uncommitted(self, most_s: float) -> int:
+        """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not: nothing but
+        queries at READ_UNCOMMITTED is answered, and the rest of scans: they see no difference. What else has arrived
+        waits, and what is behind it on its connection.
         """
         self._move_all_bytes(0.0)
-        return self._answer_arrived(time.monotonic() + MAX_SECONDS_PER_CALL, _sees_no_commit)
+        return self._answer_arrived(time.monotonic() + most_s, _sees_no_commit)
 
     def announce_commit(self) -> None:
         """Tell every subscriber that something was committed. Never blocks; unread announcements become

@@ -157,7 +157,7 @@ def _restore_of(
     *,
     has_commits: bool = False,
 ) -> StoreRestore:
-    commit = partial(task.stores.commit_one, name)
+    commit = partial(task.commit_restored, name)
     store = task.stores.by_name[name]
     return StoreRestore(store, commit, changelog, next_offset, end, table_of, has_commits=has_commits)
 

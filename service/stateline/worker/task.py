@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from stateline.log.interface import Record
 from stateline.record_size import MAX_RECORD_BYTES
 from stateline.store_definition import StoreDefinition
 from stateline.topology import Subtopology, Topic
 from stateline.worker.changelog import position_of_input, stage
+from stateline.worker.epochs import LOADING, NO_EPOCHS, EpochNumbers
 from stateline.worker.failures import FailureHandler
 from stateline.worker.processing import ProcessorRunner
 from stateline.worker.reading import NO_KEY, readable, typed
@@ -34,6 +36,7 @@ from stateline_store import (
     StoreState,
     TaskLock,
     TopicPartition,
+    TransactionalStore,
 )
 from stateline_store.format_upgrade import UpgradeMode
 
@@ -75,7 +78,9 @@ class Task:
         sync: bool = False,
         upgrade_mode: UpgradeMode | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        epoch_numbers: Mapping[str, TopicPartition] = MappingProxyType({}),
     ) -> None:
+        """`epoch_numbers`: as `EpochGate.number_of`."""
         self.id = subtopology.task_id(partition)
         self.subtopology = subtopology
         self.partition = partition
@@ -103,6 +108,10 @@ class Task:
         )
         self._tables = {t: [d.name for d in subtopology.tables(t)] for t in self._topics}
         self._fed_by = {topic.name: subtopology.stores_fed_by(topic.name) for topic in subtopology.sources}
+        self._numbers = {
+            name: tuple({number for topic, number in epoch_numbers.items() if name in self._fed_by.get(topic, ())})
+            for name in self.definitions
+        }
         self._lock: TaskLock | None = None
         self._runners: dict[str, list[ProcessorRunner]] = {}
 
@@ -238,20 +247,46 @@ class Task:
         found = [(self.changelog(name), name) for name in self.definitions]
         return [(tp, name) for tp, name in found if tp is not None and tp not in self.sources]
 
-    def commit_stores(self, written: Mapping[TopicPartition, int]) -> None:
-        """Commit every store; `written` has the last changelog offset of each partition written by this commit.
+    def commit_stores(self, written: Mapping[TopicPartition, int], epochs: EpochNumbers = NO_EPOCHS) -> None:
+        """Commit every store; `written` has the last changelog offset of each partition written by this commit, and
+        `epochs` the numbers of the epochs that end with it (`LOADING` where there is none).
 
         Every store is tried even if one fails; the first failure is raised then. Other processes see it when
         `stores.announce` is called.
         """
-        self.stores.commit({name: self._changelog_offset(name, written) for name in self.definitions})
+        self.stores.commit(
+            {name: self._changelog_offset(name, written) | self._marks(name, epochs) for name in self.definitions}
+        )
         self.committed_next_offsets = dict(self.next_offsets)
 
-    def commit_unlogged_stores(self) -> None:
+    def commit_unlogged_stores(self, epochs: EpochNumbers = NO_EPOCHS) -> None:
         """Commit the stores that nothing can rebuild; the input must not be committed before it is in them."""
         for name in self.definitions:
             if self.changelog(name) is None:
-                self.stores.commit_one(name, {})
+                self.stores.commit_one(name, self._marks(name, epochs))
+
+    def commit_restored(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit what was restored so far of a store: of no whole epoch."""
+        self.stores.commit_one(name, {**offsets, **self._marks(name, NO_EPOCHS)})
+
+    def is_loading(self) -> bool:
+        """Whether a store is in no whole epoch, so that nobody reads it."""
+        return any(number == LOADING for _, number in self._kept_numbers())
+
+    def is_in_step(self, epochs: EpochNumbers) -> bool:
+        """Whether all stores have these numbers."""
+        return all(epochs[place] == number for place, number in self._kept_numbers())
+
+    def _kept_numbers(self) -> Iterator[tuple[TopicPartition, int]]:
+        for name, places in self._numbers.items():
+            store = self.stores.by_name[name]
+            if isinstance(store, TransactionalStore) and store.persistent:
+                for place in places:
+                    number = store.committed_offset(place)
+                    yield place, LOADING if number is None else number
+
+    def _marks(self, name: str, epochs: EpochNumbers) -> dict[TopicPartition, int]:
+        return {place: epochs.get(place, LOADING) for place in self._numbers[name]}
 
     def close(self) -> None:
         """Drop what is staged, close the stores and let the directory go. A second call does nothing."""

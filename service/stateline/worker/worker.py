@@ -29,6 +29,7 @@ from stateline.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
 from stateline.topics import ensure_topics, subtopology_partitions
 from stateline.topology import Subtopology
 from stateline.worker.commit import Committer
+from stateline.worker.epochs import NO_EPOCHS, EpochGate
 from stateline.worker.failures import FailureHandler
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.housekeeping import Housekeeping
@@ -103,6 +104,7 @@ class Worker:
         self._by_source: dict[TopicPartition, Task] = {}
         self._hosted: dict[tuple[str, int], Task] = {}
         self._topics = TopicWatch(self._admin)
+        self._epochs = EpochGate(log, self._topology)
         configured = config.producer.get("message.max.bytes")
         self._max_record_bytes = int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES
         self._pace = Pace()
@@ -164,7 +166,7 @@ class Worker:
         records = self._poll()
         if self._failed is not None:  # a commit failed while partitions were revoked: its transaction must not go on
             raise self._failed
-        self._work_off(by_partition(records))
+        self._work_off(self._of_this_epoch(by_partition(records)))
         if self._restorer.busy:
             self._run_restored(_IDLE_POLL_S)
         self._upgrades.advance()
@@ -179,6 +181,24 @@ class Worker:
         except FencedError as error:
             # Two that take the same identity from each other would go on for ever: this one ends.
             raise LockedError(f"Another worker took over this one's identity, so this one stops: {error}") from error
+
+    def _of_this_epoch(
+        self, groups: Mapping[TopicPartition, Sequence[Record]]
+    ) -> Mapping[TopicPartition, Sequence[Record]]:
+        """What may be processed now of what was polled; the rest waits for the end of the epoch (`epochs`)."""
+        if self._epochs.is_open:
+            return groups
+        self._epochs.poll()
+        self._commit_if_due()
+        self._epochs.move_on(self._next_offsets())
+        records, pause, resume = self._epochs.cut(groups)
+        self._group_consumer().pause(pause)
+        self._group_consumer().resume(resume)
+        return records
+
+    def _next_offsets(self) -> dict[TopicPartition, int]:
+        running = [task for task in self._tasks.values() if task.state is TaskState.RUNNING]
+        return {partition: at for task in running for partition, at in task.next_offsets.items()}
 
     def _work_off(self, groups: Mapping[TopicPartition, Sequence[Record]]) -> None:
         """Process what a poll brought. What takes too long goes back to the log: the group wants to be polled."""
@@ -195,6 +215,8 @@ class Worker:
                 )
             done = self._process(task, records, deadline)
             if done < len(records) and not self._stopping:
+                if self._epochs.forget(source):
+                    self._group_consumer().resume([source])
                 self._group_consumer().seek(source, records[done].offset)
 
     def _process(self, task: Task, records: Sequence[Record], deadline: float) -> int:
@@ -203,7 +225,7 @@ class Worker:
         while at < len(records) and not self._stopping and time.monotonic() < deadline:
             slice_, size = self._pace.cut(records, at)
             if self._pace.would_cross(self.staged_bytes(), size, self._config.statestore_uncommitted_max_bytes):
-                self._commit()
+                self._commit(to_free_memory=True)
             before, started = self.staged_bytes(), time.perf_counter()
             self._committer.send(task.process(slice_))
             self._pace.learn(len(slice_), size, time.perf_counter() - started, self.staged_bytes() - before)
@@ -228,15 +250,27 @@ class Worker:
                 task.stores.publish_staged()
         self._socket.serve_pending()
 
-    def _commit(self) -> None:
-        """Commit every task that has read anything since its last commit."""
-        if tasks := self._dirty_tasks():
-            self._committer.commit(tasks, self._group_consumer(), self._socket.serve_uncommitted)
+    def _commit(self, *, to_free_memory: bool = False) -> None:
+        """Commit every task that has read anything since its last commit; in the middle of an epoch only those that
+        nobody reads yet, or will read again when it has ended (`epochs`)."""
+        epochs = self._epochs.numbers() if self._epochs.is_reached(self._next_offsets()) else None
+        if epochs is not None:
+            tasks = self._dirty_tasks() + [t for t in self._clean_tasks() if not t.is_in_step(epochs)]
+        elif self._committer.is_all_or_nothing:
+            tasks = self._dirty_tasks() if to_free_memory else []
+        else:
+            tasks = [task for task in self._dirty_tasks() if to_free_memory or task.is_loading()]
+        if tasks:
+            self._committer.commit(tasks, self._group_consumer(), self._socket.serve_uncommitted, epochs or NO_EPOCHS)
             self._socket.announce_commit()
-        self._last_commit = time.monotonic()
+        if tasks or epochs is not None:
+            self._last_commit = time.monotonic()
 
     def _dirty_tasks(self) -> list[Task]:
         return [task for task in self._tasks.values() if task.state is TaskState.RUNNING and task.dirty]
+
+    def _clean_tasks(self) -> list[Task]:
+        return [task for task in self._tasks.values() if task.state is TaskState.RUNNING and not task.dirty]
 
     def _start_over(self, error: StatelineError) -> None:
         """Drop what is not committed, settle the transaction, join again; every task restores from its own offsets."""
@@ -270,6 +304,8 @@ class Worker:
                 # A topic that was created anew moves its partitions.
                 self._topics.look(self._by_source, self._group_consumer())
             self._commit()
+            if self._committer.is_all_or_nothing and self._dirty_tasks():
+                raise RetryLaterError("Partitions were taken in the middle of an epoch.")
         except _Mendable as error:
             self._failed = error
         for partition in partitions:
@@ -288,6 +324,7 @@ class Worker:
             sync=self._config.statestore_sync,
             upgrade_mode=self._config.upgrade_mode if self._config.upgrade_from else None,
             max_record_bytes=self._max_record_bytes,
+            epoch_numbers=self._epochs.number_of,
         )
         self._tasks[task.id] = task
         self._by_source.update(dict.fromkeys(task.sources, task))
@@ -336,6 +373,7 @@ class Worker:
         self._tasks.pop(task.id, None)
         for source in task.sources:
             self._by_source.pop(source, None)
+            self._epochs.forget(source)
         for store in task.definitions:
             self._hosted.pop((store, task.partition), None)
 
@@ -369,6 +407,7 @@ class Worker:
             last_first.callback(self._socket.close)
             last_first.callback(self._committer.close)
             last_first.callback(self._restorer.close)
+            last_first.callback(self._epochs.close)
             last_first.callback(self._upgrades.close)
             last_first.callback(self._drop_all)
             if self._consumer is not None:

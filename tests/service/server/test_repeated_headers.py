@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from query_server import OwningWorker
+from query_server import OwningWorker, wait_until
 from served_here import Here, served_here
 from stateline.server.http_protocol import ProblemProtocol
 
@@ -142,6 +142,42 @@ def test_headers_begin_behind_the_body_before_them(
     assert b"".join(parsed) == again
 
 
+@pytest.mark.parametrize(
+    ("framing", "body", "planted"),
+    [
+        ("Content-Length: 33", b"x\r\nHost: evil.example\r\nX: y\r\n\r\n", "Host: evil.example\r\nX: y\r\n"),
+        ("Content-Length: 17", b"x\r\nA: b\r\nX: y\r\n\r\n", "A: b\r\nX: y\r\n"),
+        ("Transfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n", "hello\r\n0\r\n"),
+    ],
+)
+def test_a_body_in_a_packet_of_its_own_plants_no_headers(
+    connection: socket.socket, parsed: list[bytes], framing: str, body: bytes, planted: str
+) -> None:
+    connection.sendall(request("N1", HOST + framing + "\r\n"))
+    assert answer(connection)[0] == 200
+    connection.sendall(body)
+    wait_until(lambda: b"".join(parsed).endswith(body))
+    connection.sendall(request("N2", planted))
+    assert answer(connection)[0] in (400, 403, 422)
+
+
+def test_requests_with_a_body_are_always_parsed(connection: socket.socket, parsed: list[bytes]) -> None:
+    asked = request("N1", HOST + "Content-Length: 0\r\n")
+    for _ in range(3):
+        connection.sendall(asked)
+        assert answer(connection)[0] == 200
+    assert parsed == [asked] * 3
+
+
+def test_what_is_refused_does_not_take_the_place_of_an_answer_before_it(connection: socket.socket) -> None:
+    first = f"GET {PATH}/N%31?wait_ms=0 HTTP/1.1\r\n{HOST}\r\n".encode()
+    connection.sendall(first + first + b"GET /v1/stores HTTP/1.1\r\n\r\n")
+    received = b""
+    while more := connection.recv(65536):
+        received += more
+    assert [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200"]
+
+
 def test_requests_in_pieces_and_ahead_of_their_answers_come_in_order(connection: socket.socket) -> None:
     """Against an oracle that knows what each key holds, with a thousand random cuts."""
     chosen = random.Random(7)
@@ -174,6 +210,11 @@ def test_a_connection_is_kept_while_requests_come_and_closed_when_they_stop(
         while time.monotonic() < end:
             connection.sendall(request("N1"))
             assert answer(connection)[0] == 200
+        assert connection.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+        connection.sendall(request("N1", HOST + "Content-Length: 1\r\n"))
+        assert answer(connection)[0] == 200
+        connection.sendall(b"x")
         assert connection.recv(1) == b""
 
 

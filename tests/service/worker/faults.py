@@ -6,7 +6,7 @@ import itertools
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -182,11 +182,11 @@ def fail_commit_of_stores(monkeypatch: pytest.MonkeyPatch, number: int) -> list[
     commit_stores, failed = Task.commit_stores, list[str]()
     numbers = itertools.count(1)
 
-    def fail_once(task: Task, written: Mapping[TopicPartition, int]) -> None:
+    def fail_once(task: Task, *others: Any) -> None:
         if next(numbers) == number:
             failed.append(task.id)
             raise PoisonedError("between the log's commit and the store's")
-        commit_stores(task, written)
+        commit_stores(task, *others)
 
     monkeypatch.setattr(Task, "commit_stores", fail_once)
     return failed

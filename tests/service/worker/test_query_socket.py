@@ -182,14 +182,16 @@ def test_while_stores_commit_only_uncommitted_queries_are_answered(path: Path, s
     clients["committed"].send(query(3, COMMITTED))
     clients["snapshot"].send(frame({"id": 4, "type": "snapshot", "stores": ["letters"]}))
     clients["both"].send(query(5) + query(6, COMMITTED) + query(7))
-    served.serve_uncommitted()
-    served.serve_uncommitted()
+    served.serve_uncommitted(1)
+    served.serve_uncommitted(1)
     for client in clients.values():
         client.receive()
     assert [values(clients["uncommitted"].read(0)) for _ in range(2)] == [[b"staged"]] * 2
     assert clients["both"].read(0)["id"] == 5
     assert not any(client.has_frame() for client in clients.values())
+    began_s = time.monotonic()
     served.serve_pending(60)  # without a wait: there is something to answer
+    assert time.monotonic() - began_s < 30
     assert values(clients["committed"].read()) == [b"committed"]
     assert clients["snapshot"].read()["id"] == 4
     assert [clients["both"].read()["id"] for _ in range(2)] == [6, 7]

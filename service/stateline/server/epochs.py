@@ -1,0 +1,77 @@
+"""Whole epochs, the readers' half: an answer over several partitions of a worker is of one micro-batch.
+
+A worker commits an epoch in all of its partitions one after the other, and a secondary follows each by itself. So the
+number that the worker keeps in every store (`stateline.worker.epochs`) is compared: when the partitions of one owner
+have different ones, all of them are asked again after the next commit. Partitions of different workers are not
+compared: these commit when each has come to the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from stateline.query import Answer, Failure, Outcome, Terms, answers_of
+from stateline.server.partitions import ServedStore
+from stateline.server.waiting import CommitSignal
+from stateline.topology import Topology
+from stateline_store import IsolationLevel, NotReadyError, TopicPartition
+
+# Longer than a worker that was killed in the middle of a commit takes to come back and finish it.
+_PATIENCE_S = 5.0
+
+
+def epoch_numbers(topology: Topology) -> dict[str, tuple[TopicPartition, ...]]:
+    """Store → under which names it keeps the numbers of its epochs; without the stores that have none."""
+    found: dict[str, tuple[TopicPartition, ...]] = {}
+    for topic, results in topology.whole_epochs().items():
+        names = {n for s in topology.subtopologies for result in results for n in s.stores_fed_by(result)}
+        for name in names:
+            found[name] = (*found.get(name, ()), TopicPartition(topic, 0))
+    return found
+
+
+class WholeEpochs:
+    """Of one server process, for the event loop's thread. `owner` says which worker has a task."""
+
+    def __init__(self, topology: Topology, owner: Callable[[str], str | None], commits: CommitSignal) -> None:
+        self._numbers = epoch_numbers(topology)
+        self._owner = owner
+        self._commits = commits
+
+    async def seen(
+        self, store: ServedStore, terms: Terms, look: Callable[[], Awaitable[dict[int, Outcome]]]
+    ) -> dict[int, Outcome]:
+        """What `look` finds, looked at again until it is whole; failures of all partitions when that takes too long.
+
+        `look` may be called several times; what it has left open is closed then.
+        """
+        if store.name not in self._numbers or terms.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            return await look()
+        deadline_s = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            commit = self._commits.next_commit()
+            outcomes = await look()
+            if self._is_whole(store, outcomes):
+                return outcomes
+            for answer in answers_of(outcomes).values():
+                if answer.rows.rest is not None:
+                    answer.rows.rest.close()
+            if not await self._commits.wait(commit, deadline_s):
+                return {partition: Failure(_not_whole(store)) for partition in outcomes}
+
+    def _is_whole(self, store: ServedStore, outcomes: Mapping[int, Outcome]) -> bool:
+        seen: dict[str | None, tuple[int, ...]] = {}
+        for partition, outcome in outcomes.items():
+            if isinstance(outcome, Answer):
+                owner = self._owner(store.placement.task_id(partition))
+                if seen.setdefault(owner, outcome.epochs) != outcome.epochs:
+                    return False
+        return True
+
+
+def _not_whole(store: ServedStore) -> NotReadyError:
+    return NotReadyError(
+        f"The partitions of {store.name!r} are of different micro-batches, and are to be seen whole: the worker has "
+        "not finished a commit. Ask again in a moment."
+    )
