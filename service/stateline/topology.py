@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
-from stateline_store import InvalidArgumentError, TopologyError
+from stateline_store import InvalidArgumentError, TopicPartition, TopologyError
 
 # Kafka's rule for topic names; store names become parts of topic names and of paths.
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -182,6 +182,16 @@ class Topology:
             results = frozenset(t.name for t in (pipeline.writes, *pipeline.branches)) & read
             if pipeline.whole_epochs and results:
                 found[epochs_topic(self.application_id, pipeline.name)] = results
+        return found
+
+    def epoch_numbers(self) -> dict[str, tuple[TopicPartition, ...]]:
+        """Store → under which names it keeps the numbers of its epochs (`stateline.worker.epochs`); without the stores
+        that have none."""
+        found: dict[str, tuple[TopicPartition, ...]] = {}
+        for topic, results in self.whole_epochs().items():
+            fed = {name for s in self.subtopologies for result in results for name in s.stores_fed_by(result)}
+            for name in fed:
+                found[name] = (*found.get(name, ()), TopicPartition(topic, 0))
         return found
 
     def required_topics(self) -> tuple[str, ...]:

@@ -15,27 +15,17 @@ from stateline.query import Answer, Failure, Outcome, Terms, answers_of
 from stateline.server.partitions import ServedStore
 from stateline.server.waiting import CommitSignal
 from stateline.topology import Topology
-from stateline_store import IsolationLevel, NotReadyError, TopicPartition
+from stateline_store import IsolationLevel, NotReadyError
 
 # Longer than a worker that was killed in the middle of a commit takes to come back and finish it.
 _PATIENCE_S = 5.0
-
-
-def epoch_numbers(topology: Topology) -> dict[str, tuple[TopicPartition, ...]]:
-    """Store → under which names it keeps the numbers of its epochs; without the stores that have none."""
-    found: dict[str, tuple[TopicPartition, ...]] = {}
-    for topic, results in topology.whole_epochs().items():
-        names = {n for s in topology.subtopologies for result in results for n in s.stores_fed_by(result)}
-        for name in names:
-            found[name] = (*found.get(name, ()), TopicPartition(topic, 0))
-    return found
 
 
 class WholeEpochs:
     """Of one server process, for the event loop's thread. `owner` says which worker has a task."""
 
     def __init__(self, topology: Topology, owner: Callable[[str], str | None], commits: CommitSignal) -> None:
-        self._numbers = epoch_numbers(topology)
+        self._numbers = topology.epoch_numbers()
         self._owner = owner
         self._commits = commits
 

@@ -78,7 +78,7 @@ class Partitions:
     `scratch` is an empty directory of this process for what RocksDB writes beside a secondary;
     `has_owner(task)` says whether a live worker has the task. Plain files of a timestamped store are read where there
     are any, for a worker deletes them when its timestamped files are complete; `upgrading` says that the workers serve
-    them (they have `upgrade.from` set), and are not restoring the others just now. `epochs`: `epochs.epoch_numbers`.
+    them (they have `upgrade.from` set), and are not restoring the others just now. `epochs`: `Topology.epoch_numbers`.
     """
 
     def __init__(

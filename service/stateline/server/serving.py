@@ -35,7 +35,7 @@ from stateline.query import (
 from stateline.query_reads import check_kind
 from stateline.server.cursors import Cursors, held_on_disk, signing_key
 from stateline.server.deployment import Placement, read_placements
-from stateline.server.epochs import WholeEpochs, epoch_numbers
+from stateline.server.epochs import WholeEpochs
 from stateline.server.partitions import Partitions, ServedStore
 from stateline.server.siblings import Siblings
 from stateline.server.waiting import CommitSignal, TimeLimits, shutting_down
@@ -77,7 +77,7 @@ class Serving:
             scratch,
             self.workers.has_live_owner,
             upgrading=config.upgrade_from is not None,
-            epochs=epoch_numbers(topology),
+            epochs=topology.epoch_numbers(),
         )
         self._whole = WholeEpochs(topology, self.workers.owner, self._signal)
         self.cursors = Cursors(

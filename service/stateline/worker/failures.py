@@ -88,14 +88,15 @@ class FailureHandler:
         if policy == "fail":
             raise RecordError(f"{described} Mend it, or set {setting} to skip or dead-letter.") from error
         if policy == "dead-letter" and self._topic is not None:
-            self._dead_letters.append(_dead_letter(self._topic, record, error))
+            self._dead_letters.append(dead_letter(self._topic, record, error))
             self.dead_lettered += 1
         else:
             self.skipped += 1
         logger.warning("%s (policy %s)", described, policy)
 
 
-def _dead_letter(topic: str, record: Record, error: Raised) -> OutputRecord:
+def dead_letter(topic: str, record: Record, error: Raised) -> OutputRecord:
+    """The record for the dead-letter topic: as it is, and what went wrong in Kafka Streams' headers."""
     trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
     added = {
         "__streams.errors.exception": type(error).__qualname__,

@@ -109,9 +109,10 @@ class QuerySocket:
         return self._retry_waiting(end_s) + self._answer_arrived(end_s)
 
     def serve_uncommitted(self, most_s: float) -> int:
-        """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not: nothing but
-        queries at READ_UNCOMMITTED is answered, and the rest of scans: they see no difference. What else has arrived
-        waits, and what is behind it on its connection.
+        """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not.
+
+        Nothing but queries at READ_UNCOMMITTED is answered, and the rest of scans: they see no difference. What else
+        has arrived waits, and what is behind it on its connection.
         """
         self._move_all_bytes(0.0)
         return self._answer_arrived(time.monotonic() + most_s, _sees_no_commit)

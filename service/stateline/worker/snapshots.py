@@ -3,7 +3,8 @@
 Between two slices of work, where a server's request is answered, every store of this worker is at the same commit:
 `Committer.commit` commits all of them before it comes back, and a commit that failed half way ends in a start over,
 before anybody is answered. What is staged is in memory and on no disk. So what is linked then is one cut of all stores
-and partitions that are asked for, and each says in its own rows which commit it is.
+and partitions that are asked for, and each says in its own rows which commit it is. Of what is to be seen in whole
+epochs no part is linked that is of another epoch than the others, as when a worker died in the middle of a commit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from stateline.query import Failure, HostedPartition
 from stateline.query_wire import encode_outcome
 from stateline.topology import Topology
+from stateline.worker.epochs import LOADING
 from stateline_store import (
     InvalidArgumentError,
     IsolationLevel,
@@ -25,6 +27,7 @@ from stateline_store import (
     StateDirectory,
     StatelineError,
     StoreState,
+    TopicPartition,
 )
 from stateline_store.checkpoints import CheckpointPart, link_database
 from stateline_store.directory import DIRECTORY_MODE
@@ -47,6 +50,7 @@ class SnapshotMaker:
         self._directory = directory
         self._topology = topology
         self._lookup = lookup
+        self._numbers = topology.epoch_numbers()
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to a server's request: ``{"parts": […]}``, or why there are none (`query_wire`)."""
@@ -73,7 +77,22 @@ class SnapshotMaker:
         `NotActiveError` while a task restores; `InvalidArgumentError` for a store in memory; `RetryLaterError` when the
         file system refuses. What was linked by then goes with the snapshot's directory.
         """
+        places = list(places)
+        self._check_epochs(places)
         return [self._link(snapshot_id, store, partition) for store, partition in places]
+
+    def _check_epochs(self, places: Iterable[Place]) -> None:
+        """Raise `NotReadyError` unless each epoch is in all of these stores, or in none."""
+        seen: dict[TopicPartition, int] = {}
+        for name, partition in places:
+            store = self._hosted(name, partition).store
+            for place in self._numbers.get(name, ()):
+                number = store.committed_offset(place)
+                if number in (None, LOADING) or seen.setdefault(place, number) != number:
+                    raise NotReadyError(
+                        f"Partition {partition} of {name!r} is not at the end of the micro-batch that the others are "
+                        "at, and is to be seen whole: ask again in a moment."
+                    )
 
     def _link(self, snapshot_id: str, name: str, partition: int) -> CheckpointPart:
         store = self._hosted(name, partition).store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,18 @@ def test_half_a_commit_is_not_shown(
         for partition in range(PARTITIONS):
             set_number(stopped, pipeline, partition, 9)
         assert len(values(here.client.get(f"{STORE}/range").json())) == len(KEYS)
+
+
+def test_a_snapshot_is_of_one_epoch(stopped: Path, log: Log, pipeline: Pipeline, tmp_path: Path) -> None:
+    app = whole_app(NAME)
+    with running(app, configured(app, tmp_path / "state"), log), served_here(stopped, app=app) as here:
+        ask = partial(here.client.post, "/v1/snapshots", json={"stores": ["newest"]})
+        eventually(lambda: ask().status_code == 201, "the worker is there")
+    set_number(stopped, pipeline, 0, 7)
+    pipeline.ends[TopicPartition(pipeline.out, 1)] += 50  # an end that the worker never comes to
+    pipeline.write({0: 1})
+    with running(app, configured(app, tmp_path / "state"), log), served_here(stopped, app=app) as here:
+        ask = partial(here.client.post, "/v1/snapshots", json={"stores": ["newest"]})
+        eventually(lambda: ask().status_code == 503, "the worker is there")
+        assert ask().json()["reason"] == "NOT_READY"
+        assert "micro-batch" in ask().json()["detail"]
