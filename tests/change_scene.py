@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import httpx
+import orjson
 
 import changes_app
 from ports import free_port
 from query_server import wait_until
 from running_worker import create, produce, read_all
 from stateline.log import Log, Record
+from stateline.server.changes import change_members
 from stateline_store import TopicPartition
 
 PARTITIONS = 2
@@ -105,6 +107,8 @@ class Scene:
         self._closing = ExitStack()
         create(log, {self.source: PARTITIONS})
         self._sent = 0
+        self.processes: list[subprocess.Popen[bytes]] = []
+        """All that were started, in order."""
 
     def __enter__(self) -> Scene:
         return self
@@ -170,6 +174,12 @@ class Scene:
         """What the log's own consumer reads from the topic of this store."""
         return read_all(self.log, self.topic(store), PARTITIONS)
 
+    def changes(self, store: str) -> list[dict[str, Any]]:
+        """These records as the change feed shows them; by partition and offset."""
+        definition = changes_app.build(self.run).topology().stores[store]
+        members = [orjson.loads(orjson.dumps(change_members(definition, record))) for record in self.records(store)]
+        return sorted(members, key=placed)
+
     def produce_to(self, topic: str, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Write raw records."""
         produce(self.log, topic, entries)
@@ -187,7 +197,13 @@ class Scene:
             here = Path(changes_app.__file__).parent
             process = subprocess.Popen(line, cwd=here, env=environment, stdout=file, stderr=file)
         self._closing.callback(_end, process)
+        self.processes.append(process)
         return process
+
+
+def placed(change: Mapping[str, Any]) -> tuple[int, int]:
+    """Where in its topic a change stands."""
+    return change["partition"], change["offset"]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from stateline import serdes, stores
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
+from stateline.table_kinds import inner_key, kind_of_table, windows_table
 from stateline.topology import (
     Pipeline,
     Processor,
@@ -74,21 +75,36 @@ class App:
         value: Serde | None = None,
         store: str | None = None,
         versioned: timedelta | None = None,
+        windowed: timedelta | None = None,
+        sessions: bool = False,
+        retention: timedelta | None = None,
         persistent: bool = True,
     ) -> StoreDefinition:
         """Keep the newest value and timestamp of every key of a topic in a timestamped key-value store, or, with
         `versioned`, every value of the last so long, by the records' timestamps, in a versioned store.
 
+        With `windowed` the topic is one of windows of that size, with `sessions` one of sessions, as a pipeline with a
+        `windowing` writes it: they are kept for `retention` in a timestamped window or session store. `key` is the type
+        of the key inside; the topic's own is ``serdes.windowed(key)`` or ``serdes.session_windowed(key)``.
+
         The store is named after the topic unless `store` says otherwise. A record without a value deletes its
         key; one without a key is an error that the deserialization policy handles. The topic is the store's
         changelog.
         """
+        kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention)
+        if kind in ("window", "session"):
+            wrap = serdes.windowed if kind == "window" else serdes.session_windowed
+            known = key or (None if isinstance(topic, Topic) or topic in self._topics else serdes.bytes)
+            key = known if known is None or isinstance(known, serdes.WindowedSerde) else wrap(known)
         source = self._topic(topic, key, value)
-        name, key, value = store or source.name, source.key, source.value
-        if versioned is None:
-            kept = stores.timestamped_key_value(name, key=key, value=value, persistent=persistent)
+        name, value = store or source.name, source.value
+        if kind in ("window", "session"):
+            inner = inner_key(source, kind)
+            kept = windows_table(name, inner, value, windowed, retention, persistent=persistent)
+        elif versioned is not None:
+            kept = stores.versioned(name, key=source.key, value=value, history=versioned, persistent=persistent)
         else:
-            kept = stores.versioned(name, key=key, value=value, history=versioned, persistent=persistent)
+            kept = stores.timestamped_key_value(name, key=source.key, value=value, persistent=persistent)
         return self.store(replace(kept, source=source))
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:
@@ -150,14 +166,15 @@ class App:
 
         Result rows become JSON records of the topic `writes`: the columns `key` make the record's key (several
         are joined with "|"), the column `timestamp` its timestamp (else the time of the micro-batch); columns
-        that begin with "_" are left out. A replayed micro-batch has no effect (see `stateline.spark.sink`).
+        that begin with "_" are left out. With `windowing` the times of a window or session are part of the key. A
+        replayed micro-batch has no effect (see `stateline.spark.sink`).
         """
         sources = [reads] if isinstance(reads, str | Topic) else list(reads)
         reads_topics = tuple(self._topic(topic) for topic in sources)
         table_topics = tuple(self._topic(topic) for topic in tables)
         static_topics = tuple(self._topic(topic) for topic in static)
-        result_topic = self._result_topic(writes, partitions)
-        branch_topics = tuple(self._result_topic(topic, partitions) for topic in branches)
+        result_topic = self._result_topic(writes, partitions, windowing)
+        branch_topics = tuple(self._result_topic(topic, partitions, windowing) for topic in branches)
 
         def register(function: F) -> F:
             pipeline_name = checked_name("pipeline", name or function.__name__)
@@ -218,11 +235,12 @@ class App:
             )
         return known
 
-    def _result_topic(self, topic: str | Topic, partitions: int | None) -> Topic:
+    def _result_topic(self, topic: str | Topic, partitions: int | None, windowing: Windowing | None) -> Topic:
         if isinstance(topic, Topic):
             return self._declare(topic)
         name = checked_name("topic", topic)
-        new = Topic(name, serdes.string, serdes.json, partitions=partitions)
+        key: Serde = serdes.string if windowing is None else serdes.WindowedSerde(serdes.string, windowing.kind)
+        new = Topic(name, key, serdes.json, partitions=partitions)
         return self._declare(self._topics.get(name, new))
 
     def _refuse_undeclared(self, definition: StoreDefinition, processor: str) -> None:

@@ -140,22 +140,26 @@ def pipeline(
     ] = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Stop when all that is there now has been read.")
+    ] = False,
 ) -> None:
     """Run the application's Spark pipelines, or those named.
 
-    One runs in this process, several in a process each, started again when one ends.
+    One runs in this process. Several run in a process each, or with pipeline.drivers=one in this one; one that fails
+    is started again. --available-now reads what is there now, in this process, and ends.
 
     Example: stateline pipeline flights:app delays
     """
-    from stateline.cli_processes import chosen_pipelines, pipeline_children, run_one_pipeline
+    from stateline.cli_processes import chosen_pipelines, pipeline_children, run_pipelines_here, share_a_driver
     from stateline.supervisor import Supervisor
 
     app, config = _loaded(target, config_file, settings, to_write=True)
     chosen = chosen_pipelines(app, names or ())
-    if len(chosen) == 1:
-        run_one_pipeline(app, config, chosen[0])
+    if available_now or share_a_driver(config, chosen):
+        run_pipelines_here(app, config, chosen, available_now=available_now)
     else:
-        Supervisor(pipeline_children(chosen, target, _passed_on(config_file, settings))).run()
+        Supervisor(pipeline_children(config, chosen, target, _passed_on(config_file, settings))).run()
 
 
 @_command()
@@ -267,6 +271,47 @@ def inspect(
     text, code = cli_inspect.inspect(directory, request, as_json=as_json)
     typer.echo(text)
     return code
+
+
+@_command()
+def snapshot(
+    names: Annotated[list[str], typer.Argument(metavar="STORE", help="The stores.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or arrow.")] = "parquet",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder.")] = Path("snapshot"),
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The server.", show_default="http://127.0.0.1:8000")
+    ] = None,
+    application: Annotated[
+        str | None, typer.Option("--app", metavar="MODULE:APP", help="The server that this App's settings say.")
+    ] = None,
+    config_file: ConfigFile = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="These columns alone.")] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="K", help="Keys that begin so.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of versioned stores what was valid then: ISO 8601, or ms.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A token; else STATELINE_TOKEN has one.")
+    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Who signed the server's certificate.")] = None,
+    ttl: Annotated[int, typer.Option(metavar="S", min=1, help="The lease, renewed while this runs.")] = 300,
+) -> None:
+    """Write stores of a running server to files.
+
+    All of them as they were at one moment, a file per partition. DIR/_SUCCESS comes last.
+
+    Example: stateline snapshot flights delays --to parquet --out today
+    """
+    from stateline import cli_snapshot
+
+    if url is None and application is not None:
+        url = cli_snapshot.url_of(_read(application, config_file, None)[1])
+    counts = cli_snapshot.export(
+        cli_snapshot.server_at(url, token_file, ca_file),
+        cli_snapshot.wanted(names, to, out, columns=columns, prefix=prefix, as_of=as_of, ttl_s=ttl),
+    )
+    for name, count in counts.items():
+        typer.echo(f"{out / name}: {count} rows")
 
 
 @_command()

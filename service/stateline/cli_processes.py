@@ -17,6 +17,7 @@ from stateline_store.errors import ConfigurationError, DoesNotExistError, Locked
 # workers: it has to answer what it has accepted while they still live. Pipelines write the workers' input and
 # are the slowest to stop. The workers then commit and close with nothing arriving and nobody asking.
 _FIRST, _LAST = 0, 1
+ALL_PIPELINES = "pipelines"  # the name of the process that runs several
 _RUN_LOCK = ".run-lock"  # in the application's directory, held by `stateline run`
 
 
@@ -43,13 +44,13 @@ def only_run(config: Config) -> Iterator[None]:
 
 
 def application_children(app: App, config: Config, target: str, passed_on: Sequence[str]) -> list[Child]:
-    """One process per pipeline, `num.workers` workers (none when nothing is kept), and a server.
+    """The pipelines' processes, `num.workers` workers (none when nothing is kept), and a server.
 
     Two workers cannot share one ``group.instance.id``: each gets the configured one with its number behind it.
     """
     topology = app.topology()
     workers = config.num_workers if topology.subtopologies else 0
-    children = pipeline_children(list(topology.pipelines), target, passed_on)
+    children = pipeline_children(config, list(topology.pipelines), target, passed_on)
     for number in range(workers):
         name = f"worker-{number}"
         static = ("--set", f"group.instance.id={config.group_instance_id}-{number}") if config.group_instance_id else ()
@@ -59,9 +60,21 @@ def application_children(app: App, config: Config, target: str, passed_on: Seque
     return children
 
 
-def pipeline_children(names: Sequence[str], target: str, passed_on: Sequence[str]) -> list[Child]:
-    """One process per pipeline."""
-    return [Child(name, _command("pipeline", target, name, *passed_on), stop_order=_FIRST) for name in names]
+def pipeline_children(config: Config, names: Sequence[str], target: str, passed_on: Sequence[str]) -> list[Child]:
+    """One process per pipeline, or one for all of them as `pipeline.drivers` says. A mistake in a pipeline ends that
+    process alone."""
+    if len(names) > 1 and share_a_driver(config, names):
+        command = _command("pipeline", target, *names, *passed_on)
+        return [Child(ALL_PIPELINES, command, stop_order=_FIRST, ends_alone=True)]
+    commands = {name: _command("pipeline", target, name, *passed_on) for name in names}
+    return [Child(name, command, stop_order=_FIRST, ends_alone=True) for name, command in commands.items()]
+
+
+def share_a_driver(config: Config, names: Sequence[str]) -> bool:
+    """Whether these pipelines run in one process: as configured, and always what ``spark-submit`` has started."""
+    from stateline.spark.submit import is_submitted
+
+    return len(names) == 1 or config.pipeline_drivers == "one" or is_submitted()
 
 
 def chosen_pipelines(app: App, names: Sequence[str]) -> list[str]:
@@ -78,13 +91,16 @@ def chosen_pipelines(app: App, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names)) or declared
 
 
-def run_one_pipeline(app: App, config: Config, name: str) -> None:
-    """Run a pipeline in this process until SIGTERM or SIGINT."""
+def run_pipelines_here(app: App, config: Config, names: Sequence[str], *, available_now: bool) -> None:
+    """Run these pipelines in this process until SIGTERM or SIGINT, or all that is there now has been read.
+
+    Raises as `run_pipelines` does.
+    """
     from stateline.configured_log import configured_log
-    from stateline.spark.runner import run_pipeline
+    from stateline.spark.drivers import run_pipelines
 
     with closing(configured_log(config)) as log:
-        run_pipeline(app, name, config, log)
+        run_pipelines(app, names, config, log, available_now=available_now)
 
 
 def _command(*arguments: str) -> tuple[str, ...]:

@@ -9,6 +9,8 @@
 | int64   | 8 bytes, big-endian, two's complement          | decimal                     | number          |
 | float64 | 8 bytes, big-endian, IEEE 754                  | decimal                     | number; null for NaN, inf |
 
+Keys of topics of windows and sessions: `stateline.windowed_serde`.
+
 Every method raises `InvalidArgumentError`, showing the offending value, for what it cannot read. Thread-safe.
 """
 

@@ -1,11 +1,24 @@
-"""The ready-made serdes: `string`, `json`, `bytes`, `int32`, `int64`, `float64`.
+"""The ready-made serdes: `string`, `json`, `bytes`, `int32`, `int64`, `float64`, and, around one of those, `windowed`
+and `session_windowed` for the keys of a topic of windows or sessions.
 
 What each writes and reads stands in `stateline.serde`.
 """
 
 from stateline.serde import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
+from stateline.windowed_serde import WindowedSerde
 
-__all__ = ["Serde", "bytes", "float64", "int32", "int64", "json", "string"]
+__all__ = [
+    "Serde",
+    "WindowedSerde",
+    "bytes",
+    "float64",
+    "int32",
+    "int64",
+    "json",
+    "session_windowed",
+    "string",
+    "windowed",
+]
 
 string = StringSerde()
 json = JsonSerde()
@@ -13,3 +26,13 @@ bytes = BytesSerde()  # shadows the builtin in this module alone, so that users 
 int32 = IntegerSerde("int32", 4)
 int64 = IntegerSerde("int64", 8)
 float64 = FloatSerde()
+
+
+def windowed(inner: Serde) -> WindowedSerde:
+    """Keys of a topic of windows, around keys of this serde."""
+    return WindowedSerde(inner, "window")
+
+
+def session_windowed(inner: Serde) -> WindowedSerde:
+    """Keys of a topic of sessions, around keys of this serde."""
+    return WindowedSerde(inner, "session")

@@ -4,7 +4,7 @@ Rules:
 
 - A child that ends is started again after 0.5 s, doubling to 30 s; from 0.5 s again once it lived for 60 s.
   One that ends with exit code 2 (the caller's mistake) before it ever lived that long stops everything: no
-  restart can help.
+  restart can help. One that `ends_alone` is not started again then, and the others go on.
 - Each child is started as a process group of its own, so that Ctrl-C in a terminal reaches the supervisor
   alone, which then stops the children by `stop_order`. SIGTERM goes to the child; SIGKILL goes to its whole
   group, the JVM of a Spark driver included.
@@ -50,6 +50,8 @@ class Child:
     """Added to the supervisor's own."""
     pass_fds: Sequence[int] = ()
     """Open files of the supervisor's that the child inherits, under the same numbers."""
+    ends_alone: bool = False
+    """Its mistakes stop nothing but itself, as long as there are others."""
 
 
 @dataclass(slots=True)
@@ -66,9 +68,14 @@ class RestartPolicy:
         """Seconds until the next start; None when there must be none, because the caller has to act first."""
         if life_s >= self.stable_after_s:
             self._was_stable = True
-            self._failures = 0
         if exit_code == CALLERS_MISTAKE and not self._was_stable:
             return None
+        return self.delay_after(life_s)
+
+    def delay_after(self, life_s: float) -> float:
+        """Seconds until the next start of what can be started again."""
+        if life_s >= self.stable_after_s:
+            self._failures = 0
         delay_s = min(math.ldexp(self.first_delay_s, self._failures), self.max_delay_s)
         self._failures = min(self._failures + 1, 30)  # far beyond the maximum already, and no overflow
         return delay_s
@@ -222,8 +229,12 @@ class Supervisor:
         code = self._reap(one)
         delay_s = one.policy.ended(code, life_s)
         if delay_s is None:
-            one.restart_at = float("inf")
-            raise ConfigurationError(f"{one.child.name} cannot run: {one.last_line.removeprefix('error: ')}")
+            one.restart_at = math.inf
+            why = f"{one.child.name} cannot run: {one.last_line.removeprefix('error: ')}"
+            if not one.child.ends_alone or all(other.restart_at == math.inf for other in self._all):
+                raise ConfigurationError(why)
+            self._emit(SAYS, why)
+            return
         one.restart_at = time.monotonic() + delay_s
         self._emit(SAYS, f"{one.child.name} ended ({_ending(code)}); it starts again in {delay_s:g} s.")
 

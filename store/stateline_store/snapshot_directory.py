@@ -8,10 +8,13 @@
             snapshot.json                 written last, by rename: without it the directory is rubbish
         .deleted-<id>                     on its way out
         .gone-<id>                        empty: there was one, its lease has ended; kept for a day
+        .pin-<digest>                     the id of the snapshot that was made under this pin; goes with that and its
+                                          .gone-<id>
 
     snapshot.json := {"format": 1, "id", "created_at_ms", "expires_at_ms", "parts": [part …], "owner": text}
 
-`owner`, a name that means something to who makes snapshots, is left out where there is none.
+`owner`, a name that means something to who makes snapshots, is left out where there is none. A **pin** is a text that
+who asks for a snapshot has chosen, so that asking twice makes one: `digest` is SHA-256 of pin, owner and stores.
 
 On disk: never change. The lease is in the manifest, so it survives whoever made it. A crash leaves a directory without
 a manifest that nobody makes any more (its flock is gone), or one on its way out: `sweep` removes both, and those whose
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -49,7 +53,7 @@ from stateline_store.steps import reached
 SNAPSHOTS = "snapshots"  # on disk: never change
 _FORMAT = 1  # on disk: never change what 1 means
 _MANIFEST, _MAKING, _LOCK = "snapshot.json", ".making", ".lock"  # on disk: never change
-_DELETED, _GONE = ".deleted-", ".gone-"  # on disk: never change
+_DELETED, _GONE, _PIN = ".deleted-", ".gone-", ".pin-"  # on disk: never change
 _ID = re.compile(r"[0-9a-f]{24}")
 _GONE_MS = 24 * 60 * 60 * 1000
 _BLOCK_BYTES = 512  # POSIX: st_blocks counts these
@@ -101,6 +105,21 @@ class Snapshot:
             raise DamagedDataError(f"{data!r:.200} is no manifest of a snapshot ({error!r}).") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What somebody calls the snapshot of these stores that they ask for. Thread-safe: it never changes."""
+
+    text: str
+    owner: str | None
+    stores: frozenset[str]
+
+    @property
+    def file_name(self) -> str:
+        """Where its snapshot's id stands. On disk: never change."""
+        named = json.dumps([self.text, self.owner, sorted(self.stores)])
+        return f"{_PIN}{hashlib.sha256(named.encode()).hexdigest()}"
+
+
 class Making:
     """A snapshot that is being made; this process holds it until `SnapshotDirectory.finish` or `close`."""
 
@@ -148,15 +167,38 @@ class SnapshotDirectory:
         now_ms: int,
         expires_at_ms: int,
         owner: str | None = None,
+        pin: Pin | None = None,
     ) -> Snapshot:
-        """All parts are linked: from now on it is a snapshot, and survives this process."""
+        """All parts are linked: from now on it is a snapshot, and survives this process.
+
+        The one of this pin, if another has made that meanwhile; `making` is rubbish then. Raises as `pinned`.
+        """
         snapshot = Snapshot(making.id, now_ms, expires_at_ms, tuple(parts), owner)
         reached("snapshot:parts-made")
-        replace_file(making.path / _MANIFEST, snapshot.encode())
-        reached("snapshot:manifest-written")
-        (making.path / _MAKING).unlink(missing_ok=True)
-        making.close()
-        return snapshot
+        if pin is None:
+            return self._publish(making, snapshot)
+        with self._locked():
+            if (others := self.pinned(pin, now_ms)) is not None:
+                return others
+            # Before the manifest: what a crash leaves is a pin of nothing, and not a snapshot that nobody finds.
+            self._write_pin(pin, making.id)
+            reached("snapshot:pin-written")
+            return self._publish(making, snapshot)
+
+    def pinned(self, pin: Pin, now_ms: int) -> Snapshot | None:
+        """The snapshot that was made under this pin, None when there is none yet. Raises `CursorExpiredError` when its
+        lease has ended or it was released: who pins a state must not be given another one unawares.
+        """
+        try:
+            snapshot_id = (self.path / pin.file_name).read_text()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refused(self.path / pin.file_name, "read", error) from error
+        try:
+            return self.find(snapshot_id, now_ms)
+        except DoesNotExistError:
+            return None
 
     def find(self, snapshot_id: str, now_ms: int) -> Snapshot:
         """Raises `DoesNotExistError` when there never was one of this id (or more than a day ago), `CursorExpiredError`
@@ -232,6 +274,21 @@ class SnapshotDirectory:
                         sizes[file] = (found.st_nlink, found.st_blocks * _BLOCK_BYTES)
         return sum(size for file, (total, size) in sizes.items() if links[file] >= total)
 
+    def _write_pin(self, pin: Pin, snapshot_id: str) -> None:
+        path = self.path / pin.file_name
+        try:
+            path.touch(mode=FILE_MODE)
+            path.write_text(snapshot_id)  # half of an id is none: nothing is pinned then
+        except OSError as error:
+            raise refused(path, "written", error) from error
+
+    def _publish(self, making: Making, snapshot: Snapshot) -> Snapshot:
+        replace_file(making.path / _MANIFEST, snapshot.encode())
+        reached("snapshot:manifest-written")
+        (making.path / _MAKING).unlink(missing_ok=True)
+        making.close()
+        return snapshot
+
     def _refuse_beyond(self, most_bytes: int) -> None:
         if most_bytes >= 0 and (kept := self.kept_bytes()) >= most_bytes:
             raise TooManyRequestsError(
@@ -274,10 +331,20 @@ class SnapshotDirectory:
             for entry in os.scandir(self.path):
                 if entry.name.startswith(_DELETED):
                     shutil.rmtree(entry.path)
-                elif entry.name.startswith(_GONE) and entry.stat().st_mtime_ns // 1_000_000 < now_ms - _GONE_MS:
+                elif self._is_spent(entry, now_ms):
                     os.unlink(entry.path)
         except OSError as error:
             raise refused(self.path, "tidied up", error) from error
+
+    def _is_spent(self, entry: os.DirEntry[str], now_ms: int) -> bool:
+        """Whether it reminds of a snapshot that nobody needs to be reminded of any more."""
+        if entry.name.startswith(_GONE):
+            return entry.stat().st_mtime_ns // 1_000_000 < now_ms - _GONE_MS
+        if not entry.name.startswith(_PIN):
+            return False
+        snapshot_id = Path(entry.path).read_text()
+        known = (self.path / f"{_GONE}{snapshot_id}", self.path / snapshot_id)
+        return not _ID.fullmatch(snapshot_id) or not any(path.exists() for path in known)
 
     @contextlib.contextmanager
     def _locked_for(self, snapshot_id: str) -> Iterator[None]:

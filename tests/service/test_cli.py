@@ -19,7 +19,7 @@ import pytest
 from typer.exceptions import TyperException
 
 from stateline.cli import Flags, explained, split_flags
-from stateline.cli_processes import application_children, chosen_pipelines, only_run
+from stateline.cli_processes import application_children, chosen_pipelines, only_run, pipeline_children
 from stateline.cli_table import Row, as_text
 from stateline.cli_topics import missing_of_the_users, topic_roles, topic_rows
 from stateline.config import load_config
@@ -152,6 +152,22 @@ def test_workers_stop_after_what_feeds_and_asks_them(project: Path) -> None:
     children = application_children(load_app(TARGET), load_config("flights"), TARGET, [])
     first = {child.name for child in children if child.stop_order == 0}
     assert first == {"slow", "fast", "server"}
+
+
+def test_several_pipelines_may_share_a_driver(project: Path) -> None:
+    config = load_config("flights", overrides=["pipeline.drivers=one"])
+    settings = ("--set", "pipeline.drivers=one")
+    children = application_children(load_app(TARGET), config, TARGET, settings)
+    assert [child.name for child in children] == ["pipelines", "worker-0", "server"]
+    program = (sys.executable, "-m", "stateline")
+    assert children[0].command == (*program, "pipeline", TARGET, "slow", "fast", *settings)
+    assert [child.name for child in children if child.ends_alone] == ["pipelines"]
+
+
+def test_a_single_pipeline_has_its_own_name_whatever_shares_a_driver(project: Path) -> None:
+    config = load_config("flights", overrides=["pipeline.drivers=one"])
+    (child,) = pipeline_children(config, ["fast"], TARGET, [])
+    assert child.name == "fast"
 
 
 def test_pipelines_are_chosen_by_name_or_all(project: Path) -> None:

@@ -24,6 +24,8 @@ from stateline_store import InvalidArgumentError
         (serdes.float64, 1.5, struct.pack(">d", 1.5)),
         (serdes.bytes, b"\x00\xff", b"\x00\xff"),
         (serdes.json, {"a": [1, None]}, b'{"a":[1,null]}'),
+        (serdes.windowed(serdes.string), ("k", 5), b"k" + struct.pack(">qi", 5, 0)),
+        (serdes.session_windowed(serdes.int32), (7, 5, 9), struct.pack(">iqq", 7, 9, 5)),
     ],
 )
 def test_bytes_are_those_of_kafkas_serializers_and_read_back(serde: Serde, value: Any, data: bytes) -> None:
@@ -42,6 +44,8 @@ def test_bytes_are_those_of_kafkas_serializers_and_read_back(serde: Serde, value
         (serdes.bytes, "_-8=", b"\xff\xef"),
         (serdes.json, '{"b":1,  "a":2}', b'{"b":1,  "a":2}'),
         (serdes.float64, "0.5", struct.pack(">d", 0.5)),
+        (serdes.windowed(serdes.string), '["k", 5]', b"k" + struct.pack(">qi", 5, 0)),
+        (serdes.session_windowed(serdes.bytes), '["aw", 5, 9]', b"k" + struct.pack(">qq", 9, 5)),
     ],
 )
 def test_text_in_a_url_becomes_the_bytes_of_the_key(serde: Serde, text: str, data: bytes) -> None:
@@ -87,6 +91,29 @@ def test_bytes_that_a_serde_cannot_read_are_refused_by_check_and_deserialize(ser
         serde.check(data)
     with pytest.raises(InvalidArgumentError):
         serde.deserialize(data)
+
+
+WINDOWED = serdes.windowed(serdes.string)
+
+
+@pytest.mark.parametrize("value", ["k", ("k",), ("k", 5, 6), ("k", -1), ("k", 2**63), ("k", "5"), ("k", True), (7, 5)])
+def test_what_is_no_windows_key_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        WINDOWED.serialize(value)
+    with pytest.raises(InvalidArgumentError):
+        WINDOWED.parse_text(json.dumps(value))
+
+
+def test_a_session_does_not_end_before_it_starts_and_its_parts_are_named() -> None:
+    sessions = serdes.session_windowed(serdes.string)
+    key = sessions.deserialize(sessions.serialize(("k", 5, 5)))
+    assert key == sessions.deserialize(b"k" + struct.pack(">qq", 5, 5))
+    assert sessions.key_to_json(b"k" + struct.pack(">qq", 9, 5)) == ["k", 5, 9]
+    for data in (b"short", b"k" + struct.pack(">qq", 5, 9), b"k" + struct.pack(">qq", 5, -9), b"\xff" * 17):
+        with pytest.raises(InvalidArgumentError):
+            sessions.check(data)
+    with pytest.raises(InvalidArgumentError, match="the end not before the start"):
+        sessions.serialize(("k", 9, 5))
 
 
 def test_stored_json_appears_byte_for_byte() -> None:

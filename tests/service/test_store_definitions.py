@@ -234,3 +234,46 @@ def test_changelogs_in_the_embedded_log_have_kafka_streams_settings(tmp_path: Pa
 def test_a_name_that_is_a_file_of_statelines_own_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=re.escape(repr(name))):
         stores.key_value(name, key=serdes.string, value=serdes.string)
+
+
+def test_a_table_of_windows_or_sessions_is_kept_of_a_topic_of_such_keys() -> None:
+    app = App("app")
+    hours = app.table("hours", windowed=HOUR, retention=3 * HOUR, key=serdes.string, value=serdes.json)
+    assert (hours.kind, hours.key, hours.window_size_ms, hours.retention_ms) == (
+        "timestamped_window",
+        serdes.string,
+        3_600_000,
+        10_800_000,
+    )
+    assert hours.source is not None
+    assert hours.source.key == serdes.windowed(serdes.string)
+    visits = app.table("visits", sessions=True, retention=HOUR, key=serdes.int64)
+    assert (visits.kind, visits.key.name, visits.retention_ms) == ("timestamped_session", "int64", 3_600_000)
+    declared = app.topic("declared", key=serdes.windowed(serdes.int32), value=serdes.json)
+    assert app.table(declared, windowed=HOUR, retention=HOUR).key.name == "int32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"windowed": HOUR}, "retention=None"),
+        ({"sessions": True}, "retention=None"),
+        ({"retention": HOUR}, "others have none"),
+        ({"windowed": HOUR, "sessions": True, "retention": HOUR}, "one of the three"),
+        ({"windowed": HOUR, "versioned": HOUR, "retention": HOUR}, "one of the three"),
+        ({"windowed": 2 * HOUR, "retention": HOUR}, "retention at least as long"),
+    ],
+)
+def test_a_table_that_is_not_clear_is_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        App("app").table("t", **arguments)
+
+
+def test_a_table_of_windows_needs_a_topic_of_windows() -> None:
+    app = App("app")
+    plain = app.topic("plain", key=serdes.string)
+    with pytest.raises(TopologyError, match=r"'plain' are string, which are no windows.*key=serdes\.windowed"):
+        app.table(plain, windowed=HOUR, retention=HOUR)
+    sessions = app.topic("sessions", key=serdes.session_windowed(serdes.string))
+    with pytest.raises(TopologyError, match=r"no windows"):
+        app.table(sessions, windowed=HOUR, retention=HOUR)

@@ -139,6 +139,24 @@ def test_the_callers_mistake_stops_everything_with_the_childs_own_words(lines: L
     assert lines.about("starts again") == []
 
 
+def test_a_mistake_of_a_child_that_ends_alone_stops_the_others_only_when_they_have_made_one_too(lines: Lines) -> None:
+    mistaken = [
+        Child(name, (sys.executable, "-u", "-I", "-S", "-c", f"print('error: {name} is wrong'); raise SystemExit(2)"),
+              ends_alone=True)
+        for name in ("first", "second")
+    ]  # fmt: skip
+    with Supervisor([mistaken[0], child("server", OBEDIENT)], emit=lines, policy=quick) as supervisor:
+        until(lambda: lines.about("first cannot run: first is wrong"), supervisor)
+        until(lambda: "server | up" in lines, supervisor)
+        supervisor.poll()
+        assert list(supervisor.processes) == ["server"]
+    with (
+        Supervisor(mistaken, emit=lines, policy=quick) as supervisor,
+        pytest.raises(ConfigurationError, match="is wrong"),
+    ):
+        until(lambda: False, supervisor)
+
+
 def test_children_stop_in_order_and_may_say_goodbye(lines: Lines) -> None:
     children = [child("last", POLITE, stop_order=1), child("first", POLITE)]
     with Supervisor(children, emit=lines) as supervisor:

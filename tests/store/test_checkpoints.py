@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from stateline_store import (
 from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
 from stateline_store.rocksdb_options import Tuning
 from stateline_store.scan import EVERY_KEY, KeyRange
-from stateline_store.snapshot_directory import Snapshot, SnapshotDirectory
+from stateline_store.snapshot_directory import Pin, Snapshot, SnapshotDirectory
 
 SOURCE = TopicPartition("orders", 0)
 MANY_FLUSHES = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
@@ -234,6 +235,41 @@ def test_a_released_or_expired_one_is_gone_and_remembered_for_a_day(
     assert os.listdir(snapshots.path) == [".lock"]
     with pytest.raises(DoesNotExistError):
         snapshots.find(released.id, 0)
+
+
+def test_a_pin_stands_for_one_snapshot_and_when_that_is_gone_for_none(
+    snapshots: SnapshotDirectory, part: CheckpointPart
+) -> None:
+    pin = Pin("job 7", "ann", frozenset({"totals"}))
+    assert snapshots.pinned(pin, 0) is None
+    first, second = snapshots.begin(0, 10, -1), snapshots.begin(0, 10, -1)
+    snapshot = snapshots.finish(first, [part], 0, 100, "ann", pin)
+    assert snapshots.pinned(pin, 1) == snapshot
+    assert snapshots.finish(second, [part], 0, 100, "ann", pin) == snapshot, "the second gets what the first has made"
+    second.close()
+    for other in (replace(pin, owner="bob"), replace(pin, text="job 8"), replace(pin, stores=frozenset({"a"}))):
+        assert snapshots.pinned(other, 1) is None
+    assert snapshots.sweep(1) == [second.id]
+    snapshots.release(snapshot.id, 1)
+    with pytest.raises(CursorExpiredError):
+        snapshots.pinned(pin, 2)
+    now_ms = int((snapshots.path / f".gone-{snapshot.id}").stat().st_mtime * 1000)
+    for _ in range(2):  # whichever of the two is looked at first
+        snapshots.sweep(now_ms + 2 * DAY_MS)
+    assert os.listdir(snapshots.path) == [".lock"]
+    assert snapshots.pinned(pin, 0) is None
+
+
+@pytest.mark.parametrize("left", ["", "0123", "0" * 24])
+def test_a_pin_that_a_crash_left_stands_for_nothing(
+    snapshots: SnapshotDirectory, part: CheckpointPart, left: str
+) -> None:
+    pin = Pin("job 7", None, frozenset({"totals"}))
+    snapshot = made(snapshots, part)
+    (snapshots.path / pin.file_name).write_text(left)
+    assert snapshots.pinned(pin, 0) is None
+    snapshots.sweep(0)
+    assert sorted(os.listdir(snapshots.path)) == [".lock", snapshot.id]
 
 
 def test_one_that_is_being_made_stays_and_one_that_was_given_up_goes(snapshots: SnapshotDirectory) -> None:

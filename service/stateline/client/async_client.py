@@ -105,13 +105,17 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         """Whether every store can be queried; asked once."""
         return await self._transport.ask(Call(requests.READINESS, answers.READINESS), NEVER)
 
-    async def snapshot(self, stores: Sequence[str], *, ttl_s: int | None = None) -> AsyncSnapshot:
+    async def snapshot(
+        self, stores: Sequence[str], *, ttl_s: int | None = None, pin: str | None = None
+    ) -> AsyncSnapshot:
         """One consistent cut of these stores, kept for `ttl_s` seconds (the server's own number unless given) or
         until it is released, as at the end of a `with` block.
 
-        Not tried again: if no answer arrives, there may be a snapshot that goes when its lease ends.
+        Not tried again: if no answer arrives, there may be a snapshot that goes when its lease ends. Unless there is a
+        `pin`, a text of up to 64 characters: the same pin and stores are the same snapshot, whoever asks again. Raises
+        `CursorExpiredError` when that is gone.
         """
-        details = await self._transport.ask(Call(requests.new_snapshot(stores, ttl_s), answers.SNAPSHOT))
+        details = await self._transport.ask(Call(requests.new_snapshot(stores, ttl_s, pin), answers.SNAPSHOT))
         return AsyncSnapshot(self._transport, details)
 
     async def open_snapshot(self, snapshot_id: str) -> AsyncSnapshot:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from stateline.client.terms import TermArguments, Terms, parameter_text
+from stateline.client.terms import TermArguments, Terms, check_position, parameter_text
 from stateline_store import InvalidArgumentError, Position
 
 JSON = "application/json"
@@ -74,11 +74,14 @@ class TimeArguments(TimeBounds, PageArguments, TermArguments, total=False):
 
 
 class RowArguments(KeyBounds, TimeBounds, total=False):
-    """Of a snapshot's rows: all columns unless named; keys from after `after` on; of versions those of one time."""
+    """Of a snapshot's rows: all columns unless named; keys from after `after` on, or `keys` alone; of versions those of
+    one time. Of what is left `skip` rows are left out, from the first on: the order is the same each time."""
 
     columns: Sequence[str] | None
     after: Key | None
+    keys: Iterable[Key] | None
     as_of: Time | None
+    skip: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,8 @@ def details(store: str) -> Request:
 
 def changes(store: str, since: Since, partitions: Sequence[int] | None, last_id: str | None) -> Request:
     """Changes after a place, or after the event with this id."""
+    if not isinstance(since, str):
+        check_position("since", since)
     begin = since.to_json() if isinstance(since, Position) else since
     members = {"from": begin, "partition": None if partitions is None else list(partitions)}
     headers = () if last_id is None else (("Last-Event-ID", last_id),)
@@ -190,10 +195,13 @@ def snapshot(snapshot: str) -> Request:
     return Request("GET", f"/v1/snapshots/{_segment(snapshot)}")
 
 
-def new_snapshot(stores: Sequence[str], ttl_s: float | None) -> Request:
-    """Take a snapshot. Not sent again by itself: each would hold disk until its lease ends."""
-    members = {"stores": list(stores)} | ({} if ttl_s is None else {"ttl_s": ttl_s})
-    return Request("POST", "/v1/snapshots", orjson.dumps(members), is_read=False)
+def new_snapshot(stores: Sequence[str], ttl_s: float | None, pin: str | None = None) -> Request:
+    """Take a snapshot. Without a pin not sent again by itself: each would hold disk until its lease ends. Of a pin
+    there is one, however often it is asked for.
+    """
+    given = {"ttl_s": ttl_s, "pin": pin}
+    members = {"stores": list(stores), **{name: value for name, value in given.items() if value is not None}}
+    return Request("POST", "/v1/snapshots", orjson.dumps(members), is_read=pin is not None)
 
 
 def renewal(snapshot: str, ttl_s: float | None) -> Request:
@@ -210,13 +218,23 @@ def release(snapshot: str) -> Request:
 def snapshot_rows(snapshot: str, store: str, partition: int, given: RowArguments) -> Request:
     """One partition of a snapshot, as an Arrow stream."""
     path = f"/v1/snapshots/{_segment(snapshot)}/stores/{_segment(store)}/partitions/{partition}"
-    columns, after = given.get("columns"), given.get("after")
+    columns, after, keys = given.get("columns"), given.get("after"), given.get("keys")
+    common = {"as_of": _time("as_of", given.get("as_of")), "skip": given.get("skip"), **_times(given)}
+    if keys is not None:
+        bounds = {**_key_bounds(given), "after": after}
+        named = {
+            "keys": [_key_json(key) for key in keys],
+            "columns": None if columns is None else ",".join(columns),
+            **{name: _key_json(key) for name, key in bounds.items() if key is not None},
+            **common,
+        }
+        body = orjson.dumps({name: value for name, value in named.items() if value is not None})
+        return Request("POST", path, body, accept=ARROW)
     members = {
         "columns": None if columns is None else list(columns),
         "after": None if after is None else _key_text(after),
-        "as_of": _time("as_of", given.get("as_of")),
         **_bounds(given),
-        **_times(given),
+        **common,
     }
     return replace(_get(path, members, Terms()), accept=ARROW)
 
@@ -288,9 +306,12 @@ def _key_json(key: Key) -> Any:
     return text if isinstance(key, str | bytes) else orjson.Fragment(text)
 
 
+def _key_bounds(given: KeyBounds) -> dict[str, Key | None]:
+    return {"lower": given.get("lower"), "upper": given.get("upper"), "prefix": given.get("prefix")}
+
+
 def _bounds(given: KeyBounds) -> dict[str, str]:
-    bounds = {"lower": given.get("lower"), "upper": given.get("upper"), "prefix": given.get("prefix")}
-    return {name: _key_text(key) for name, key in bounds.items() if key is not None}
+    return {name: _key_text(key) for name, key in _key_bounds(given).items() if key is not None}
 
 
 def _times(given: TimeBounds) -> dict[str, int | None]:

@@ -185,10 +185,21 @@ class StoreType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreColumn:
+    """A column of a store's rows, as Arrow streams have it."""
+
+    name: str
+    type: str
+    """Arrow's name: `string`, `binary`, `int32`, `int64`, `double`."""
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDetails(StoreType):
     """A store and its partitions."""
 
     store: str
+    columns: tuple[StoreColumn, ...] = ()
     default_isolation_level: IsolationLevel
     changelog: str | None = None
     partitions: Mapping[int, StoredPartition] = field(default_factory=dict)
@@ -224,6 +235,36 @@ class TopicType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStatus:
+    """How far a pipeline is. Times are milliseconds since the epoch; None before the first micro-batch."""
+
+    state: str
+    """`starting`, `running`, `waiting` (for records), `restarting`, `failed`, or `not running`: gone without a word."""
+    batch_id: int
+    rows_in: int
+    rows_out: int
+    tombstones: int
+    """Of `rows_out`."""
+    skipped: int
+    dead_lettered: int
+    duration_ms: int
+    steps_ms: Mapping[str, int]
+    """How long each step of the newest micro-batch took."""
+    batch_at_ms: int | None
+    lag: int | None
+    """How many records its topics have behind the newest micro-batch."""
+    lag_by_topic: Mapping[str, int]
+    watermark_ms: int | None
+    totals: Mapping[str, int]
+    """Sums since its driver started."""
+    restarts: int
+    last_error: str | None
+    last_error_at_ms: int | None
+    next_start_at_ms: int | None
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """A Spark pipeline of the application."""
 
@@ -233,6 +274,10 @@ class Pipeline:
     key: tuple[str, ...]
     timestamp: str | None
     output_mode: str
+    tables: tuple[str, ...] = ()
+    branches: tuple[str, ...] = ()
+    status: PipelineStatus | None = None
+    """None when it was stopped in order, never ran, or runs on another machine than the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,11 @@ class Terms:
     allow_partial: bool = False
 
     def with_(self, given: TermArguments) -> Terms:
-        """These terms, except for those given. Raises `InvalidArgumentError` for a level that does not exist."""
+        """These terms, except for those given. Raises `InvalidArgumentError` for a level that does not exist, and for a
+        bound that is no Position."""
         terms = replace(self, **given)
+        if terms.bound is not None:
+            check_position("bound", terms.bound)
         if terms.isolation_level is not None and terms.isolation_level not in list(IsolationLevel):
             levels = ", ".join(level.value for level in IsolationLevel)
             raise InvalidArgumentError(f"isolation_level={terms.isolation_level!r} is not one of {levels}.")
@@ -63,6 +66,16 @@ class Terms:
             "allow_partial": self.allow_partial or None,
         }
         return {name: value for name, value in members.items() if value is not None}
+
+
+def check_position(name: str, value: object) -> None:
+    """Raise `InvalidArgumentError` unless this is a Position, which nobody checks who does not check types."""
+    if not isinstance(value, Position):
+        shown = repr(value)[:60]
+        raise InvalidArgumentError(
+            f"{name}={shown} is no Position: give the position of an answer, or Position.from_json(…) of what one is "
+            "in JSON."
+        )
 
 
 def parameter_text(value: Any) -> str:

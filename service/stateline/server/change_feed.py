@@ -21,12 +21,21 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from stateline.log import Record
 from stateline.query import PositionQuery, Query, Terms, answers_of
+from stateline.server.arguments import numbers_shown, parsed_json
 from stateline.server.change_log import After, AfterInput, Begin, ChangeLog
 from stateline.server.held_changes import HeldChanges
 from stateline.server.partitions import ServedStore
 from stateline.server.serving import Serving
+from stateline.topology import Topic
 from stateline.worker.reading import readable
-from stateline_store import IsolationLevel, Position, RetryLaterError, TopicPartition, UnknownQueryTypeError
+from stateline_store import (
+    InvalidArgumentError,
+    IsolationLevel,
+    Position,
+    RetryLaterError,
+    TopicPartition,
+    UnknownQueryTypeError,
+)
 
 # How often an idle feed asks whether its topic is still the same one.
 _TOPIC_CHECK_S = 5.0
@@ -47,12 +56,15 @@ class Committed:
     async def offsets(self, partitions: Collection[int]) -> dict[int, int]:
         """The last offset of the topic that is committed, by partition; without those that have committed nothing or
         that cannot be read now."""
+        return {p: at - 1 for p, at in (await self.next_offsets(partitions)).items() if at > 0}
+
+    async def next_offsets(self, partitions: Collection[int]) -> dict[int, int]:
+        """The offset after it; 0 of those that have committed nothing, without those that cannot be read now."""
         if self._store.definition.persistent:
-            found = {p: self._read(p) for p in partitions}
-        else:
-            positions = await self.positions(partitions)
-            found = {p: position.get(self._topic, p) for p, position in positions.items()}
-        return {p: offset for p, offset in found.items() if offset is not None}
+            read = {p: self._read(p) for p in partitions}
+            return {p: at for p, at in read.items() if at is not None}
+        positions = await self.positions(partitions)
+        return {p: _after(position.get(self._topic, p)) for p, position in positions.items()}
 
     async def positions(self, partitions: Collection[int]) -> dict[int, Position]:
         """The committed Positions, as the workers tell them; without those that do not answer."""
@@ -65,7 +77,7 @@ class Committed:
         try:
             self._serving.partitions.check(self._store, partition)
             reader = self._serving.partitions.open(self._store, partition)
-            return reader.offsets.get(TopicPartition(self._topic, partition))
+            return _after(reader.offsets.get(TopicPartition(self._topic, partition)))
         except RetryLaterError:
             return None  # being opened, moved or rebuilt: there will be a commit to wake us
 
@@ -164,9 +176,7 @@ class ChangeFeed:
                 taken += held.up_to_position(self._positions.get(p, Position()))
             else:
                 taken += held.up_to_offset(self._reach.get(p, -1))
-        if self._source is not None:
-            return list(readable(self._source, taken, None, key_required=True))
-        return [record for record in taken if record.key is not None]
+        return changes_of(self._source, taken)
 
     def _behind(self) -> frozenset[int]:
         next_offsets = self._log.next_offsets
@@ -189,6 +199,18 @@ class ChangeFeed:
         return asyncio.get_running_loop().time()
 
 
+def _after(offset: int | None) -> int:
+    return 0 if offset is None else offset + 1
+
+
+def changes_of(source: Topic | None, records: Sequence[Record]) -> list[Record]:
+    """Those of these committed records that are changes of the store; `source` is the topic of a table, which leaves
+    out what it cannot read."""
+    if source is not None:
+        return list(readable(source, records, None, key_required=True))
+    return [record for record in records if record.key is not None]
+
+
 def changes_topic(serving: Serving, store: ServedStore) -> str:
     """The topic that a store's changes are read from. Raises `UnknownQueryTypeError` when there is none."""
     topic = store.definition.changelog(serving.topology.application_id)
@@ -198,3 +220,29 @@ def changes_topic(serving: Serving, store: ServedStore) -> str:
             "logged=True, or ask for its state (range)."
         )
     return topic
+
+
+def read_position(what: str, text: str, topic: str, inputs: Sequence[str], partitions: int) -> Begin:
+    """Where to begin after a position: an event's id, or the `position` of an answer. Raises `InvalidArgumentError`."""
+    try:
+        position = Position.from_json(parsed_json("It", text))
+    except ValueError as error:  # InvalidArgumentError is one; Python's own, a number of 4300 digits
+        why = str(error) if isinstance(error, InvalidArgumentError) else f"{text[:60]!r} is no position."
+        raise InvalidArgumentError(
+            f"{what}: {why} Give the id of an event, the position of an answer, earliest or latest."
+        ) from error
+    for (name, partition), _ in position:
+        if partition >= partitions:
+            raise InvalidArgumentError(
+                f"{what} names partition {partition} of {name[:200]!r}, which has {numbers_shown(partitions)}."
+            )
+    strangers = [name for name in position.offsets if name != topic and (topic in inputs or name not in inputs)]
+    if strangers or (topic in position.offsets and len(position.offsets) > 1):
+        known = ", ".join(inputs)
+        raise InvalidArgumentError(
+            f"{what} names {', '.join(position.offsets)[:200]!r}: changes come from {topic!r}, whose offsets are in "
+            f"the id of an event; in the position of an answer are those of the input, {known}."
+        )
+    if topic in position.offsets or topic in inputs:
+        return After(position.offsets.get(topic, {}))
+    return AfterInput(position)

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from stateline.config import Config
 from stateline.configured_log import configured_log
-from stateline.log import Log, Record
+from stateline.log import Consumer, Log, Record
 from stateline.worker.changelog import position_of_changelog
 from stateline_store import (
     CursorExpiredError,
@@ -37,7 +37,7 @@ from stateline_store import (
 
 T = TypeVar("T")
 
-_POLL_RECORDS = 500
+POLL_RECORDS = 500
 # How long a poll waits for records that are known to be there; closing waits for it at most so long.
 _POLL_S = 0.05
 # Commits are looked for by halves until so few offsets are left: reading them costs less than another seek.
@@ -79,28 +79,43 @@ class TopicReader:
     Every method may raise `LogUnavailableError`; `CursorExpiredError` when the log has lost what comes next.
     """
 
-    def __init__(self, log: Log, topic: str, partitions: Sequence[int], stopped: Event) -> None:
+    def __init__(
+        self, log: Log, topic: str, partitions: Sequence[int], stopped: Event, poll_records: int = POLL_RECORDS
+    ) -> None:
         """Raises `DoesNotExistError` when there is no such topic."""
         self._log = log
         self._topic = topic
         self._partitions = {p: TopicPartition(topic, p) for p in partitions}
         self._stopped = stopped
+        self._poll_records = poll_records
         self._next: dict[int, int] = {}
         self._paused: frozenset[int] = frozenset()
         self._admin = log.admin()
-        self._topic_id = self._current_id()
-        self._consumer = log.consumer()
+        self.topic_id = self._current_id()
+        """The id of the topic that is read."""
+        self._consumer: Consumer | None = None  # who asks where something is needs none
 
     def begin(self, begin: Begin) -> dict[int, int]:
         """Take up reading; the next offset of each partition."""
         self._next = {p: self._start(p, begin) for p in self._partitions}
+        self._consumer = self._consumer or self._log.consumer()
         self._consumer.assign({self._partitions[p]: at for p, at in self._next.items()})
         return dict(self._next)
 
+    def ends_of_commits(self, seen: Mapping[int, Position], known: Mapping[int, int]) -> dict[int, int]:
+        """The offset after the last commit of a changelog that these Positions cover, by partition; it is at or after
+        the one that is `known`."""
+        found = {}
+        for p, position in seen.items():
+            first, visible = self._admin.watermarks(self._partitions[p])
+            found[p] = self._after_input(p, position, min(max(first, known.get(p, 0)), visible), visible)
+        return found
+
     def read(self, without: frozenset[int]) -> tuple[list[Record], dict[int, int]]:
-        """Some records, if any come at once, of all partitions but these; and how far each was read."""
-        self._pause(without)
-        records = self._consumer.poll(_POLL_RECORDS, _POLL_S)
+        """Some records, if any come at once, of all partitions but these; and how far each was read. After `begin`."""
+        assert self._consumer is not None, "begin says where to read"
+        self._pause(self._consumer, without)
+        records = self._consumer.poll(self._poll_records, _POLL_S)
         self._refuse_gaps(records)
         for p, partition in self._partitions.items():
             self._next[p] = max(self._next[p], self._consumer.next_offset(partition) or 0)
@@ -112,13 +127,14 @@ class TopicReader:
 
     def check_topic(self) -> None:
         """Raise `CursorExpiredError` when the topic is not the one that it was."""
-        if self._current_id() != self._topic_id:
+        if self._current_id() != self.topic_id:
             raise recreated(self._topic)
 
     def close(self) -> None:
         """Release everything."""
         with closing(self._admin):
-            self._consumer.close()
+            if self._consumer is not None:
+                self._consumer.close()
 
     def _current_id(self) -> str:
         topic = self._admin.topics().get(self._topic)
@@ -138,20 +154,21 @@ class TopicReader:
         at = begin.offsets.get(partition, -1) + 1
         end = self._admin.log_end(self._partitions[partition])
         if begin.exactly and not first <= at <= end:
-            raise expired(self._partitions[partition], first) if at < first else recreated(self._topic)
+            place = self._partitions[partition]
+            raise expired(place, first) if at < first else beyond(place, at - 1, end)
         return min(max(at, first), end)
 
     def _refuse_unwritten(self, partition: int, seen: Position) -> None:
         """An answer can be ahead of all that is committed, never ahead of its input: that is another one since."""
         for place, offset in seen:
-            if place.partition == partition and offset >= self._input_end(place):
-                raise recreated(place.topic)
+            if place.partition == partition and offset >= (end := self._input_end(place)):
+                raise beyond(place, offset, end)
 
     def _input_end(self, place: TopicPartition) -> int:
         try:
             return self._admin.log_end(place)
-        except DoesNotExistError as error:
-            raise recreated(place.topic) from error
+        except DoesNotExistError as error:  # or one without a leader now, or of a topic that may not be seen
+            raise LogUnavailableError(f"{place} is not to be seen now, where the position's offset is of.") from error
 
     def _after_input(self, partition: int, seen: Position, low: int, end: int) -> int:
         """The offset after the last commit that `seen` covers. Positions only grow along a changelog, so it is searched
@@ -178,17 +195,17 @@ class TopicReader:
             consumer.assign({place: begin})
             deadline = time.monotonic() + _SEARCH_PATIENCE_S
             while (consumer.next_offset(place) or begin) < end:
-                records = consumer.poll(_POLL_RECORDS, _POLL_S)
+                records = consumer.poll(POLL_RECORDS, _POLL_S)
                 yield from (r for r in records if r.offset < end and position_of_changelog([r]))
                 if records:
                     deadline = time.monotonic() + _SEARCH_PATIENCE_S
                 if self._stopped.is_set() or time.monotonic() > deadline:
                     raise LogUnavailableError(f"{place} was not read up to offset {end}.")
 
-    def _pause(self, without: frozenset[int]) -> None:
+    def _pause(self, consumer: Consumer, without: frozenset[int]) -> None:
         if without != self._paused:
-            self._consumer.resume([self._partitions[p] for p in self._paused - without])
-            self._consumer.pause([self._partitions[p] for p in without - self._paused])
+            consumer.resume([self._partitions[p] for p in self._paused - without])
+            consumer.pause([self._partitions[p] for p in without - self._paused])
             self._paused = without
 
     def _refuse_gaps(self, records: Sequence[Record]) -> None:
@@ -212,14 +229,27 @@ class ChangeLog:
     the topic is gone.
     """
 
-    def __init__(self, config: Config, topic: str, partitions: Sequence[int], buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        topic: str,
+        partitions: Sequence[int],
+        buffer_bytes: int,
+        *,
+        topic_id: str | None = None,
+        poll_records: int = POLL_RECORDS,
+    ) -> None:
+        """With a `topic_id` only the topic that has it is read: `CursorExpiredError` says that there is none."""
         self._config = config
         self._topic = topic
         self._partitions = tuple(partitions)
         self._buffer_bytes = buffer_bytes
+        self._topic_id = topic_id
+        self._poll_records = poll_records
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="changes")
         self._stopped = Event()
         self._reader: TopicReader | None = None  # the thread's own
+        self._is_used = False
         self.next_offsets: dict[int, int] = {}
 
     async def begin(self, begin: Begin) -> None:
@@ -235,6 +265,14 @@ class ChangeLog:
         """As `TopicReader.ends`."""
         return await self._on_thread(lambda: self._opened().ends())
 
+    async def ends_of_commits(self, seen: Mapping[int, Position], known: Mapping[int, int]) -> dict[int, int]:
+        """As `TopicReader.ends_of_commits`."""
+        return await self._on_thread(lambda: self._opened().ends_of_commits(seen, known))
+
+    async def topic_id(self) -> str:
+        """The id of the topic that is read; `NotReadyError` when there is no topic yet."""
+        return await self._on_thread(lambda: self._opened().topic_id)
+
     async def check_topic(self) -> None:
         """As `TopicReader.check_topic`."""
         await self._on_thread(lambda: self._opened().check_topic())
@@ -243,23 +281,28 @@ class ChangeLog:
         """Let the thread release everything and end, as soon as it is done with what it does. Returns at once."""
         if not self._stopped.is_set():
             self._stopped.set()
-            self._thread.submit(self._close)
+            if self._is_used:
+                self._thread.submit(self._close)
             self._thread.shutdown(wait=False)
 
     def _opened(self) -> TopicReader:
         if self._reader is None:
             # One reader's share of memory: librdkafka's own default is 64 MiB for each.
             kibibytes = max(1, self._buffer_bytes // 1024)
-            small = {"queued.max.messages.kbytes": str(kibibytes), "queued.min.messages": str(_POLL_RECORDS)}
+            small = {"queued.max.messages.kbytes": str(kibibytes), "queued.min.messages": str(POLL_RECORDS)}
             config = self._config.model_copy(update={"consumer": {**small, **self._config.consumer}})
-            self._reader = TopicReader(configured_log(config), self._topic, self._partitions, self._stopped)
+            log = configured_log(config)
+            self._reader = TopicReader(log, self._topic, self._partitions, self._stopped, self._poll_records)
+        if self._topic_id not in (None, self._reader.topic_id):
+            raise recreated(self._topic)
         return self._reader
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
+        self._is_used = True
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except DoesNotExistError as error:
-            if self.next_offsets:
+            if self.next_offsets or self._topic_id is not None:
                 raise recreated(self._topic) from error
             raise NotReadyError(
                 f"There is no topic {self._topic!r} yet, which the changes come from: ask again when a worker has "
@@ -292,6 +335,15 @@ def expired(partition: TopicPartition, first: int) -> CursorExpiredError:
     return CursorExpiredError(
         f"{partition} begins at offset {first} now: what follows the position asked for was deleted. Start over: read "
         "the store (a snapshot, or range), then its changes from the position of that answer."
+    )
+
+
+def beyond(partition: TopicPartition, offset: int, end: int) -> CursorExpiredError:
+    """What to say to a position that the log has not reached: `end` is the offset after its last record."""
+    last = f"the last offset of {partition} is {end - 1}" if end else f"{partition} is empty"
+    return CursorExpiredError(
+        f"The position is at offset {offset}, and {last}: the topic was deleted, made anew, or has lost its end. Start "
+        "over: read the store (a snapshot, or range), then its changes from the position of that answer."
     )
 
 

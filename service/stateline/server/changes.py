@@ -18,9 +18,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
-from stateline.server.arguments import Argument, Arguments, from_query_string
-from stateline.server.change_feed import ChangeFeed, changes_topic
-from stateline.server.change_log import After, AfterInput, Begin
+from stateline.server.arguments import Argument, Arguments, from_query_string, numbers_shown
+from stateline.server.change_batches import timestamp_of
+from stateline.server.change_feed import ChangeFeed, changes_topic, read_position
+from stateline.server.change_log import After, Begin
+from stateline.server.change_rows import OPERATIONS as ROWS
+from stateline.server.change_rows import ChangeRowRoutes
 from stateline.server.event_stream import CHUNK_BYTES, MEDIA_TYPE, EventStream, event_bytes
 from stateline.server.openapi import Operation
 from stateline.server.partitions import ServedStore
@@ -31,7 +34,6 @@ from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,
     IsolationLevel,
-    Position,
     TooManyRequestsError,
 )
 from stateline_store.windowed_keys import split_session_key, split_window_key
@@ -47,6 +49,7 @@ OPERATIONS = (
         problems=(400, 404, 410, 421, 422, 429, 500, 503),
         media_type=MEDIA_TYPE,
     ),
+    *ROWS,
 )
 # How long a client should wait before it comes back; browsers do so by themselves.
 _RETRY_MS = 1000
@@ -67,6 +70,7 @@ class ChangeRoutes:
         self._serving = serving
         self._config = serving.config
         self._feeds: set[ChangeFeed] = set()
+        self._rows = ChangeRowRoutes(serving)
 
     @property
     def figures(self) -> ChangeFigures:
@@ -75,7 +79,7 @@ class ChangeRoutes:
 
     def routes(self) -> list[BaseRoute]:
         """What to mount, before a route that takes any path below a store."""
-        return [Route(PATH, self.changes)]
+        return [Route(PATH, self.changes), *self._rows.routes()]
 
     async def changes(self, request: Request) -> Response:
         """GET …/changes: every committed change after a position, then live."""
@@ -131,32 +135,6 @@ class ChangeRoutes:
         self._feeds.discard(feed)
 
 
-def read_position(what: str, text: str, topic: str, inputs: Sequence[str], partitions: int) -> Begin:
-    """Where to begin after a position: an event's id, or the `position` of an answer. Raises `InvalidArgumentError`."""
-    try:
-        position = Position.from_json(orjson.loads(text))
-    except ValueError as error:  # of orjson, of Position, or Python's own of a number of 4300 digits
-        why = str(error) if isinstance(error, InvalidArgumentError) else f"{text[:60]!r} is no position."
-        raise InvalidArgumentError(
-            f"{what}: {why} Give the id of an event, the position of an answer, earliest or latest."
-        ) from error
-    for (name, partition), _ in position:
-        if partition >= partitions:
-            raise InvalidArgumentError(
-                f"{what} names partition {partition} of {name[:200]!r}: there are 0 to {partitions - 1}."
-            )
-    strangers = [name for name in position.offsets if name != topic and (topic in inputs or name not in inputs)]
-    if strangers or (topic in position.offsets and len(position.offsets) > 1):
-        known = ", ".join(inputs)
-        raise InvalidArgumentError(
-            f"{what} names {', '.join(position.offsets)[:200]!r}: changes come from {topic!r}, whose offsets are in "
-            f"the id of an event; in the position of an answer are those of the input, {known}."
-        )
-    if topic in position.offsets or topic in inputs:
-        return After(position.offsets.get(topic, {}))
-    return AfterInput(position)
-
-
 async def _events(
     definition: StoreDefinition, feed: ChangeFeed, next_offsets: Mapping[int, int]
 ) -> AsyncGenerator[bytes, None]:
@@ -192,7 +170,7 @@ def change_members(definition: StoreDefinition, record: Record) -> dict[str, Any
             "Declare the type that was written, or correct the topic."
         ) from error
     where = {"partition": record.partition, "offset": record.offset}
-    return {**members, "value": value, "timestamp": _timestamp(definition, record), **where}
+    return {**members, "value": value, "timestamp": timestamp_of(definition, record), **where}
 
 
 def _key_members(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
@@ -208,18 +186,10 @@ def _key_members(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
             return {"key": show(stored)}
 
 
-def _timestamp(definition: StoreDefinition, record: Record) -> int | None:
-    """As a query shows it. Of a deletion only where the log has that of the input: in a changelog of plain rows it is
-    the time of the commit."""
-    if definition.kind == "versioned" or definition.source is not None:
-        return record.timestamp_ms
-    return record.timestamp_ms if definition.timestamped and record.value is not None else None
-
-
 def _chosen(store: ServedStore, partitions: Sequence[int] | None) -> Sequence[int]:
     for partition in partitions or ():
         if partition not in store.partitions:
             raise DoesNotExistError(
-                f"{store.name!r} has no partition {partition}: it has 0 to {len(store.partitions) - 1}."
+                f"{store.name!r} has no partition {partition}: it has {numbers_shown(len(store.partitions))}."
             )
     return store.partitions if partitions is None else partitions

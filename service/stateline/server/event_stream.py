@@ -21,7 +21,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stateline.server.http_protocol import ABORT
+from stateline.server.bounded_protocol import ABORT
 from stateline.server.problems import problem_of
 from stateline.server.waiting import TimeLimits
 from stateline_store import NotReadyError, StatelineError
@@ -122,6 +122,8 @@ class EventStream(Response):
         self._slow_s = slow_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (connection := scope.get("extensions", {}).get(ABORT)) is not None:
+            connection["endless"]()
         filling = asyncio.create_task(self._fill())
         sending = asyncio.create_task(self._send(scope, send, filling))
         leaving = asyncio.create_task(_client_left(receive))

@@ -221,8 +221,8 @@ def _routes(serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metri
         Route("/readyz", state.readyz),
         Route("/metrics", state.metrics),
         Route("/openapi.json", show_openapi),
-        Route("/docs", show_docs),
         Route("/docs/", show_docs),
+        Route("/docs", show_docs),  # the last of the two: metrics call both by its path
         *ConsolePage().routes(),
     ]
 

@@ -69,6 +69,7 @@ class Operation:
     members: Mapping[str, bool] | None = None  # of a body that is no query: parameter → whether it is required
     answer: Mapping[str, Any] | None = None  # the schema of an answer that no query gives
     success: int = 200
+    other_success: int | None = None  # with the same answer
 
 
 def document(title: str, operations: tuple[Operation, ...], largest: Mapping[str, int]) -> dict[str, Any]:
@@ -170,6 +171,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
     ok |= {media_type: {"schema": _STRING} for media_type in operation.streams}
     content = {} if operation.success == HTTPStatus.NO_CONTENT else {"content": ok}
     responses: dict[str, Any] = {str(operation.success): {"description": "The answer.", **content}}
+    if operation.other_success is not None:
+        responses[str(operation.other_success)] = responses[str(operation.success)]
     for status in operation.problems:
         responses[str(status)] = {
             "description": _reasons(status),

@@ -80,9 +80,9 @@ def problem_response(error: Exception, **where: Any) -> Response:
     return _response(status, reason, detail, where)
 
 
-def bad_request(detail: str) -> Response:
-    """The answer to a request of which HTTP itself demands status 400."""
-    return _response(HTTPStatus.BAD_REQUEST, "INVALID_ARGUMENT", detail, {})
+def unreadable_response(detail: str, status: int) -> Response:
+    """The answer to a request that breaks a rule of HTTP's own, with the status that HTTP has for it."""
+    return _response(status, "INVALID_ARGUMENT", detail, {})
 
 
 def failure_response(terms: Terms, failures: Mapping[int, Failure]) -> Response:

@@ -41,6 +41,7 @@ from stateline.server.arguments import (
     from_body,
     from_query_string,
     json_text,
+    numbers_shown,
     read_key,
     refuse_bad_percent,
     url_too_long,
@@ -279,7 +280,7 @@ def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int
     for partition in partitions:
         if partition not in store.partitions:
             raise DoesNotExistError(
-                f"{store.name!r} has no partition {partition}: it has 0 to {len(store.partitions) - 1}."
+                f"{store.name!r} has no partition {partition}: it has {numbers_shown(len(store.partitions))}."
             )
     return partitions
 
@@ -291,7 +292,8 @@ def _positions(outcomes: dict[int, Outcome]) -> dict[str, Any]:
 def _kind(kind: object) -> str:
     if isinstance(kind, str) and kind in BODY_PARAMETERS:
         return kind
-    raise InvalidArgumentError(f"type={json_text(kind)} is not one of {', '.join(BODY_PARAMETERS)}.")
+    what = "type is missing: it is" if kind is None else f"type={json_text(kind)} is not"
+    raise InvalidArgumentError(f"{what} one of {', '.join(BODY_PARAMETERS)}.")
 
 
 def _scan_query(kind: str, key: bytes | None, store: ServedStore, arguments: Arguments, limit: int) -> ScanQuery:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stateline.server.arguments import Arguments
 from stateline.server.arrow_rows import schema_of
@@ -10,7 +10,8 @@ from stateline.store_definition import StoreDefinition
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.scan import EVERY_KEY, KeyRange
 
-PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_of")
+PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_of", "skip")
+_MOST_SKIPPED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +23,38 @@ class Wanted:
     from_ms: int | None = None
     to_ms: int | None = None
     as_of: int | None = None
+    only: tuple[bytes, ...] | None = None
+    """Of the keys in `keys` these alone, ascending."""
+    skip: int = 0
+    """So many of the rows that all the rest leaves are left out, from the first on."""
 
     @property
     def is_nothing(self) -> bool:
         """Whether no row can be wanted."""
         backwards = self.from_ms is not None and self.to_ms is not None and self.from_ms > self.to_ms
-        return self.keys.is_empty or backwards
+        return self.keys.is_empty or backwards or self.only == ()
 
 
-def read_wanted(arguments: Arguments, definition: StoreDefinition) -> Wanted:
+def read_wanted(arguments: Arguments, definition: StoreDefinition, allowed: tuple[str, ...] = PARAMETERS) -> Wanted:
     """What the parameters ask for. Raises `InvalidArgumentError` for what cannot be read or does not go together, and
     `UnknownQueryTypeError` for times in a store that has none, or `as_of` in one without versions.
     """
-    arguments.refuse_others(PARAMETERS)
+    arguments.refuse_others(allowed)
     columns = arguments.text("columns")
     from_ms, to_ms, as_of = arguments.time("from"), arguments.time("to"), arguments.time("as_of")
     _check_times(definition, has_times=from_ms is not None or to_ms is not None, as_of=as_of)
     wanted = Wanted(None if columns is None else tuple(columns.split(",")), _keys(arguments, definition))
     schema_of(definition, wanted.columns)
-    return Wanted(wanted.columns, wanted.keys, from_ms, to_ms, as_of)
+    skip = arguments.integer("skip", 0, 0, _MOST_SKIPPED, "a signed number of 64 bits")
+    return replace(wanted, from_ms=from_ms, to_ms=to_ms, as_of=as_of, skip=skip)
+
+
+def read_wanted_keys(arguments: Arguments, definition: StoreDefinition, most_keys: int) -> Wanted:
+    """As `read_wanted`, of a body that names the keys, too."""
+    wanted = read_wanted(arguments, definition, ("keys", *PARAMETERS))
+    keys = arguments.keys(definition.key, most_keys)
+    inside = (key for key in sorted(keys) if wanted.keys.start <= key)
+    return replace(wanted, only=tuple(key for key in inside if wanted.keys.end is None or key < wanted.keys.end))
 
 
 def _keys(arguments: Arguments, definition: StoreDefinition) -> KeyRange:

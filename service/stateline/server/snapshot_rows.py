@@ -8,8 +8,10 @@
 | versioned | what was, segment by segment, by key; then the latest   | versions valid at some time in between |
 
 Seen is what a read of the store saw at the snapshot's commit: nothing that its retention hides. `as_of`, of versioned
-stores alone, leaves the one version of each key that was valid then. Rows are decoded by the column; only what was, of
-versioned stores, takes a Python step per version.
+stores alone, leaves the one version of each key that was valid then. Rows are decoded by the column, and of these only
+those that are asked for or filtered by; only what was, of versioned stores, takes a Python step per version.
+
+The order is the same each time, so a stream that broke off is gone on with: `skip` leaves out what it had.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import reduce
+from itertools import chain
 from operator import itemgetter
 
 import orjson
@@ -56,14 +59,16 @@ Columns = dict[str, pa.Array]
 
 
 def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> pa.Schema:
-    """The schema of the batches. Its metadata also says `stateline.partition`, `stateline.commit` and
-    `stateline.position` (JSON)."""
+    """The schema of the batches. Its metadata also says `stateline.partition`, `stateline.commit`, `stateline.position`
+    (JSON), and of stores that forget `stateline.retention_ms`: with another one a stream has other rows."""
     schema, part = schema_of(definition, wanted.columns), checkpoint.part
     more = {
         b"stateline.partition": str(part.partition).encode(),
         b"stateline.commit": str(part.commit).encode(),
         b"stateline.position": orjson.dumps(part.position.to_json()),
     }
+    if definition.retention_ms:
+        more[b"stateline.retention_ms"] = str(definition.retention_ms).encode()
     return schema.with_metadata({**schema.metadata, **more})
 
 
@@ -83,15 +88,26 @@ def batches(
         "session": _sessions,
         "versioned": _versions,
     }
-    yield from decoders[store.kind](checkpoint, definition, store, wanted, schema)
+    found = decoders[store.kind](checkpoint, definition, store, wanted, schema)
+    with closing(found):
+        yield from _without_first(found, wanted.skip)
+
+
+def _without_first(found: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
+    for batch in found:
+        rest = batch.slice(skip) if skip else batch
+        skip -= batch.num_rows - rest.num_rows
+        yield rest
 
 
 def _entries(
     checkpoint: Checkpoint, definition: StoreDefinition, _: StoreSchema, wanted: Wanted, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
-    for rows in _bounded(_scanned(checkpoint, [wanted.keys])):
-        columns = {"key": binary_array(_firsts(rows)), **value_columns(definition, binary_array(_seconds(rows)))}
-        masks = _between(columns["timestamp"], wanted.from_ms, wanted.to_ms) if "timestamp" in columns else []
+    needed = _needed(schema, times=("timestamp",) if _has_times(wanted) else ())
+    for rows in _bounded(_scanned(checkpoint, _keys(wanted))):
+        columns = {"key": binary_array(_firsts(rows))} if "key" in needed else {}
+        columns |= _values(definition, rows, needed)
+        masks = _between(columns["timestamp"], wanted.from_ms, wanted.to_ms) if _has_times(wanted) else []
         yield typed_batch(definition, _kept(columns, masks), schema)
 
 
@@ -101,13 +117,13 @@ def _windows(
     segments = _segments(store)
     last = MAX_TIMESTAMP_MS if wanted.to_ms is None else wanted.to_ms
     first, last = segments.readable(max(wanted.from_ms or 0, 0), last, checkpoint.commit.stream_time_ms)
-    ranges = [_rows_of_keys(PREFIX.pack(each), wanted.keys) for each in segments.between(first, last)]
-    for rows in _bounded(_scanned(checkpoint, ranges)):
+    needed = _needed(schema)
+    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(segments.between(first, last), wanted))):
         names = _names(definition, rows, WINDOW_SUFFIX.size)
         start = big_endian(sliced(names, -12, -4), _INT64)
         columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, store.window_size_ms)}
-        columns |= value_columns(definition, binary_array(_seconds(rows)))
-        masks = [*_between(start, first, last), *_inside(columns["key"], wanted.keys)]
+        columns |= _values(definition, rows, needed)
+        masks = [*_between(start, first, last), *_inside(columns["key"], wanted)]
         yield typed_batch(definition, _kept(columns, masks), schema)
 
 
@@ -117,14 +133,14 @@ def _sessions(
     segments = _segments(store)
     stream_time_ms = checkpoint.commit.stream_time_ms
     first, last = segments.readable(max(wanted.from_ms or 0, 0), MAX_TIMESTAMP_MS, stream_time_ms)
-    ranges = [_rows_of_keys(PREFIX.pack(each), wanted.keys) for each in segments.between(first, last)]
-    for rows in _bounded(_scanned(checkpoint, ranges)):
+    needed = _needed(schema)
+    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(segments.between(first, last), wanted))):
         names = _names(definition, rows, SESSION_SUFFIX.size)
         end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
         columns = {"key": sliced(names, _WIDTH, -16), "start": start, "end": end}
-        columns |= value_columns(definition, binary_array(_seconds(rows)))
+        columns |= _values(definition, rows, needed)
         masks = [*_between(end, first, last), *_between(start, None, wanted.to_ms)]
-        yield typed_batch(definition, _kept(columns, [*masks, *_inside(columns["key"], wanted.keys)]), schema)
+        yield typed_batch(definition, _kept(columns, [*masks, *_inside(columns["key"], wanted)]), schema)
 
 
 def _versions(
@@ -136,12 +152,12 @@ def _versions(
     from_ms, to_ms = (wanted.from_ms, wanted.to_ms) if wanted.as_of is None else (wanted.as_of, wanted.as_of)
     since_ms = floor_ms if from_ms is None else max(from_ms, floor_ms)
     until_ms = MAX_TIMESTAMP_MS if to_ms is None else to_ms
-    if since_ms <= until_ms:
+    if wanted.as_of is None or wanted.as_of >= floor_ms:  # of a time that is hidden, what is the latest is all
         history = segments.between(max(since_ms, 0), max(stream_time_ms, 0))
-        ranges = [_within(PREFIX.pack(each), wanted.keys) for each in history]
+        ranges = (_within(PREFIX.pack(each), keys) for each in history for keys in _keys(wanted))
         for rows in _bounded(_scanned(checkpoint, ranges)):
             yield from _history(definition, rows, since_ms, until_ms, schema)
-    for rows in _bounded(_scanned(checkpoint, [_within(LATEST, wanted.keys)])):
+    for rows in _bounded(_scanned(checkpoint, (_within(LATEST, keys) for keys in _keys(wanted)))):
         stored = binary_array(_seconds(rows))
         columns = _latest(definition, _names(definition, rows, 0), stored)
         yield typed_batch(definition, _kept(columns, _between(columns["timestamp"], None, to_ms)), schema)
@@ -185,7 +201,7 @@ def _bounded(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], N
     held_bytes = 0
     with closing(chunks):
         for chunk in chunks:
-            size = sum(map(len, map(itemgetter(0), chunk))) + sum(map(len, map(itemgetter(1), chunk)))
+            size = sum(map(len, chain.from_iterable(chunk)))
             if held and (held_bytes + size > BATCH_BYTES or len(held) + len(chunk) > BATCH_ROWS):
                 yield held
                 held, held_bytes = [], 0
@@ -216,7 +232,27 @@ def _within(segment: bytes, keys: KeyRange) -> KeyRange:
     return KeyRange(segment + keys.start, end)
 
 
-def _rows_of_keys(segment: bytes, keys: KeyRange) -> KeyRange:
+def _keys(wanted: Wanted) -> list[KeyRange]:
+    """The keys asked for, as ranges, ascending."""
+    return [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in wanted.only]
+
+
+def _rows_of_keys(segments: Iterable[int], wanted: Wanted) -> Iterator[KeyRange]:
+    """The rows of these segments among which those of the keys asked for are."""
+    keys = [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in _roots(wanted.only)]
+    return (_around(PREFIX.pack(segment), each) for segment in segments for each in keys)
+
+
+def _roots(keys: Iterable[bytes]) -> list[bytes]:
+    """Of ascending keys those that begin with no other: the rows around these have the others' among them."""
+    found: list[bytes] = []
+    for key in keys:
+        if not (found and key.startswith(found[-1])):
+            found.append(key)
+    return found
+
+
+def _around(segment: bytes, keys: KeyRange) -> KeyRange:
     """The rows of a segment among which those keys are. What follows the key in a row's name (a time) counts when names
     are compared, so a key below the end can stand behind it; of a single key the names begin with it."""
     if keys.end == keys.start + b"\0" or (keys.start and keys.end == KeyRange.prefixed(keys.start).end):
@@ -224,7 +260,10 @@ def _rows_of_keys(segment: bytes, keys: KeyRange) -> KeyRange:
     return KeyRange(segment + keys.start, KeyRange.prefixed(segment).end)
 
 
-def _inside(key: pa.Array, keys: KeyRange) -> list[pa.Array]:
+def _inside(key: pa.Array, wanted: Wanted) -> list[pa.Array]:
+    keys = wanted.keys
+    if wanted.only is not None:  # all of them are in `keys`
+        return [pc.is_in(key, value_set=binary_array(wanted.only))]
     masks = [pc.greater_equal(key, pa.scalar(keys.start, pa.binary()))] if keys.start else []
     return masks if keys.end is None else [*masks, pc.less(key, pa.scalar(keys.end, pa.binary()))]
 
@@ -270,6 +309,21 @@ def _segments(store: StoreSchema) -> Segments:
 
 def _zeros(count: int) -> pa.Buffer:
     return pa.py_buffer(bytes(8 * count))
+
+
+def _has_times(wanted: Wanted) -> bool:
+    return wanted.from_ms is not None or wanted.to_ms is not None
+
+
+def _needed(schema: pa.Schema, times: Iterable[str] = ()) -> frozenset[str]:
+    """The columns that have to be made: those asked for, and those that are filtered by."""
+    return frozenset({*schema.names, *times})
+
+
+def _values(definition: StoreDefinition, rows: Sequence[Row], needed: frozenset[str]) -> Columns:
+    if needed.isdisjoint(("value", "timestamp")):
+        return {}
+    return value_columns(definition, binary_array(_seconds(rows)), needed)
 
 
 def _firsts(rows: Sequence[Row]) -> list[bytes]:

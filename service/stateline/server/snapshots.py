@@ -4,7 +4,8 @@ The workers link their stores' files into the state directory (`stateline.worker
 commits; the server asks them, and writes the manifest with the lease when all have answered. So every server process of
 the machine knows every snapshot, and a restart loses none. One server at a time sweeps those whose lease has ended.
 
-    POST  {"stores": [name …], "ttl_s": seconds}     201, and as GET
+    POST  {"stores": [name …], "ttl_s": seconds,
+           "pin": text}                              201, and as GET; 200 with the one that this pin has already made
     GET   {"id", "created_at", "expires_at", "position", "stores": {store: {partition:
            {"path", "position", "commit", "committed_at_ms"}}}}       times in ms since the epoch
     PATCH {"ttl_s": seconds from now}                200, and as GET
@@ -17,7 +18,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +29,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from stateline.serde import JsonSerde
 from stateline.server.access import may_read, name_of, require_owner, require_read
 from stateline.server.answers import json_response
+from stateline.server.arguments import MAX_BODY_BYTES as MAX_KEYS_BYTES
 from stateline.server.arguments import Arguments, from_body, from_query_string, refuse_parameters
 from stateline.server.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
 from stateline.server.bodies import read_body
@@ -38,13 +41,13 @@ from stateline.server.open_checkpoints import OpenCheckpoints
 from stateline.server.openapi import Operation
 from stateline.server.partitions import ServedStore
 from stateline.server.serving import Serving
-from stateline.server.snapshot_filter import PARAMETERS, Wanted, read_wanted
+from stateline.server.snapshot_filter import PARAMETERS, Wanted, read_wanted, read_wanted_keys
 from stateline.server.snapshot_rows import batch_schema, batches
 from stateline.server.streams import HeldStream
 from stateline.store_definition import StoreDefinition
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
-from stateline_store.snapshot_directory import Snapshot, SnapshotDirectory
+from stateline_store.snapshot_directory import Pin, Snapshot, SnapshotDirectory
 
 PATH = "/v1/snapshots"
 ONE = f"{PATH}/{{id}}"
@@ -52,6 +55,7 @@ ROWS = f"{ONE}/stores/{{store}}/partitions/{{partition}}"
 DEFAULT_TTL_S = 300
 MAX_BODY_BYTES = 1024 * 1024
 MAX_STORES = 1000
+MAX_PIN = 64  # characters
 # Store partitions of snapshots that one process has open: each holds its files open and, until they are flushed, a
 # copy of the worker's newest memtables.
 MAX_OPEN = 64
@@ -90,10 +94,11 @@ OPERATIONS = (
         PATH,
         "post",
         "Keep the committed state of these stores: all that one worker has, at one of its commits.",
-        problems=(400, 404, 421, 422, 429, 500, 503),
-        members={"stores": True, "ttl_s": False},
+        problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        members={"stores": True, "ttl_s": False, "pin": False},
         answer=_SNAPSHOT,
         success=201,
+        other_success=200,
     ),
     Operation(PATH, "get", "The snapshots that there are.", problems=(422, 500, 503), answer=_LIST),
     Operation(
@@ -114,6 +119,14 @@ OPERATIONS = (
         "The rows of one partition as an Arrow stream.",
         PARAMETERS,
         problems=(400, 404, 410, 422, 429, 500, 503),
+        media_type=MEDIA_TYPE,
+    ),
+    Operation(
+        ROWS,
+        "post",
+        "The same of these keys: those that are there, in the order of all rows.",
+        problems=(400, 404, 410, 422, 429, 500, 503),
+        members={"keys": True, **dict.fromkeys(PARAMETERS, False)},
         media_type=MEDIA_TYPE,
     ),
 )
@@ -147,6 +160,7 @@ class SnapshotRoutes:
         self._serving, self._limits = serving, limits
         config = serving.config
         self._most, self._most_bytes = config.server_snapshots_max, config.server_snapshots_max_bytes
+        self._most_keys = config.server_limit_max
         self._longest_s = max(1, config.server_snapshot_ttl_max_ms // 1000)
         self._directory = SnapshotDirectory(config.state_dir / serving.topology.application_id)
         self._checkpoints = OpenCheckpoints(self._directory.path, MAX_OPEN)
@@ -158,7 +172,7 @@ class SnapshotRoutes:
         return [
             _by_method(PATH, {"GET": self.all, "POST": self.create}),
             _by_method(ONE, {"GET": self.show, "PATCH": self.renew, "DELETE": self.release}),
-            Route(ROWS, self.rows),
+            _by_method(ROWS, {"GET": self.rows, "POST": self.rows_of_keys}),
         ]
 
     async def keep(self) -> None:
@@ -204,12 +218,17 @@ class SnapshotRoutes:
     async def create(self, request: Request) -> Response:
         """POST /v1/snapshots: one of these stores, all their partitions."""
         refuse_parameters(request)
-        arguments = await self._body(request, ("stores", "ttl_s"))
+        arguments = await self._body(request, ("stores", "ttl_s", "pin"))
         names = arguments.texts("stores", MAX_STORES)
         require_read(request, names)
         stores = [self._persistent(name) for name in names]
-        snapshot = await self._make(stores, self._ttl_ms(arguments), name_of(request))
-        response = json_response(described(snapshot), 201)
+        owner, ttl_ms = name_of(request), self._ttl_ms(arguments)
+        pin = _pin(arguments, owner, names)
+        snapshot = await asyncio.to_thread(self._directory.pinned, pin, _now_ms()) if pin is not None else None
+        is_new = snapshot is None
+        if snapshot is None:
+            snapshot = await self._make(stores, ttl_ms, owner, pin)
+        response = json_response(described(snapshot), 201 if is_new else 200)
         response.headers["Location"] = f"{PATH}/{snapshot.id}"
         return response
 
@@ -244,24 +263,41 @@ class SnapshotRoutes:
 
     async def rows(self, request: Request) -> Response:
         """GET …/stores/{store}/partitions/{partition}: the rows, as an Arrow stream."""
+        snapshot, part, definition = self._part(request)
+        wanted = read_wanted(Arguments(from_query_string(request.scope["query_string"])), definition)
+        if request.method == "HEAD":
+            return Response(headers=_headers(part), media_type=MEDIA_TYPE)
+        return await self._rows(snapshot, part, definition, wanted)
+
+    async def rows_of_keys(self, request: Request) -> Response:
+        """POST …/stores/{store}/partitions/{partition}: the rows of the keys that the body names."""
+        refuse_parameters(request)
+        snapshot, part, definition = self._part(request)
+        body = await read_body(request, self._serving.limits, MAX_KEYS_BYTES)
+        arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
+        wanted = read_wanted_keys(arguments, definition, self._most_keys)
+        return await self._rows(snapshot, part, definition, wanted)
+
+    def _part(self, request: Request) -> tuple[Snapshot, CheckpointPart, StoreDefinition]:
         snapshot, name = self._found(request), request.path_params["store"]
         part = snapshot.part(name, _partition(request.path_params["partition"]))
         definition = self._serving.topology.stores.get(name)
         if definition is None:
             raise DoesNotExistError(f"The application has no store {name[:200]!r} any more.")
-        wanted = read_wanted(Arguments(from_query_string(request.scope["query_string"])), definition)
-        headers = {"Stateline-Position": orjson.dumps(part.position.to_json()).decode()}
-        if request.method == "HEAD":
-            return Response(headers=headers, media_type=MEDIA_TYPE)
+        return snapshot, part, definition
+
+    async def _rows(
+        self, snapshot: Snapshot, part: CheckpointPart, definition: StoreDefinition, wanted: Wanted
+    ) -> Response:
         async with AsyncExitStack() as held:
             await held.enter_async_context(self._limits.scan())
             checkpoint = await self._checkpoints.acquire(snapshot.id, part)
             held.callback(self._checkpoints.release, snapshot.id, part)
             _check_kind(checkpoint, definition)
             chunks = _stream(checkpoint, definition, wanted)
-            return HeldStream(chunks, held.pop_all(), self._limits.timeout_s, MEDIA_TYPE, headers)
+            return HeldStream(chunks, held.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))
 
-    async def _make(self, stores: list[ServedStore], ttl_ms: int, owner: str | None) -> Snapshot:
+    async def _make(self, stores: list[ServedStore], ttl_ms: int, owner: str | None, pin: Pin | None) -> Snapshot:
         await self._serving.workers.refresh()
         places: dict[str | None, list[tuple[str, int]]] = {}
         for store in stores:
@@ -273,7 +309,7 @@ class SnapshotRoutes:
             asked = (self._serving.workers.snapshot(worker, making.id, each) for worker, each in places.items())
             parts = [part for some in await asyncio.gather(*asked) for part in some]
             now_ms = _now_ms()
-            return await asyncio.to_thread(self._directory.finish, making, parts, now_ms, now_ms + ttl_ms, owner)
+            return await asyncio.to_thread(self._directory.finish, making, parts, now_ms, now_ms + ttl_ms, owner, pin)
         finally:
             making.close()  # one that was not finished is swept
 
@@ -348,6 +384,19 @@ def _described_part(snapshot_id: str, part: CheckpointPart) -> dict[str, Any]:
         "commit": part.commit,
         "committed_at_ms": part.committed_at_ms,
     }
+
+
+def _headers(part: CheckpointPart) -> dict[str, str]:
+    return {"Stateline-Position": orjson.dumps(part.position.to_json()).decode()}
+
+
+def _pin(arguments: Arguments, owner: str | None, stores: Iterable[str]) -> Pin | None:
+    text = arguments.text("pin")
+    if text is None:
+        return None
+    if not 1 <= len(text) <= MAX_PIN:
+        raise InvalidArgumentError(f"pin={text[:60]!r} has {len(text)} characters: 1 to {MAX_PIN} are accepted.")
+    return Pin(text, owner, frozenset(stores))
 
 
 def _partition(text: str) -> int:

@@ -12,9 +12,11 @@ from starlette.responses import Response
 from stateline.server.access import is_known, may_read, reads_all
 from stateline.server.answers import json_response
 from stateline.server.arguments import refuse_parameters
+from stateline.server.arrow_rows import schema_of
 from stateline.server.hidden_paths import told
 from stateline.server.metrics import Metrics
 from stateline.server.partitions import ServedStore
+from stateline.server.pipelines import PipelineStates
 from stateline.server.problems import problem_response
 from stateline.server.serving import Serving
 from stateline.store_definition import StoreDefinition
@@ -28,6 +30,7 @@ class StateRoutes:
     def __init__(self, serving: Serving, metrics: Metrics) -> None:
         self._serving = serving
         self._metrics = metrics
+        self._pipelines = PipelineStates(serving.topology, serving.config.state_dir)
 
     async def stores(self, request: Request) -> Response:
         """GET /v1/stores: every store that who asks may read."""
@@ -47,13 +50,14 @@ class StateRoutes:
         topology = self._serving.topology
         subtopologies = [s for s in topology.subtopologies if _concerns(s, request)]
         pipelines = {name: p for name, p in topology.pipelines.items() if _feeds(p, subtopologies, request)}
+        states = self._pipelines.read()
         return json_response(
             {
                 "application_id": topology.application_id,
                 "subtopologies": [_subtopology(s, request) for s in subtopologies],
                 "topics": [_topic(t) for t in _topics(subtopologies, pipelines.values())],
                 "stores": {name: _definition(d) for name, d in topology.stores.items() if may_read(request, name)},
-                "pipelines": {name: _pipeline(p) for name, p in pipelines.items()},
+                "pipelines": {n: _pipeline(p) | {"status": _status(states[n], request)} for n, p in pipelines.items()},
             }
         )
 
@@ -104,6 +108,7 @@ class StateRoutes:
         described = {
             "store": name,
             **_definition(definition),
+            "columns": _columns(definition),
             "default_isolation_level": self._serving.config.default_state_isolation_level.value,
             "changelog": definition.changelog(self._serving.topology.application_id),
         }
@@ -147,6 +152,11 @@ def _definition(definition: StoreDefinition) -> dict[str, Any]:
     }
 
 
+def _columns(definition: StoreDefinition) -> list[dict[str, Any]]:
+    """The columns of its rows as an Arrow stream, with Arrow's names of types."""
+    return [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema_of(definition)]
+
+
 def _concerns(subtopology: Subtopology, request: Request) -> bool:
     """Whether who asks may know of this subtopology: of one store in it, or of everything."""
     return reads_all(request) or any(may_read(request, store.name) for store in subtopology.stores)
@@ -154,7 +164,7 @@ def _concerns(subtopology: Subtopology, request: Request) -> bool:
 
 def _feeds(pipeline: Pipeline, subtopologies: Iterable[Subtopology], request: Request) -> bool:
     sources = {topic.name for subtopology in subtopologies for topic in subtopology.sources}
-    return reads_all(request) or pipeline.writes.name in sources
+    return reads_all(request) or any(t.name in sources for t in (pipeline.writes, *pipeline.branches))
 
 
 def _subtopology(subtopology: Subtopology, request: Request) -> dict[str, Any]:
@@ -178,16 +188,23 @@ def _topic(topic: Topic) -> dict[str, Any]:
 def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
     return {
         "reads": [topic.name for topic in pipeline.reads],
+        "tables": [topic.name for topic in pipeline.tables],
         "static": [topic.name for topic in pipeline.static],
         "writes": pipeline.writes.name,
+        "branches": [topic.name for topic in pipeline.branches],
         "key": list(pipeline.key),
         "timestamp": pipeline.timestamp,
         "output_mode": pipeline.output_mode,
     }
 
 
+def _status(status: dict[str, Any] | None, request: Request) -> dict[str, Any] | None:
+    """Without the error for who may not read everything: it may show records of other stores."""
+    return status if status is None or reads_all(request) else status | {"last_error": None}
+
+
 def _topics(subtopologies: Sequence[Subtopology], pipelines: Iterable[Pipeline]) -> list[Topic]:
     topics = [t for s in subtopologies for t in s.sources]
     topics += [t for s in subtopologies for p in s.processors for t in p.forwards]
-    topics += [t for p in pipelines for t in (*p.reads, *p.static, p.writes)]
+    topics += [t for p in pipelines for t in (*p.reads, *p.tables, *p.static, p.writes, *p.branches)]
     return list({topic.name: topic for topic in topics}.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
@@ -26,14 +27,16 @@ from stateline.store_definition import StoreDefinition
 
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", arrow_rows.MEDIA_TYPE
 _FORMATS = (JSON, NDJSON, ARROW)
+_REFUSED = re.compile(r"(?:^|;)\s*q=0(?:\.0{0,3})?\s*(?:;|$)", re.IGNORECASE)  # RFC 9110, 12.4.2
 
 
 def wanted_format(accept: str) -> str:
-    """The first of the formats that an `Accept` header names, JSON when it names none. Weights are not looked at."""
+    """The first of the formats that an `Accept` header names, JSON when it names none. Of weights only 0 is looked at,
+    which means: not this one."""
     for part in accept.split(","):
-        name = part.partition(";")[0].strip().lower()
-        if name in _FORMATS:
-            return name
+        name, _, parameters = part.partition(";")
+        if name.strip().lower() in _FORMATS and _REFUSED.search(parameters) is None:
+            return name.strip().lower()
     return JSON
 
 

@@ -3,7 +3,8 @@ Kafka source.
 
 Options: `path` (the log's file), `subscribe` (topics, separated by commas), `maxOffsetsPerTrigger` (records
 of one micro-batch at most), and for batch reads `newest` (``true``: the newest record of each key only,
-tombstones and records without a key left out). Streams start with the earliest record.
+tombstones and records without a key left out), `startingOffsets` and `endingOffsets` (JSON as in a checkpoint: from
+there on, and up to there, exclusive). Streams start with the earliest record.
 
 Offsets in a checkpoint are told in `stateline.spark.embedded_offsets`. One Spark task reads one
 partition, in the executors' Python, through a read-only connection of its own.
@@ -11,6 +12,7 @@ partition, in the executors' Python, through a read-only connection of its own.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -210,11 +212,17 @@ class EmbeddedLogReader(DataSourceReader):
         self._path = Path(options["path"])
         self._topics = _Topics(options)
         self._newest = options.get("newest") == "true"
+        self._start: OffsetsJson = json.loads(options.get("startingOffsets", "{}"))
+        self._end: OffsetsJson | None = json.loads(options.get("endingOffsets", "null"))
 
     def partitions(self) -> list[Slice]:
         found = self._topics.look()
-        ids = found.partition_ids
-        slices = [Slice(*p, ids[p], 0, end, self._newest) for p, end in sorted(found.ends.items()) if end > 0]
+        ids, since, ends = found.partition_ids, to_offsets(self._start), found.ends
+        if self._end is not None:
+            self._topics.refuse_others(self._end, found)
+            ends = to_offsets(self._end)
+        bounds = [(p, since.get(p, 0), end) for p, end in sorted(ends.items())]
+        slices = [Slice(*p, ids[p], first, end, self._newest) for p, first, end in bounds if first < end]
         # Spark takes an empty list for "one task with nothing to read from", and calls `read(None)`.
         return slices or [Slice("", 0, 0, 0, 0)]
 

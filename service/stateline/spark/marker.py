@@ -3,14 +3,20 @@
 A record of the topic ``<application.id>-<pipeline>-epochs`` (one partition, compacted; on disk: never change):
 
     key    := the pipeline's name
-    value  := {"queryId": …, "batchId": …, "endOffsets": [one text per source, or null]}
+    value  := {"queryId": …, "batchId": …, "endOffsets": [one text per source, or null],
+               "rows": result rows of the batch, "resultTopicIds": {topic: id},
+               "resultEnds": {topic: {"<partition>": last offset}}}
+
+`rows` and `resultTopicIds` are absent in markers of earlier versions. `resultEnds` is there when the pipeline's
+micro-batches are to be seen whole: where all of them so far end, in every partition that has records.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -18,37 +24,50 @@ from stateline.log import Log
 from stateline_store import DamagedDataError, LogUnavailableError, TopicPartition
 
 LOOK_BACK = 64  # offsets: the newest marker is among the last ones, unless many transactions were aborted
+# Markers that are compacted away are missed by none but a driver that looks a day later.
+EPOCHS_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
 _POLL_TIMEOUT_S = 30.0
+
+ResultEnds = Mapping[str, Mapping[str, int]]
+"""Topic → partition, as text → the last offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The newest micro-batch that the result topic holds."""
+    """A micro-batch that the result topics hold. `topic_ids` are theirs; empty, and `rows` None, where an earlier
+    version has written the marker. `result_ends` is None unless micro-batches are to be seen whole."""
 
     query_id: str
     batch_id: int
     end_offsets: tuple[str | None, ...]
+    rows: int | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    result_ends: ResultEnds | None = None
 
     def encode(self) -> bytes:
         """The marker record's value."""
-        return orjson.dumps({"queryId": self.query_id, "batchId": self.batch_id, "endOffsets": self.end_offsets})
+        tree = {
+            "queryId": self.query_id,
+            "batchId": self.batch_id,
+            "endOffsets": self.end_offsets,
+            "rows": self.rows,
+            "resultTopicIds": self.topic_ids,
+        }
+        return orjson.dumps(tree if self.result_ends is None else tree | {"resultEnds": self.result_ends})
 
     @classmethod
     def decode(cls, data: bytes) -> Marker:
         """The marker in these bytes. Raises `DamagedDataError` when there is none."""
         try:
             tree = orjson.loads(data)
-            return cls(tree["queryId"], tree["batchId"], tuple(tree["endOffsets"]))
+            ends = tuple(tree["endOffsets"])
+            ids, result_ends = tree.get("resultTopicIds") or {}, tree.get("resultEnds")
+            return cls(tree["queryId"], tree["batchId"], ends, tree.get("rows"), ids, result_ends)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise DamagedDataError(
                 f"{data[:100]!r} is not a pipeline's marker: something else wrote to the epochs topic. Delete it "
                 "together with the pipeline's checkpoint and its result topic, and start again."
             ) from error
-
-
-def epochs_topic(application_id: str, pipeline: str) -> str:
-    """The topic of the pipeline's markers."""
-    return f"{application_id}-{pipeline}-epochs"
 
 
 def newest_markers(log: Log, topic: str) -> list[Marker]:

@@ -7,17 +7,12 @@ is the one that writes the checkpoint; ``status.json`` says how far the pipeline
 
 from __future__ import annotations
 
-import gc
 import re
-import signal
-import subprocess
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -26,20 +21,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 from stateline.app import App
 from stateline.config import Config
 from stateline.log import Log
+from stateline.spark.dead_letters import dead_letters_of
+from stateline.spark.driver_process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
 from stateline.spark.frames import TopicFrames, topic_frames
-from stateline.spark.session import close_session, spark_session
+from stateline.spark.ktable import KTable
+from stateline.spark.rows import now_ms
 from stateline.spark.sink import EpochSink
-from stateline.spark.status import Progress, StatusListener, log_progress
+from stateline.spark.status import Progress, StatusFile, StatusListener, log_progress
 from stateline.topics import ensure_topics
 from stateline.topology import Pipeline
-from stateline_store import DoesNotExistError, LockedError, StatelineError, TopologyError
-from stateline_store.directory import StateDirectory, TaskLock, make_directory
+from stateline_store import DoesNotExistError, RecordError, StatelineError, TopologyError, errors
+from stateline_store.directory import StateDirectory, make_directory
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LOOK_INTERVAL_S = 0.1  # how soon a stop or a failure is noticed
+MAX_ROWS_PER_BATCH = 200_000  # some 100 MB of result rows in the driver at most, and a second or two of work
 _EVENTS_TIMEOUT_S = 10.0
-_JVM_LOCK_TIMEOUT_S = 60.0  # a killed driver's JVM ends its micro-batch first
-_MAX_ROWS_PER_BATCH = 200_000  # some 100 MB of result rows in the driver at most, and a second or two of work
+_EVENTS_AT_STOP_TIMEOUT_S = 2.0  # a query that is stopped need not tell how it ended
+_BATCH_TIMEOUT_S = 10.0  # a stop waits so long for the micro-batch that is being written, of the 30 s that it has
 
 
 def run_pipeline(
@@ -51,93 +48,40 @@ def run_pipeline(
     available_now: bool = False,
     progress: Progress | None = None,
     session: SparkSession | None = None,
-    max_rows_per_batch: int = _MAX_ROWS_PER_BATCH,
+    max_rows_per_batch: int = MAX_ROWS_PER_BATCH,
 ) -> None:
     """Run the pipeline until SIGTERM or SIGINT; with `available_now`, until it has read what is there now.
 
     `progress` is called after each micro-batch, on another thread; without it, progress is logged. With a
     `session` of the caller's that one is used and left running. Signals are handled only on the main
-    thread.
+    thread. Nothing is started a second time: `stateline.spark.drivers` does that.
 
     Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs it,
-    `TopologyError` for a pipeline that cannot run or a source topic that does not exist, what the sink
-    raised, or `StatelineError` with the query's root cause. The result topic then holds whole micro-batches,
-    and the next run goes on behind the last one.
+    `TopologyError` for a pipeline that cannot run or a source topic that does not exist, `RecordError` for a record
+    that cannot be read or written, what the sink raised, or `StatelineError` with the query's root cause. The result
+    topic then holds whole micro-batches, and the next run goes on behind the last one.
     """
-    pipeline = _pipeline(app, name)
-    directory = StateDirectory(config.state_dir.resolve(), config.application_id).application / "pipelines" / name
+    pipeline = pipeline_of(app, name)
+    directory = pipeline_directory(config, name)
     make_directory(directory)
-    lock = TaskLock(directory / ".lock")
-    try:
-        with _stop_on_signals() as stopping:
+    with pipeline_lock(directory), stop_on_signals() as stopping:
+        status = StatusFile(name, directory)
+        try:
             with closing(log.admin()) as admin:
                 ensure_topics(app.topology(), admin)
-            own = session is None
-            with _interruptible(stopping):
-                session = session or spark_session(config)
-            if session is None:
-                return  # told to stop before Spark was up
-            _handle_signals(stopping)  # a starting SparkContext took SIGINT for itself
-            try:
-                if stopping.is_set():
-                    return
-                frames = topic_frames(session, config, log, max_rows_per_batch=max_rows_per_batch)
-                with _jvm_lock(session, directory / ".spark-lock"):
-                    run = _Run(pipeline, config, log, directory, frames)
-                    run.until(stopping, available_now, progress or log_progress)
-            finally:
-                if own:
-                    close_session(session)
-    finally:
-        lock.release()
+            with driver_session(config, stopping, session) as running:
+                if running is not None:
+                    frames = topic_frames(running, config, log, max_rows_per_batch=max_rows_per_batch)
+                    run = PipelineRun(pipeline, config, log, directory, frames, status)
+                    run.until(stopping, available_now=available_now, progress=progress)
+        except Exception as error:
+            status.change(state="failed", last_error=message_of(error), last_error_at_ms=now_ms())
+            raise
+        status.remove()
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One run of a pipeline by this process."""
-
-    pipeline: Pipeline
-    config: Config
-    log: Log
-    directory: Path
-    frames: TopicFrames
-
-    def until(self, stopping: threading.Event, available_now: bool, progress: Progress) -> None:
-        result = _result_frame(self.pipeline, self.frames)
-        sink = EpochSink(self.log, self.config.application_id, self.pipeline, self.directory / "checkpoint")
-        listener = StatusListener(self.pipeline.name, self.directory / "status.json", progress)
-        streams = self.frames.session.streams
-        listener.path.unlink(missing_ok=True)  # of a driver that was killed
-        streams.addListener(listener)
-        try:
-            sink.open(result.columns)
-            query = self._start(result, sink, available_now)
-            _wait(query, stopping)
-            listener.wait_until_ended(_EVENTS_TIMEOUT_S)  # else the last progress goes unreported
-            _raise_failure(self.pipeline.name, query, sink, stopping)
-        finally:
-            sink.close()
-            streams.removeListener(listener)
-            listener.path.unlink(missing_ok=True)
-
-    def _start(self, result: DataFrame, sink: EpochSink, available_now: bool) -> StreamingQuery:
-        writer = (
-            result.writeStream.queryName(self.pipeline.name)
-            .outputMode(self.pipeline.output_mode)
-            .option("checkpointLocation", str(self.directory / "checkpoint"))
-            .foreachBatch(sink)
-        )
-        if available_now:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{self.config.spark_trigger_interval_ms} milliseconds")
-        try:
-            return writer.start()
-        except AnalysisException as error:
-            raise TopologyError(f"Pipeline {self.pipeline.name!r} cannot run: {_first_line(str(error))}") from error
-
-
-def _pipeline(app: App, name: str) -> Pipeline:
+def pipeline_of(app: App, name: str) -> Pipeline:
+    """The pipeline of this name. Raises `DoesNotExistError` when there is none."""
     pipelines = app.topology().pipelines
     if name not in pipelines:
         known = ", ".join(pipelines) or "none"
@@ -145,13 +89,108 @@ def _pipeline(app: App, name: str) -> Pipeline:
     return pipelines[name]
 
 
+def pipeline_directory(config: Config, name: str) -> Path:
+    """Where the pipeline's files are."""
+    return StateDirectory(config.state_dir.resolve(), config.application_id).application / "pipelines" / name
+
+
+def message_of(error: BaseException) -> str:
+    """The error in one line; with its type, unless it is one of Stateline's."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, StatelineError) else f"{type(error).__name__}: {text or 'no message'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    """What one run of a pipeline by this process needs. The pipeline's lock is the caller's."""
+
+    pipeline: Pipeline
+    config: Config
+    log: Log
+    directory: Path
+    frames: TopicFrames
+    status: StatusFile
+
+    def until(
+        self, stopping: threading.Event, *, available_now: bool = False, progress: Progress | None = None
+    ) -> None:
+        """Run it, on this thread, until `stopping` is set or the query ends; raises as `run_pipeline` does."""
+        with jvm_lock(self.frames.session, self.directory / ".spark-lock"):
+            self._run(stopping, available_now, progress or log_progress)
+
+    def _run(self, stopping: threading.Event, available_now: bool, progress: Progress) -> None:
+        result = _result_frame(self.pipeline, self.frames)
+        letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
+        sink = EpochSink(self.log, self.config.application_id, self.pipeline, self.directory / "checkpoint", letters)
+        listener = StatusListener(self.status, progress, lambda: sink.last)
+        streams = self.frames.session.streams
+        streams.addListener(listener)
+        try:
+            sink.open(result.columns)
+            gate = BatchGate(sink)
+            query = self._start(result, gate, available_now)
+            _wait(query, gate, stopping)
+            # Else the last progress goes unreported.
+            listener.wait_until_ended(_EVENTS_AT_STOP_TIMEOUT_S if stopping.is_set() else _EVENTS_TIMEOUT_S)
+            _raise_failure(self.pipeline.name, query, sink, stopping)
+        finally:
+            sink.close()
+            streams.removeListener(listener)
+
+    def _start(self, result: DataFrame, gate: BatchGate, available_now: bool) -> StreamingQuery:
+        writer = (
+            result.writeStream.queryName(self.pipeline.name)
+            .outputMode(self.pipeline.output_mode)
+            .option("checkpointLocation", str(self.directory / "checkpoint"))
+            .foreachBatch(gate)
+        )
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            own = self.pipeline.trigger_ms
+            interval_ms = self.config.spark_trigger_interval_ms if own is None else own
+            writer = writer.trigger(processingTime=f"{interval_ms} milliseconds")
+        try:
+            return writer.start()
+        except AnalysisException as error:
+            raise TopologyError(f"Pipeline {self.pipeline.name!r} cannot run: {_first_line(str(error))}") from error
+
+
+class BatchGate:
+    """Between Spark and the sink, so that a stop comes between two micro-batches.
+
+    Stopped in the middle of one, Spark looks through the whole text of the failure that it caused itself, with a
+    regular expression that ends in a StackOverflowError for long texts.
+    """
+
+    def __init__(self, sink: Callable[[DataFrame, int], None]) -> None:
+        self._sink = sink
+        self._shut = False
+        self._writing = threading.Lock()  # held while the sink writes, on Spark's thread
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        with self._writing:
+            if self._shut:
+                raise StatelineError("The pipeline stops.")  # ends the query; the batch is computed again
+            self._sink(frame, batch_id)
+
+    def shut(self, timeout_s: float) -> None:
+        """No micro-batch is written from now on. Waits for the one that is."""
+        self._shut = True
+        if self._writing.acquire(timeout=timeout_s):
+            self._writing.release()
+
+
 def _result_frame(pipeline: Pipeline, frames: TopicFrames) -> DataFrame:
     streams = [frames.stream(topic) for topic in pipeline.reads]
+    tables = [frames.table(topic) for topic in pipeline.tables]
     statics = [frames.static(topic) for topic in pipeline.static]
     try:
-        result = pipeline.function(*streams, *statics)
+        result = pipeline.function(*streams, *tables, *statics)
     except AnalysisException as error:
         raise TopologyError(f"Pipeline {pipeline.name!r} cannot run: {_first_line(str(error))}") from error
+    if isinstance(result, KTable):
+        result = result.to_stream()
     if not isinstance(result, DataFrame) or not result.isStreaming:
         raise TopologyError(
             f"Pipeline {pipeline.name!r} returned {type(result).__name__}, not a streaming DataFrame: return what it "
@@ -160,11 +199,12 @@ def _result_frame(pipeline: Pipeline, frames: TopicFrames) -> DataFrame:
     return result
 
 
-def _wait(query: StreamingQuery, stopping: threading.Event) -> None:
+def _wait(query: StreamingQuery, gate: BatchGate, stopping: threading.Event) -> None:
     """Until the query ends by itself, or is told to; a micro-batch that its sink writes is finished then."""
-    while query.isActive and not stopping.wait(_LOOK_INTERVAL_S):
+    while query.isActive and not stopping.wait(LOOK_INTERVAL_S):
         pass
     if query.isActive:
+        gate.shut(_BATCH_TIMEOUT_S)
         query.stop()
 
 
@@ -175,7 +215,8 @@ def _raise_failure(name: str, query: StreamingQuery, sink: EpochSink, stopping: 
         raise sink.failure
     failure = query.exception()
     if failure is not None:
-        raise StatelineError(f"Pipeline {name!r} failed: {_root_cause(query, failure)}") from sink.failure
+        cause = _root_cause(query, failure)
+        raise _kind_of(cause)(f"Pipeline {name!r} failed: {cause}") from sink.failure
 
 
 def _root_cause(query: StreamingQuery, failure: StreamingQueryException) -> str:
@@ -190,89 +231,17 @@ def _root_cause(query: StreamingQuery, failure: StreamingQueryException) -> str:
     return f"{cause.getClass().getSimpleName()}: {_first_line(message)}"
 
 
+def _kind_of(cause: str) -> type[StatelineError]:
+    """The type of an error of which Spark has kept the text only.
+
+    What `raise_error` raised is about a record: it comes again until the code or the policy changes.
+    """
+    if "[USER_RAISED_EXCEPTION]" in cause:
+        return RecordError
+    named = re.match(r"stateline_store\.errors\.(\w+): ", cause)
+    kind = getattr(errors, named[1], None) if named else None
+    return kind if isinstance(kind, type) and issubclass(kind, StatelineError) else StatelineError
+
+
 def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), text)
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """Set by SIGTERM and SIGINT while the block runs; never set off the main thread."""
-    stopping = threading.Event()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    _handle_signals(stopping)
-    try:
-        yield stopping
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _handle_signals(stopping: threading.Event) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    if threading.current_thread() is threading.main_thread():
-        for number in _SIGNALS:
-            signal.signal(number, stop)
-
-
-class _StoppedEarly(BaseException):
-    """Raised by a signal while Spark starts. No `Exception`, so that nobody on the way takes it for a failure."""
-
-
-@contextmanager
-def _interruptible(stopping: threading.Event) -> Iterator[None]:
-    """Let a signal end the block, which only starts Spark, at once: that takes 3 to 15 s, and nothing is written yet.
-
-    Its JVM is killed: left in the middle of its start it would never end.
-    """
-    armed = threading.current_thread() is threading.main_thread()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal armed
-        stopping.set()
-        if armed:
-            armed = False
-            raise _StoppedEarly
-
-    try:
-        if armed:
-            for number in _SIGNALS:
-                signal.signal(number, stop)
-        try:
-            yield
-        finally:
-            armed = False
-    except (_StoppedEarly, KeyboardInterrupt):  # Spark's own handler of SIGINT raises the latter
-        stopping.set()
-        _kill_starting_jvm()
-
-
-def _kill_starting_jvm() -> None:
-    """PySpark tells of its process only once the JVM has answered; the frames that were left still refer to it."""
-    for found in gc.get_objects():
-        if isinstance(found, subprocess.Popen) and "spark-submit" in str(found.args) and found.poll() is None:
-            found.kill()
-            found.wait()
-
-
-@contextmanager
-def _jvm_lock(session: SparkSession, path: Path) -> Iterator[None]:
-    """The JVM's own lock, for as long as the JVM that writes the checkpoint lives.
-
-    Raises `LockedError` when a killed driver's JVM still holds it after `_JVM_LOCK_TIMEOUT_S`.
-    """
-    path.touch()
-    jvm = session.sparkContext._jvm
-    assert jvm is not None  # a session that runs has one
-    channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
-    try:
-        deadline = time.monotonic() + _JVM_LOCK_TIMEOUT_S
-        while channel.tryLock() is None:
-            if time.monotonic() > deadline:
-                raise LockedError(f"{path} is held by the JVM of an earlier driver: wait until it has ended.")
-            time.sleep(_LOOK_INTERVAL_S)
-        yield
-    finally:
-        channel.close()

@@ -109,6 +109,13 @@ def test_nobody_there_is_unreachable_at_once_without_retries(connect: Connect) -
         client.check_health()
 
 
+def test_a_server_that_hangs_up_is_told_in_one_sentence_each(proxy: FaultyProxy, connect: Connect) -> None:
+    proxy.faults.append(Cut(0))
+    with pytest.raises(UnreachableError, match=r"does not answer: [^.]*[^.]\. Is") as raised:
+        connect(proxy.url, retries=NEVER).store("aircraft").get("k")
+    assert ".." not in str(raised.value)
+
+
 def test_a_server_that_is_silent_is_unreachable_after_the_timeout(connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = connect(f"http://127.0.0.1:{silent.getsockname()[1]}", retries=NEVER, timeout_s=0.2)

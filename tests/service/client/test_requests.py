@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stateline.client
 from stateline import serdes
 from stateline.client import JsonKey, Position
 from stateline.client import requests as sent
@@ -153,6 +154,17 @@ def test_a_misspelt_argument_is_refused() -> None:
         calls.range({"prefx": "a"})  # type: ignore[typeddict-unknown-key]  # as an untyped caller might
     with pytest.raises(InvalidArgumentError, match="snapshot"):
         calls.count({"isolation_level": "snapshot"})  # type: ignore[typeddict-item]
+
+
+def test_a_position_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"bound=.* is no Position"):
+        StoreCalls("s", Terms(), None).count({"bound": {"orders": {0: 99}}})  # type: ignore[typeddict-item]  # as above
+    with pytest.raises(InvalidArgumentError, match=r"since=.* is no Position"):
+        sent.changes("s", {"orders": {0: 99}}, None, None)  # type: ignore[arg-type]
+
+
+def test_all_public_names_are_there() -> None:
+    assert [name for name in stateline.client.__all__ if not hasattr(stateline.client, name)] == []
 
 
 def test_only_reads_may_be_sent_again() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pyarrow as pa
@@ -74,6 +75,33 @@ def test_rows_are_narrowed_to_columns_keys_and_times(client: Client, entries: di
         assert whole(snapshot, prefix="s-", time_to=TIMESTAMP_MS - 1) == {}
         with pytest.raises(InvalidArgumentError):
             list(snapshot.read("aircraft", 0, columns=["nothing"]))
+
+
+def test_rows_of_many_keys_come_in_the_order_of_all_rows(client: Client, entries: dict[str, Any]) -> None:
+    wanted = [*sorted(entries)[::7], "nobody"]
+    with client.snapshot(["aircraft"]) as snapshot:
+        assert whole(snapshot, keys=wanted) == {key: entries[key] for key in wanted[:-1]}
+        assert whole(snapshot, keys=wanted, lower="s-0100") == {k: entries[k] for k in wanted[:-1] if k >= "s-0100"}
+        for arguments in ({"keys": wanted}, {"prefix": "s-"}):
+            everything = list(rows(snapshot.read("aircraft", 1, **arguments)))
+            assert list(rows(snapshot.read("aircraft", 1, skip=5, **arguments))) == everything[5:]
+
+
+def test_a_pin_is_one_snapshot_and_asked_for_again_when_an_answer_is_lost(proxy: FaultyProxy, connect: Connect) -> None:
+    client, pin = connect(proxy.url), uuid4().hex
+    proxy.faults.append(Cut(20))
+    with client.snapshot(["aircraft"], pin=pin) as snapshot:
+        assert client.snapshot(["aircraft"], pin=pin).details == snapshot.details
+    with pytest.raises(CursorExpiredError):
+        client.snapshot(["aircraft"], pin=pin)
+
+
+def test_a_store_says_its_columns(client: Client) -> None:
+    assert [(c.name, c.type, c.nullable) for c in client.store("aircraft").details().columns] == [
+        ("key", "string", False),
+        ("value", "string", False),
+        ("timestamp", "int64", True),
+    ]
 
 
 def test_a_lease_is_renewed_from_now_on(client: Client) -> None:

@@ -162,6 +162,18 @@ def test_a_token_for_stores_that_there_are_not_is_told_of_nothing(guarded: Guard
         assert len(guarded.client.get("/v1/instances", headers=headers).json()["instances"][0]["tasks"]) == 3
 
 
+def test_the_rows_of_a_snapshot_want_a_token_for_every_store_of_it(guarded: Guarded) -> None:
+    body = {"stores": ["aircraft", "counts"]}
+    made = guarded.client.post("/v1/snapshots", json=body, headers=guarded.all).json()
+    path = f"/v1/snapshots/{made['id']}"
+    for each in (path, f"{path}/stores/aircraft/partitions/0"):
+        assert guarded.client.get(each, headers=guarded.all).status_code == 200
+        assert "'counts'" in refused(guarded.client.get(each, headers=guarded.one), 403, "FORBIDDEN")["detail"]
+    listed = guarded.client.get("/v1/snapshots", headers=guarded.one).json()["snapshots"]
+    assert made["id"] not in [each["id"] for each in listed]
+    assert guarded.client.delete(path, headers=guarded.all).status_code == 204
+
+
 def test_a_snapshot_is_changed_by_the_token_that_made_it_or_by_an_admin(guarded: Guarded) -> None:
     other = added(guarded.file, "other")
     for owner in (guarded.one, guarded.all, guarded.admin):

@@ -21,8 +21,9 @@ from changes_app import LOGGED, SIZE_MS, TABLES
 from query_server import wait_until
 from stateline import serdes
 from stateline.log import Record, open_log
+from stateline.server.change_feed import read_position
 from stateline.server.change_log import After, AfterInput
-from stateline.server.changes import change_members, read_position
+from stateline.server.changes import change_members
 from stateline.store_definition import StoreDefinition
 from stateline_store import DamagedDataError, InvalidArgumentError, Position
 
@@ -210,6 +211,21 @@ def test_a_position_is_read_by_the_topics_that_it_names() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=r"^from"):
             read_position("from", text, "log", ["in"], 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "partitions", "told"),
+    [
+        ('{"in": {"0": 1, "0": 2}}', 2, 'has "0" twice'),
+        ('{"in": {"0": 1}, "in": {}}', 2, 'has "in" twice'),
+        ('{"in": {"0": 99999999999999999999}}', 2, "99999999999999999999 is not an offset"),
+        ('{"in": {"2": 1}}', 2, "which has 0 to 1"),
+        ('{"in": {"1": 1}}', 1, "which has only 0"),
+    ],
+)
+def test_a_position_is_as_strictly_read_as_a_bound(text: str, partitions: int, told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^from.*{told}"):
+        read_position("from", text, "log", ["in"], partitions)
 
 
 def test_a_record_that_is_not_of_the_declared_type_is_damage() -> None:

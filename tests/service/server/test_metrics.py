@@ -38,6 +38,8 @@ ASKED = [
      "aircraft", UNCOMMITTED, "ok"),
     ("DELETE", "/v1/stores", None, "/v1/stores", "", "", "INVALID_ARGUMENT"),
     ("GET", "/readyz", None, "/readyz", "", "", "ok"),
+    ("GET", "/docs", None, "/docs", "", "", "ok"),
+    ("GET", "/docs/", None, "/docs", "", "", "ok"),
     ("GET", "/nowhere/at/all", None, "unmatched", "", "", "DOES_NOT_EXIST"),
 ]  # fmt: skip
 

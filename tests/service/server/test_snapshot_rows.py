@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 
 from stateline import serdes
 from stateline.server import snapshot_rows
-from stateline.server.arguments import Arguments, from_query_string
-from stateline.server.snapshot_filter import read_wanted
+from stateline.server.arguments import Arguments, from_body, from_query_string
+from stateline.server.snapshot_filter import read_wanted, read_wanted_keys
 from stateline.store_definition import StoreDefinition, StoreKind
 from stateline_store import (
     DamagedDataError,
@@ -173,7 +174,7 @@ def test_keys_are_bounded_as_in_a_range(scene: Scene, query: str, inside: Callab
 
 
 @pytest.mark.parametrize("first", [None, 0, 5 * MINUTE, 33 * MINUTE, 36 * MINUTE + 1, 39 * MINUTE])
-@pytest.mark.parametrize("last", [None, 34 * MINUTE, 36 * MINUTE, 37 * MINUTE + 5])
+@pytest.mark.parametrize("last", [None, 20 * MINUTE, 34 * MINUTE, 36 * MINUTE, 37 * MINUTE + 5])
 def test_times_are_bounded_as_each_kind_means_them(scene: Scene, first: int | None, last: int | None) -> None:
     query = "&".join(f"{name}={time}" for name, time in (("from", first), ("to", last)) if time is not None)
     if scene.definition.kind == "key_value" and query:
@@ -238,6 +239,48 @@ def test_after_goes_on_behind_a_key_where_rows_come_by_key(scene: Scene) -> None
         return
     assert scene.read("after=aa&upper=b") == [e for e in scene.expected if b"aa" < e["key"].encode() <= b"b"]
     assert scene.read("after=zzz&prefix=a") == []
+
+
+@pytest.mark.parametrize("query", ["", "prefix=a", "from=33&lower=a", "as_of=2100000", "columns=key"])
+def test_skip_goes_on_where_a_stream_broke_off(scene: Scene, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if ("as_of" in query and scene.definition.kind != "versioned") or (
+        "from" in query and scene.definition.kind == "key_value"
+    ):
+        pytest.skip("refused: the tests before and behind this one")
+    monkeypatch.setattr(snapshot_rows, "BATCH_ROWS", 16)
+    monkeypatch.setattr(snapshot_rows, "BATCH_BYTES", 200)
+    whole = scene.read(query)
+    for skip in (0, 1, len(whole) // 2, len(whole) - 1, len(whole), 10**18):
+        assert scene.read(f"{query}&skip={skip}".lstrip("&")) == whole[skip:]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"lower": "a", "upper": "b"}, {"prefix": "b"}, {"lower": "zz"}])
+@pytest.mark.parametrize("names", [["a"], ["ab", "a", "nobody", "ab"], ["", "b\x7f", "zürich"], KEYS, ["nobody"]])
+def test_of_many_keys_come_the_rows_that_all_rows_have_of_them(
+    scene: Scene, names: list[str], bounds: dict[str, str]
+) -> None:
+    body = {"keys": names, **bounds}
+    arguments = Arguments(from_body(json.dumps(body).encode()))
+    wanted = read_wanted_keys(arguments, scene.definition, 100)
+    found: list[Entry] = []
+    for batch in snapshot_rows.batches(scene.checkpoint, scene.definition, wanted):
+        found += batch.to_pylist()
+    all_rows = scene.read("&".join(f"{name}={value}" for name, value in bounds.items()))
+    assert found == [entry for entry in all_rows if entry["key"] in names], "once each, in the same order"
+
+
+@pytest.mark.parametrize("keys", [[], [1], "a", None, ["a"] * 101])
+def test_keys_that_cannot_be_meant_are_refused(scene: Scene, keys: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="keys"):
+        read_wanted_keys(Arguments(from_body(json.dumps({"keys": keys}).encode())), scene.definition, 100)
+
+
+def test_a_column_alone_has_what_it_has_beside_the_others(scene: Scene) -> None:
+    for name in scene.expected[0]:
+        assert [e[name] for e in scene.read(f"columns={name}")] == [e[name] for e in scene.read()]
+        if scene.definition.kind != "key_value":
+            narrowed = scene.read(f"columns={name}&from={34 * MINUTE}")
+            assert [e[name] for e in narrowed] == [e[name] for e in scene.read(f"from={34 * MINUTE}")]
 
 
 def test_as_of_is_refused_where_nothing_has_versions(scene: Scene) -> None:

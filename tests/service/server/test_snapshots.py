@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,65 @@ def test_the_answer_says_position_lease_and_paths(client: httpx.Client, worker: 
     assert snapshot["position"] == {TOPIC: offsets}
     assert client.get(f"/v1/snapshots/{snapshot['id']}").json() == snapshot
     assert client.get("/v1/snapshots").json() == {"snapshots": [snapshot]}
+
+
+def test_a_pin_is_one_snapshot_however_often_it_is_asked_for(client: httpx.Client, worker: OwningWorker) -> None:
+    worker.put("pinned", 1)
+    worker.commit()
+    body = {"stores": ["aircraft", "blobs"], "pin": "job 7", "ttl_s": 60}
+    first = client.post("/v1/snapshots", json=body)
+    worker.put("pinned", 2)
+    worker.commit()
+    again = client.post("/v1/snapshots", json={**body, "stores": ["blobs", "aircraft"], "ttl_s": 600})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert rows(client, again.json(), "aircraft", prefix="pinned") == {"pinned": 1}
+    other = client.post("/v1/snapshots", json={**body, "stores": ["aircraft"]})
+    assert (other.status_code, other.json()["id"] != first.json()["id"]) == (201, True)
+    client.delete(f"/v1/snapshots/{first.json()['id']}")
+    refused(client.post("/v1/snapshots", json=body), 410, "CURSOR_EXPIRED")
+    for bad in ("", "x" * 65, 7):
+        assert "pin" in refused(client.post("/v1/snapshots", json={**body, "pin": bad}), 422, "INVALID_ARGUMENT")
+
+
+def test_those_who_ask_for_one_pin_at_once_get_one_snapshot(client: httpx.Client, worker: OwningWorker) -> None:
+    body = {"stores": ["aircraft"], "pin": "at once"}
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: client.post("/v1/snapshots", json=body), range(8)))
+    assert {answer.status_code for answer in answers} <= {200, 201}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert len(client.get("/v1/snapshots").json()["snapshots"]) == 1
+
+
+def test_many_keys_are_asked_for_by_a_body(client: httpx.Client, worker: OwningWorker) -> None:
+    names = [f"by-body-{number}" for number in range(60)]
+    worker.put_all({name: name for name in names})
+    worker.commit()
+    found: dict[str, str] = {}
+    for part in make(client, "aircraft")["stores"]["aircraft"].values():
+        body = {"keys": [*names, "nobody"], "columns": "key,value", "lower": "by-body-1", "skip": 1}
+        response = client.post(part["path"], json=body)
+        assert response.status_code == 200, response.text
+        assert response.headers["Stateline-Position"] == json.dumps(part["position"], separators=(",", ":"))
+        with pa.ipc.open_stream(response.content) as reader:
+            read = reader.read_all()
+        found |= dict(zip(read["key"].to_pylist(), read["value"].to_pylist(), strict=True))
+    assert set(found) < set(names[1:])
+    assert len(found) == len([name for name in names if name >= "by-body-1"]) - PARTITIONS, "each skips its first"
+    assert "lower" in refused(client.post(part["path"], json={"keys": ["a"], "lower": 1}), 422, "INVALID_ARGUMENT")
+    assert "keys" in refused(client.post(part["path"], json={"columns": "key"}), 422, "INVALID_ARGUMENT")
+    assert "x" in refused(client.post(part["path"], params={"x": 1}, json={"keys": ["a"]}), 422, "INVALID_ARGUMENT")
+    assert set(client.put(part["path"]).headers["Allow"].split(", ")) == {"GET", "HEAD", "POST"}
+
+
+def test_a_store_says_which_columns_its_rows_have(client: httpx.Client, worker: OwningWorker) -> None:
+    described = {store["store"]: store["columns"] for store in client.get("/v1/stores").json()["stores"]}
+    assert described["aircraft"] == client.get("/v1/stores/aircraft").json()["columns"]
+    snapshot = make(client, "aircraft", "counts", "blobs")
+    for name in snapshot["stores"]:
+        schema = table(client, snapshot["stores"][name]["0"]["path"]).schema
+        columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
+        assert described[name] == columns
 
 
 def test_the_stream_has_the_position_and_the_types_of_the_store(client: httpx.Client, worker: OwningWorker) -> None:
@@ -210,7 +270,7 @@ def test_what_is_not_in_a_snapshot_does_not_exist(client: httpx.Client, worker: 
         ({"stores": []}, 422, "INVALID_ARGUMENT", "1 to 1000"),
         ({"stores": "aircraft"}, 422, "INVALID_ARGUMENT", "stores"),
         ({"stores": [1]}, 422, "INVALID_ARGUMENT", "stores"),
-        ({}, 422, "INVALID_ARGUMENT", "stores"),
+        ({}, 422, "INVALID_ARGUMENT", "stores is missing"),
         ({"stores": ["aircraft"], "ttl_s": 0}, 422, "INVALID_ARGUMENT", "server.snapshot.ttl.max.ms"),
         ({"stores": ["aircraft"], "ttl_s": 3601}, 422, "INVALID_ARGUMENT", "1 to 3600"),
         ({"stores": ["aircraft"], "ttl_s": "1"}, 422, "INVALID_ARGUMENT", "ttl_s"),
@@ -233,7 +293,7 @@ def test_one_that_fails_half_way_leaves_nothing(
         refused(client.post("/v1/snapshots", json={"stores": ["aircraft"]}), 503, "NOT_ACTIVE")
     finally:
         worker.run(lambda: worker.states.update({2: worker.states[0]}))
-    wait_until(lambda: not [name for name in os.listdir(snapshots.path) if not name.startswith(".gone")][1:])
+    wait_until(lambda: not [name for name in os.listdir(snapshots.path) if not name.startswith((".gone", ".pin"))][1:])
 
 
 def test_the_most_snapshots_and_bytes_are_kept_to(worker: OwningWorker, state_dir: Path, client: httpx.Client) -> None:

@@ -36,6 +36,11 @@ def test_every_store_is_described(client: httpx.Client, worker: OwningWorker) ->
         "persistent": True,
         "logged": True,
         "retention_ms": None,
+        "columns": [
+            {"name": "key", "type": "string", "nullable": False},
+            {"name": "value", "type": "string", "nullable": False},
+            {"name": "timestamp", "type": "int64", "nullable": True},
+        ],
         "default_isolation_level": "read_committed",
         "changelog": TOPIC,
     }
@@ -125,7 +130,7 @@ def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict
     for path, methods in openapi["paths"].items():
         for parameter in methods.get("get", {}).get("parameters", []):
             name = parameter["name"]
-            if parameter["in"] == "path" or path.endswith("/changes"):  # that has no end, and tests of its own
+            if parameter["in"] == "path" or "/changes" in path:  # that has no end, needs a log, and has tests of its own
                 continue
             url = path.replace("{store}", "aircraft").replace("{key}", "described")
             response = client.get(url, params={name: values.get(name, "a")})

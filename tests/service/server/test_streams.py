@@ -124,6 +124,10 @@ def test_what_is_refused_is_a_problem_as_without_a_stream(here: Here, media_type
         ("text/html, application/x-ndjson;q=0.5", NDJSON),
         ("application/json, application/x-ndjson", "application/json"),
         ("APPLICATION/X-NDJSON", NDJSON),
+        ("application/x-ndjson;q=0", "application/json"),
+        ("application/x-ndjson; q=0.000, */*", "application/json"),
+        (f"application/x-ndjson;Q=0, {ARROW}", ARROW),
+        ("application/x-ndjson;q=0.001", NDJSON),
         ("", "application/json"),
     ],
 )

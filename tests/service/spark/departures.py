@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from stateline import serdes
 from stateline.app import App
 from stateline.log import Log, NewTopic, Record
-from stateline.spark.marker import Marker, epochs_topic
+from stateline.spark.marker import Marker
+from stateline.topology import epochs_topic
 from stateline_store import TopicPartition
 
 PARTITIONS = 2

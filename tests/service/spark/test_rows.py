@@ -13,7 +13,9 @@ import pytest
 from stateline import serdes
 from stateline.serde import Serde
 from stateline.spark.embedded_offsets import limited, to_json, to_offsets, to_topic_ids
-from stateline.spark.rows import check_pipeline, result_records
+from stateline.spark.encoding import encoded
+from stateline.spark.result_checks import check_pipeline
+from stateline.spark.result_records import ResultRecord, result_records
 from stateline.topology import Pipeline, Topic
 from stateline_store import RecordError, TopicPartition, TopologyError
 
@@ -25,9 +27,14 @@ def pipeline(*key: str, key_serde: Serde = serdes.string, timestamp: str | None 
     return Pipeline("p", print, (), Topic("out", key_serde, serdes.json), key, timestamp=timestamp)
 
 
+def records(columns: dict[str, pa.Array], pipeline: Pipeline) -> list[ResultRecord]:
+    made = result_records(encoded(pa.table(columns), pipeline), pipeline, 99, {"out": 4})
+    return [ResultRecord(*parts) for parts in made]
+
+
 def one(columns: dict[str, pa.Array], pipeline: Pipeline) -> tuple[bytes, Any, int]:
-    (record,) = result_records(pa.table(columns), pipeline, 99)
-    return record.key, orjson.loads(record.value), record.timestamp_ms
+    (record,) = records(columns, pipeline)
+    return record.key, orjson.loads(record.value or b"null"), record.timestamp_ms
 
 
 def test_a_row_is_json_of_every_column_but_those_with_an_underscore() -> None:
@@ -77,7 +84,7 @@ def test_one_key_column_is_written_by_the_key_serde() -> None:
 def test_a_key_that_its_serde_cannot_write_is_refused_with_the_row() -> None:
     columns = {"n": pa.array([5, 2**31]), "v": pa.array(["fine", "too large"])}
     with pytest.raises(RecordError, match=r"key of 'out' is int32.*2147483648.*too large"):
-        list(result_records(pa.table(columns), pipeline("n", key_serde=serdes.int32), 99))
+        records(columns, pipeline("n", key_serde=serdes.int32))
 
 
 def test_a_hidden_column_can_be_the_key_and_the_timestamp() -> None:

@@ -7,47 +7,60 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from kafka_broker import KafkaBroker
-from log_bench import Bench
+from log_bench import Bench, drain, until
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
 from stateline.cli import explained
 from stateline.log import EmbeddedLog, KafkaLog, Log
-from stateline.spark.sink import EpochSink
+from stateline.spark.marker import Marker
+from stateline.spark.sink import EpochSink, Written
 from stateline.supervisor import RestartPolicy
 from stateline.topology import Pipeline, Topic
-from stateline_store import DamagedDataError, RecordError
+from stateline_store import DamagedDataError, RecordError, TopicPartition, TopologyError
 
 QUERY = "a query"
 _QUERY_ID = "sql.streaming.queryId"  # what Spark sets on the thread that calls the sink
 
-Rows = list[tuple[str, str, int]]  # key, value, timestamp in milliseconds
+COLUMNS = "k string, v string, _t long"
+FIXED: dict[str, Any] = {"function": print, "reads": ()}
 
 
 class Batches:
     """A pipeline's micro-batches, each ending where it says, and a checkpoint that tells so."""
 
-    def __init__(self, session: SparkSession, log: Log, topic: str, checkpoint: Path, application: str) -> None:
+    def __init__(
+        self, session: SparkSession, log: Log, topic: str, checkpoint: Path, application: str, **pipeline: Any
+    ) -> None:
         writes = Topic(topic, serdes.string, serdes.json)
-        pipeline = Pipeline("p", print, (), writes, ("k",), timestamp="_t")
+        self._columns = pipeline.pop("columns", COLUMNS)
+        made = Pipeline(**{"name": "p", "key": ("k",), "timestamp": "_t"} | pipeline, **FIXED, writes=writes)
         self._session, self._checkpoint = session, checkpoint
-        self._sink = EpochSink(log, application, pipeline, checkpoint)
+        self.sink = EpochSink(log, application, made, checkpoint)
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
         (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
-        self._sink.open(["k", "v", "_t"])
+        try:
+            self.sink.open([column.split()[0] for column in self._columns.split(", ")])
+        except BaseException:
+            self.sink.close()
+            raise
 
-    def write(self, batch_id: int, *rows: tuple[str, str, int], end: str | None = None) -> None:
-        """Hand over this micro-batch, which ends at `end` (by default at its own number)."""
+    def write(self, batch_id: int, *rows: tuple[Any, ...], end: str | None = None) -> Written:
+        """Hand over this micro-batch, which ends at `end` (by default at its own number); what it came to."""
         (self._checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{end or batch_id}")
-        frame = self._session.createDataFrame(list(rows), "k string, v string, _t long")
-        self._sink(frame, batch_id)
+        frame = self._session.createDataFrame(list(rows), self._columns)
+        self.sink(frame, batch_id)
+        assert self.sink.last is not None
+        assert self.sink.last.batch_id == batch_id
+        return self.sink.last
 
     def close(self) -> None:
-        self._sink.close()
+        self.sink.close()
 
 
 @pytest.fixture
@@ -57,8 +70,9 @@ def make(session: SparkSession, tmp_path: Path) -> Iterator[Callable[[Log, str, 
         session.sparkContext.setLocalProperty(_QUERY_ID, QUERY)
         stack.callback(session.sparkContext.setLocalProperty, _QUERY_ID, "")
 
-        def make(log: Log, topic: str, application: str = "app") -> Batches:
-            return stack.enter_context(closing(Batches(session, log, topic, tmp_path / "checkpoint", application)))
+        def make(log: Log, topic: str, application: str = "app", **pipeline: Any) -> Batches:
+            checkpoint = tmp_path / "checkpoint"
+            return stack.enter_context(closing(Batches(session, log, topic, checkpoint, application, **pipeline)))
 
         yield make
 
@@ -153,3 +167,200 @@ def test_of_rows_that_only_the_broker_refuses_the_largest_is_named(make: Make, o
     with pytest.raises(RecordError, match=says):
         batches.write(0, ("k", "fine", 7), ("bad key", incompressible, 7))
     assert on_broker.values(topic) == []
+
+
+# --- What the rows say of themselves
+
+
+def records(bench: Bench, topic: str, partition: int = 0) -> list[tuple[str, str | None]]:
+    """(key, value's `v`) of every committed record of a partition; None for a tombstone."""
+    place = TopicPartition(topic, partition)
+    until(lambda: bench.admin.watermarks(place)[1] == bench.admin.log_end(place))
+    read = drain(bench.reader(place), place, bench.admin.log_end(place))
+    return [((r.key or b"").decode(), None if r.value is None else json.loads(r.value)["v"]) for r in read]
+
+
+OWN = "k string, v string, _t long, _deleted boolean, _order long, _topic string"
+
+
+@pytest.mark.parametrize("log", ["bench", "on_broker"])
+@pytest.mark.parametrize("mode", ["update", "append"])
+def test_rows_are_deleted_ordered_and_sent_where_they_say(
+    make: Make, request: pytest.FixtureRequest, log: str, mode: str
+) -> None:
+    bench: Bench = request.getfixturevalue(log)
+    out, other = bench.topic(), bench.topic(name="other")
+    branch = Topic(other, serdes.string, serdes.json)
+    batches = make(bench.log, out, bench.id, columns=OWN, output_mode=mode, branches=(branch,))
+    written = batches.write(
+        0,
+        ("a", "third", 7, False, 3, None),
+        ("a", "first", 7, None, 1, out),
+        ("b", "elsewhere", 7, False, 9, other),
+        ("a", "second", 7, True, 2, None),
+    )
+    assert records(bench, out) == [("a", "first"), ("a", None), ("a", "third")]
+    assert records(bench, other) == [("b", "elsewhere")]
+    assert (written.rows, written.tombstones) == (4, 1)
+    with pytest.raises(RecordError, match=r"_topic is 'nowhere'.*result row .*lost"):
+        batches.write(1, ("a", "lost", 7, None, 1, "nowhere"))
+
+
+def test_a_stream_gets_every_row_also_of_one_key(make: Make, bench: Bench) -> None:
+    topic = bench.topic()
+    batches = make(bench.log, topic, output_mode="append", result="stream")
+    batches.write(0, ("a", "1", 7), ("a", "1", 7))
+    batches.write(1, ("a", "1", 7))
+    assert records(bench, topic) == [("a", "1")] * 3
+
+
+# --- Complete mode
+
+
+@pytest.mark.parametrize("log", ["bench", "on_broker"])
+def test_of_a_complete_result_only_what_differs_is_written_also_after_a_start(
+    make: Make, request: pytest.FixtureRequest, log: str
+) -> None:
+    bench: Bench = request.getfixturevalue(log)
+    topic = bench.topic()
+    first = make(bench.log, topic, bench.id, output_mode="complete")
+    first.write(0, ("a", "1", 7), ("b", "1", 7))
+    written = first.write(1, ("b", "2", 7), ("c", "1", 7))
+    assert (written.rows, written.tombstones) == (3, 1)
+    assert first.write(2, ("b", "2", 7), ("c", "1", 7)).rows == 0
+    again = make(bench.log, topic, bench.id, output_mode="complete")
+    assert again.write(3, ("b", "2", 7), ("c", "1", 7)).rows == 0
+    again.write(4, ("b", "2", 8))  # another time is another record
+    again.write(5)
+    expected = [("a", "1"), ("b", "1"), ("b", "2"), ("c", "1"), ("a", None), ("b", "2"), ("c", None), ("b", None)]
+    assert records(bench, topic) == expected
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_complete_result_in_doubt_counts_as_written_only_when_it_is(
+    make: Make, bench: Bench, tmp_path: Path, committed: bool
+) -> None:
+    topic = bench.topic()
+    log = DoubtfulLog(tmp_path / "log.db", committed=committed, doubted=1)
+    batches = make(log, topic, output_mode="complete", timestamp=None)
+    batches.write(0, ("a", "1", 0), ("b", "1", 0))
+    batches.write(1, ("a", "2", 0))
+    assert log.doubts == 1
+    batches.write(2, ("a", "2", 0), ("b", "1", 0))
+    assert records(bench, topic) == [("a", "1"), ("b", "1"), ("a", "2"), ("b", None), ("b", "1")]
+
+
+def test_a_refused_micro_batch_is_not_taken_for_the_complete_result(make: Make, bench: Bench) -> None:
+    topic = bench.topic()
+    batches = make(bench.log, topic, output_mode="complete")
+    batches.write(0, ("a", "1", 7))
+    with pytest.raises(RecordError, match=r"too large|larger"):
+        batches.write(1, ("b", "x" * 1_100_000, 7))
+    make(bench.log, topic, output_mode="complete").write(1, ("a", "1", 7), ("b", "2", 7))
+    assert records(bench, topic) == [("a", "1"), ("b", "2")]
+
+
+def test_two_rows_of_one_key_in_a_complete_result_are_refused_and_named(make: Make, bench: Bench) -> None:
+    batches = make(bench.log, bench.topic(), output_mode="complete")
+    with pytest.raises(RecordError, match=r"two rows of the result have the key b'a' .*group by"):
+        batches.write(0, ("a", "1", 7), ("b", "1", 7), ("a", "2", 7))
+
+
+def test_a_row_without_a_time_is_written_once_while_the_result_stays(make: Make, bench: Bench) -> None:
+    batches = make(bench.log, bench.topic(), output_mode="complete")
+    assert batches.write(0, ("a", "1", None)).rows == 1
+    assert batches.write(1, ("a", "1", None)).rows == 0
+
+
+# --- What belongs together
+
+
+def finish(tmp_path: Path, batch_id: int) -> None:
+    """Let the checkpoint say, as Spark does, that this micro-batch is finished."""
+    commits = tmp_path / "checkpoint" / "commits"
+    commits.mkdir(exist_ok=True)
+    (commits / str(batch_id)).write_text("v1\n{}")
+
+
+def test_a_checkpoint_with_batches_beside_an_empty_marker_is_refused(make: Make, bench: Bench, tmp_path: Path) -> None:
+    topic = bench.topic()
+    make(bench.log, topic).write(0, ("a", "1", 7))
+    finish(tmp_path, 0)
+    bench.admin.delete_topics(["app-p-epochs"])
+    with pytest.raises(TopologyError, match=r"finished micro-batch 0, but no micro-batch .* app-p-epochs.*start over"):
+        make(bench.log, topic)
+
+
+def test_a_checkpoint_that_is_ahead_of_the_marker_is_refused(make: Make, bench: Bench, tmp_path: Path) -> None:
+    topic = bench.topic()
+    batches = make(bench.log, topic)
+    batches.write(0, ("a", "1", 7))
+    with pytest.raises(TopologyError, match=r"finished micro-batch 1, but app-p-epochs ends with 0"):
+        batches.write(2, ("a", "3", 7))
+    finish(tmp_path, 5)
+    with pytest.raises(TopologyError, match=r"finished micro-batch 5, but app-p-epochs ends with 0"):
+        make(bench.log, topic)
+    assert records(bench, topic) == [("a", "1")]
+
+
+@pytest.mark.parametrize("other", [{"name": "q"}, {"application": "another"}])
+def test_a_checkpoint_copied_from_another_pipeline_or_application_is_refused(
+    make: Make, bench: Bench, other: dict[str, str]
+) -> None:
+    make(bench.log, bench.topic()).write(0, ("a", "1", 7))
+    with pytest.raises(TopologyError, match=r"of pipeline 'p' of application 'app', not of .*copied"):
+        make(bench.log, bench.topic(name="copy"), **other)
+
+
+def test_a_result_topic_made_anew_is_refused(make: Make, bench: Bench) -> None:
+    topic = bench.topic()
+    make(bench.log, topic).write(0, ("a", "1", 7))
+    bench.admin.delete_topics([topic])
+    bench.topic()
+    with pytest.raises(TopologyError, match=r"deleted and made anew.*written again, delete the checkpoint"):
+        make(bench.log, topic)
+
+
+def test_another_result_topic_is_refused(make: Make, bench: Bench) -> None:
+    topic = bench.topic()
+    make(bench.log, topic).write(0, ("a", "1", 7))
+    with pytest.raises(TopologyError, match=rf"written to {topic} so far, and now writes to 'other-"):
+        make(bench.log, bench.topic(name="other"))
+
+
+def test_a_replay_with_another_number_of_rows_is_told_of_and_dropped(
+    make: Make, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = bench.topic()
+    batches = make(bench.log, topic)
+    batches.write(0, ("a", "1", 7))
+    assert batches.write(0, ("a", "1", 7), ("b", "1", 7)).rows == 0
+    assert "micro-batch 0 is written with 1 rows, and computed again has 2" in caplog.text
+    assert records(bench, topic) == [("a", "1")]
+
+
+def test_a_marker_of_an_earlier_version_is_read() -> None:
+    old = b'{"queryId":"q","batchId":3,"endOffsets":["x",null]}'
+    assert Marker.decode(old) == Marker("q", 3, ("x", None))
+
+
+# --- Whole epochs
+
+
+@pytest.mark.parametrize("log", ["bench", "on_broker"])
+def test_the_marker_of_a_whole_epoch_says_where_all_partitions_end(
+    make: Make, request: pytest.FixtureRequest, log: str
+) -> None:
+    bench: Bench = request.getfixturevalue(log)
+    topic = bench.topic(partitions=2)
+    batches = make(bench.log, topic, bench.id, whole_epochs=True)
+    batches.write(0, *((str(key), "1", 7) for key in range(8)))
+    batches.write(1, ("1", "2", 7))
+    batches.write(2)
+    make(bench.log, topic, bench.id, whole_epochs=True).write(3, ("2", "2", 7))
+    ends = [Marker.decode(value or b"").result_ends for value in bench.values(f"{bench.id}-p-epochs")]
+    places = [TopicPartition(topic, number) for number in range(2)]
+    newest = [drain(bench.reader(place), place, bench.admin.log_end(place))[-1] for place in places]
+    assert ends[-1] == {topic: {str(record.partition): record.offset for record in newest}}
+    assert ends[1] == ends[2]
+    assert all(end is not None and set(end[topic]) == {"0", "1"} for end in ends)

@@ -6,12 +6,14 @@ import { byId, element, setText } from "./elements.js";
 import { HistoryCharts } from "./history_charts.js";
 import { Live } from "./live.js";
 import { Moments } from "./moments.js";
+import { PipelineList } from "./pipelines.js";
 import { family } from "./queries.js";
 import { QueryForm } from "./query_form.js";
 import { StoreList } from "./stores.js";
 import { WindowChart } from "./windows.js";
 
 const list = new StoreList((name) => select(name));
+const pipelines = new PipelineList();
 const charts = new HistoryCharts();
 const moments = new Moments();
 const windows = new WindowChart();
@@ -32,6 +34,7 @@ function onLook() {
   }
   listStores();
   list.show(live);
+  pipelines.show(live);
   charts.show(live);
   byId("token-section").hidden = true;
 }

@@ -17,6 +17,7 @@ export class Live {
   constructor(onLook, onFailure) {
     this.stores = [];
     this.application = null;
+    this.pipelines = {}; // name → its part of the topology
     this.selected = null; // the name of the store whose Position is asked for in every look
     this.positions = new Map(); // store → {committed, uncommitted, failures} or {problem}
     this.points = { ingest: [], commits: [], latency: [] };
@@ -65,9 +66,17 @@ export class Live {
     const answer = await ask("v1/stores", { timeoutMs: LOOK_TIMEOUT_MS });
     this.stores = answer.body.stores;
     this.readClock(answer.headers.get("Date"));
-    this.application ??= (await ask("v1/topology", { timeoutMs: LOOK_TIMEOUT_MS })).body.application_id;
+    await this.readTopology();
     const [metrics] = await Promise.all([this.readMetrics(), ...this.due().map((name) => this.readPosition(name))]);
     this.remember({ atMs: Date.now(), offsets: this.offsets(), ...metrics });
+  }
+
+  /** Again and again only where there are pipelines: all else of it stays the same. */
+  async readTopology() {
+    if (this.application !== null && Object.keys(this.pipelines).length === 0) return;
+    const { body } = await ask("v1/topology", { timeoutMs: LOOK_TIMEOUT_MS });
+    this.application = body.application_id;
+    this.pipelines = body.pipelines;
   }
 
   readClock(date) {
@@ -75,9 +84,14 @@ export class Live {
     this.skewMs = Math.abs(skewMs) > TRUSTED_SKEW_MS ? skewMs : 0;
   }
 
-  /** How long ago a time of the server's clock was. */
+  /** How long ago a time of the server's clock was; negative for one that is to come. */
+  elapsedMs(atMs) {
+    return Date.now() + this.skewMs - atMs;
+  }
+
+  /** The same of a time that is over. */
   ageMs(atMs) {
-    return Math.max(0, Date.now() + this.skewMs - atMs);
+    return Math.max(0, this.elapsedMs(atMs));
   }
 
   /** The stores to ask now: the selected one, and of many the others in turn. */

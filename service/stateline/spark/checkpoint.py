@@ -1,0 +1,73 @@
+"""What a pipeline's checkpoint says: Spark's files, and one of ours that says whose it is.
+
+``checkpoint/stateline.json`` (on disk: never change): ``{"application": …, "pipeline": …}``. A checkpoint that was
+copied to another pipeline or application is known by it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from stateline_store import DamagedDataError, TopologyError
+
+_OWNER = "stateline.json"
+
+
+def checkpoint_query_id(checkpoint: Path) -> str | None:
+    """The id of the query that this checkpoint belongs to; None when there is no checkpoint."""
+    try:
+        return str(orjson.loads((checkpoint / "metadata").read_bytes())["id"])
+    except FileNotFoundError:
+        return None
+
+
+def checkpoint_end_offsets(checkpoint: Path, batch_id: int) -> tuple[str | None, ...]:
+    """Where the micro-batch ends in each source, as Spark wrote it down before it computed the batch.
+
+    The file is Spark's OffsetSeqLog: ``v1``, a line of metadata, then one line per source, "-" for none.
+    Raises `DamagedDataError` for another format.
+    """
+    path = checkpoint / "offsets" / str(batch_id)
+    version, _metadata, *offsets = path.read_text(encoding="utf-8").split("\n")
+    if version != "v1":
+        raise DamagedDataError(
+            f"{path} begins with {version[:40]!r}, not 'v1': this version of Spark writes checkpoints that Stateline "
+            "does not know. Use pyspark 4.2 or 4.3."
+        )
+    return tuple(None if line == "-" else line for line in offsets)
+
+
+def newest_commit(checkpoint: Path) -> int | None:
+    """The newest micro-batch that Spark has finished; None before the first."""
+    try:
+        names = [path.name for path in (checkpoint / "commits").iterdir()]
+    except FileNotFoundError:
+        return None
+    return max((int(name) for name in names if name.isdigit()), default=None)
+
+
+def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
+    """Write down whose checkpoint this is, unless it says so. Raises `TopologyError` when it is another's."""
+    path = checkpoint / _OWNER
+    owner = {"application": application_id, "pipeline": pipeline}
+    try:
+        found = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_bytes(orjson.dumps(owner))
+        unfinished.replace(path)
+        return
+    except orjson.JSONDecodeError as error:
+        raise DamagedDataError(
+            f"{path} is not the JSON that Stateline writes: delete that file if the checkpoint is this pipeline's."
+        ) from error
+    if found != owner:
+        raise TopologyError(
+            f"The checkpoint {checkpoint} is of pipeline {found.get('pipeline')!r} of application "
+            f"{found.get('application')!r}, not of {pipeline!r} of {application_id!r}: it was copied, and going on "
+            "from it would leave out what this pipeline has not read. Put this pipeline's own back; or, to start over, "
+            f"delete it, and the topics {application_id}-{pipeline}-epochs and those of the pipeline's results."
+        )

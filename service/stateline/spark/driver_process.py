@@ -1,0 +1,148 @@
+"""What a driver is as a process: its signals, its session's start, and the lock that its JVM holds."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from pyspark.sql import SparkSession
+
+from stateline.config import Config
+from stateline.spark.session import close_session, spark_session
+from stateline_store import LockedError
+from stateline_store.directory import TaskLock
+
+LOOK_INTERVAL_S = 0.1  # how soon a stop or a failure is noticed
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_JVM_LOCK_TIMEOUT_S = 60.0  # a killed driver's JVM ends its micro-batch first
+_LOCK_ATTEMPTS = 5  # a server that looks whether the pipeline runs has the lock for microseconds
+
+
+def pipeline_lock(directory: Path) -> TaskLock:
+    """The driver's own lock of a pipeline's directory. Raises `LockedError` while another driver has it."""
+    for _ in range(_LOCK_ATTEMPTS - 1):
+        try:
+            return TaskLock(directory / ".lock")
+        except LockedError:
+            time.sleep(0.02)
+    return TaskLock(directory / ".lock")
+
+
+@contextmanager
+def driver_session(
+    config: Config, stopping: threading.Event, session: SparkSession | None = None
+) -> Iterator[SparkSession | None]:
+    """The caller's session, or one that is started here and ended with the block; None when `stopping` was set first.
+
+    Raises as `spark_session` does.
+    """
+    if session is not None:
+        yield None if stopping.is_set() else session
+        return
+    started: SparkSession | None = None
+    with _interruptible(stopping):
+        started = spark_session(config)
+    if started is None:
+        yield None
+        return
+    handle_signals(stopping)  # a starting SparkContext took SIGINT for itself
+    try:
+        yield None if stopping.is_set() else started
+    finally:
+        close_session(started)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Set by SIGTERM and SIGINT while the block runs; never set off the main thread."""
+    stopping = threading.Event()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    handle_signals(stopping)
+    try:
+        yield stopping
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def handle_signals(stopping: threading.Event) -> None:
+    """Let SIGTERM and SIGINT set it from now on; does nothing off the main thread."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            signal.signal(number, stop)
+
+
+class _StoppedEarly(BaseException):
+    """Raised by a signal while Spark starts. No `Exception`, so that nobody on the way takes it for a failure."""
+
+
+@contextmanager
+def _interruptible(stopping: threading.Event) -> Iterator[None]:
+    """Let a signal end the block, which only starts Spark, at once: that takes 3 to 15 s, and nothing is written yet.
+
+    Its JVM is killed: left in the middle of its start it would never end.
+    """
+    armed = threading.current_thread() is threading.main_thread()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal armed
+        stopping.set()
+        if armed:
+            armed = False
+            raise _StoppedEarly
+
+    try:
+        if armed:
+            for number in _SIGNALS:
+                signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            armed = False
+    except (_StoppedEarly, KeyboardInterrupt):  # Spark's own handler of SIGINT raises the latter
+        stopping.set()
+        kill_jvm()
+
+
+def kill_jvm() -> None:
+    """Kill the JVM that this process has started, or is starting.
+
+    PySpark tells of its process only once the JVM has answered; the frames that were left still refer to it.
+    """
+    for found in gc.get_objects():
+        if isinstance(found, subprocess.Popen) and "spark-submit" in str(found.args) and found.poll() is None:
+            found.kill()
+            found.wait()
+
+
+@contextmanager
+def jvm_lock(session: SparkSession, path: Path) -> Iterator[None]:
+    """The JVM's own lock, for as long as the JVM that writes the checkpoint lives.
+
+    Raises `LockedError` when a killed driver's JVM still holds it after `_JVM_LOCK_TIMEOUT_S`.
+    """
+    path.touch()
+    jvm = session.sparkContext._jvm
+    assert jvm is not None  # a session that runs has one
+    channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
+    try:
+        deadline = time.monotonic() + _JVM_LOCK_TIMEOUT_S
+        while channel.tryLock() is None:
+            if time.monotonic() > deadline:
+                raise LockedError(f"{path} is held by the JVM of an earlier driver: wait until it has ended.")
+            time.sleep(LOOK_INTERVAL_S)
+        yield
+    finally:
+        channel.close()

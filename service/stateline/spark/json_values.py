@@ -1,0 +1,83 @@
+"""JSON text as columns of Spark's types, two ways.
+
+`parsed` is what a snapshot's reader does when `.schema(…)` gives `value` another type than STRING: strict, by the
+column, in Python's process (pyarrow). A member that is not there is null, one that was not asked for is left out, a
+value that is not of its type fails the read: no row is changed or lost unawares.
+
+`json_value` is Spark's own `from_json`: lenient (what does not fit is null), in the JVM, and with maps.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from typing import TYPE_CHECKING
+
+from stateline_store.errors import DamagedDataError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+_MEMBER = "v"
+
+
+def json_value(ddl: str, column: str = "value") -> Column:
+    """This column's JSON as Spark's `from_json` reads it: `frame.select("key", json_value("delay INT").alias("v"))`.
+
+    `ddl` is a struct's fields, or any other type in Spark's notation. Null where the text is not of that type.
+    """
+    from pyspark.sql.functions import col, from_json
+
+    return from_json(col(column), ddl)
+
+
+def check_parsable(name: str, kind: DataType) -> None:
+    """Raise `InvalidArgumentError` unless JSON is read into this type here."""
+    from pyspark.sql.types import ArrayType, BinaryType, DateType, MapType, StructType, UserDefinedType, VariantType
+
+    if isinstance(kind, StructType):
+        for each in kind.fields:
+            if not each.nullable:
+                raise InvalidArgumentError(
+                    f"{name}.{each.name} is NOT NULL: JSON may lack any member, so leave that out."
+                )
+            check_parsable(f"{name}.{each.name}", each.dataType)
+    elif isinstance(kind, ArrayType):
+        check_parsable(f"{name}[]", kind.elementType)
+    elif isinstance(kind, MapType | BinaryType | DateType | UserDefinedType | VariantType):
+        raise InvalidArgumentError(
+            f"{name}: JSON is not read as {kind.simpleString()} here. Read {name} as STRING, and use "
+            "stateline.spark.json_value, which is Spark's from_json."
+        )
+
+
+def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """JSON texts, none of them null, as an array of this type. Raises `DamagedDataError` for one that is not of it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.json
+
+    if not len(texts):
+        return pa.nulls(0, kind)
+    lines = pc.binary_join_element_wise(f'{{"{_MEMBER}":', texts, "}\n", "")
+    # One list of all lines. From a buffer: `pa.array` of Python's numbers imports pandas where that is installed.
+    ends = pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(array("i", [0, len(lines)]))])
+    text = pc.binary_join(pa.ListArray.from_arrays(ends, lines), "")[0].as_buffer()
+    options = pa.json.ParseOptions(
+        explicit_schema=pa.schema([(_MEMBER, kind)]),
+        newlines_in_values=True,  # text is kept as it was written
+        unexpected_field_behavior="ignore",
+    )
+    whole = pa.json.ReadOptions(use_threads=False, block_size=text.size + 1)
+    try:
+        found = pa.json.read_json(io.BytesIO(text), read_options=whole, parse_options=options).column(_MEMBER)
+    except pa.ArrowInvalid as error:
+        raise DamagedDataError(
+            f"A value is not of the type that the schema gives ({str(error)[:200]}), type {kind}. Correct the schema; "
+            "or read the column as STRING, and use stateline.spark.json_value, which gives null for what does not fit."
+        ) from error
+    if len(found) != len(texts):
+        raise DamagedDataError(f"{len(texts)} values are {len(found)} JSON documents: read the column as STRING.")
+    return found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)

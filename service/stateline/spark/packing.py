@@ -1,0 +1,48 @@
+"""Columns as one JSON text and back, so that what a helper keeps in its state need not know their types.
+
+Exact for numbers (a double's NaN and infinities included), texts, binary, dates, timestamps to the microsecond,
+decimals, arrays, structs, and maps with text keys. Spark refuses other maps (AnalysisException, when the frame is
+made).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.types import StructType
+
+from stateline_store import TopologyError
+
+# In checkpoints: never change.
+_FORMATS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_WRITING = {**_FORMATS, "ignoreNullFields": "false"}  # functions in Python find every member
+_READING = {**_FORMATS, "mode": "FAILFAST"}
+
+
+def packed(columns: Sequence[str | Column]) -> Column:
+    """One JSON object with a member per column; equal columns give equal text."""
+    named = [F.col(f"`{column}`") if isinstance(column, str) else column for column in columns]
+    return F.to_json(F.struct(*named), _WRITING)
+
+
+def unpacked(column: str, schema: StructType) -> Column:
+    """The struct that was packed; null for null. Other text fails the query."""
+    return F.from_json(F.col(column), schema, _READING)
+
+
+def struct_type(ddl: str) -> StructType:
+    """The columns that Spark's DDL names. Raises `TopologyError` for what it refuses, and for a single type."""
+    try:
+        schema = StructType.fromDDL(ddl)
+    except (ParseException, AnalysisException) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise TopologyError(f"Spark refuses the schema {ddl!r}: {reason}") from error
+    if not isinstance(schema, StructType):
+        raise TopologyError(f"The schema {ddl!r} is one type: name its fields, as in 'a string, b double'.")
+    return schema

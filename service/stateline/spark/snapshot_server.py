@@ -1,0 +1,223 @@
+"""`SnapshotServer`: what Spark's processes ask a Stateline server, with the standard library alone.
+
+Every planner and every worker process of Spark pays for its imports, and no pool or session is of use there: a process
+asks a few times, then reads one long stream.
+
+What passes is tried again: a lost connection, and the statuses 421, 429, 502, 503 and 504, no sooner than their
+`Retry-After`. Everything else is raised as the library's error of that name. A token is sent as a header and shows in
+no message and in no `repr`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import re
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from socket import gaierror
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from stateline_store.errors import (
+    ConfigurationError,
+    CursorExpiredError,
+    DoesNotExistError,
+    ForbiddenError,
+    InvalidArgumentError,
+    NotReadyError,
+    StatelineError,
+    UnauthenticatedError,
+    UnknownQueryTypeError,
+)
+
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+# As long as a server needs to be started again; who plans a query with a wrong address is not kept waiting for longer.
+PLANNING_S = 15.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_PASSING = frozenset({421, 429, 502, 503, 504})
+_REFUSALS: Mapping[int, type[StatelineError]] = {
+    400: UnknownQueryTypeError,
+    401: UnauthenticatedError,
+    403: ForbiddenError,
+    404: DoesNotExistError,
+    410: CursorExpiredError,
+    422: InvalidArgumentError,
+}
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,1024}=*")  # what the server takes for one
+_SHOWN = 2000  # characters of an answer in a message
+
+
+class PassingError(Exception):
+    """This attempt failed, and another may not. `retry_after_s` is when the server wants to be asked again."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+# What may happen to a connection at any time.
+LOST = (OSError, HTTPException, PassingError)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: `target` is path and query string below the server's address, `members` are a body's."""
+
+    method: str
+    target: str
+    members: Mapping[str, Any] | None = None
+    accept: str = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotServer:
+    """Where to ask, and as whom. Thread-safe and picklable: it holds no connection.
+
+    Of several `urls` the next is asked when one does not answer. The token is `token`, or what `token_file` has when a
+    request is sent, so that it may be renewed. `retry_s` is for how long an answer or the next rows are tried to be
+    had.
+    """
+
+    urls: tuple[str, ...]
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    ca_file: str | None = None
+    timeout_s: float = 30.0
+    retry_s: float = 120.0
+
+    def ask(self, asked: Asked, *, patience_s: float | None = None) -> Any:
+        """The JSON of the answer, None of an empty one. Raises what the server refuses, and `NotReadyError` when
+        nothing but passing failures were met for `patience_s` (`retry_s` unless given).
+        """
+        attempts = Attempts(self, self.retry_s if patience_s is None else patience_s)
+        while True:
+            try:
+                with self.opened(attempts.url, asked) as response:
+                    data = response.read()
+                break
+            except LOST as error:
+                attempts.pause(error)
+        try:
+            return json.loads(data) if data else None
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{attempts.url} answers, but not as a Stateline server: is the option url right?"
+            ) from error
+
+    @contextlib.contextmanager
+    def opened(self, url: str, asked: Asked) -> Iterator[HTTPResponse]:
+        """The answer with a status of success, read as it arrives; the connection is closed with the block. One
+        attempt: raises one of `LOST`, or what the server refuses.
+        """
+        connection = self._connection(url)
+        try:
+            body = None if asked.members is None else json.dumps(asked.members).encode()
+            headers = {
+                "Accept": asked.accept,
+                **({} if body is None else {"Content-Type": JSON}),
+                **self._credentials(),
+            }
+            connection.request(asked.method, urlsplit(url).path.rstrip("/") + asked.target, body, headers)
+            response = connection.getresponse()
+            if not 200 <= response.status < 300:
+                raise _failure(url, response)
+            yield response
+        except ssl.SSLCertVerificationError as error:
+            raise ConfigurationError(
+                f"The certificate of {url} is not trusted ({error.verify_message}): name the authority that signed it "
+                "with the option ca_file."
+            ) from error
+        except gaierror as error:
+            raise ConfigurationError(f"{url} is not found ({error.strerror}): is the option url right?") from error
+        finally:
+            connection.close()
+
+    def _connection(self, url: str) -> HTTPConnection:
+        parts = urlsplit(url)
+        assert parts.hostname is not None, "options are checked when they are read"
+        if parts.scheme == "http":
+            return HTTPConnection(parts.hostname, parts.port, timeout=self.timeout_s)
+        context = ssl.create_default_context(cafile=self.ca_file)
+        return HTTPSConnection(parts.hostname, parts.port, timeout=self.timeout_s, context=context)
+
+    def _credentials(self) -> dict[str, str]:
+        token = self.token
+        if self.token_file is not None:
+            try:
+                token = Path(self.token_file).read_text().strip()
+            except OSError as error:
+                raise ConfigurationError(
+                    f"token_file {self.token_file} cannot be read on this machine: {error.strerror}."
+                ) from error
+        if token is None:
+            return {}
+        if not _TOKEN.fullmatch(token):
+            raise ConfigurationError(
+                "The token is none: letters, digits and ._~+/- are, in one line. Copy it as `stateline token add` says."
+            )
+        return {"Authorization": f"Bearer {token}"}
+
+
+class Attempts:
+    """The attempts of one request, or of one stream. For one thread."""
+
+    def __init__(self, server: SnapshotServer, patience_s: float) -> None:
+        self._urls, self._patience_s = server.urls, patience_s
+        self._at = self._failed = 0
+        self._end_s = time.monotonic() + patience_s
+
+    @property
+    def url(self) -> str:
+        """Whom to ask now."""
+        return self._urls[self._at % len(self._urls)]
+
+    def progressed(self) -> None:
+        """Something arrived: have as much patience again."""
+        self._failed = 0
+        self._end_s = time.monotonic() + self._patience_s
+
+    def pause(self, error: Exception) -> None:
+        """Wait for the next attempt, or raise `NotReadyError` when there is no time left for one."""
+        url = self.url
+        self._at += 1
+        asked_s = error.retry_after_s if isinstance(error, PassingError) else 0.0
+        longest_s = min(_FIRST_PAUSE_S * 2**self._failed, _LONGEST_PAUSE_S)
+        self._failed = min(self._failed + 1, 30)
+        pause_s = asked_s + random.uniform(0, longest_s)  # many tasks fail at once, and should not come back at once
+        if time.monotonic() + pause_s > self._end_s:
+            why = str(error) or type(error).__name__
+            raise NotReadyError(
+                f"{url} did not answer as it should for {self._patience_s:g} s: {why} Is the server running there, and "
+                "reached from this machine? Wait for longer with the option retry_s."
+            ) from error
+        time.sleep(pause_s)
+
+
+def segment(text: str) -> str:
+    """One segment of a path."""
+    return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
+
+
+def _failure(url: str, response: HTTPResponse) -> StatelineError | PassingError:
+    data = response.read(65536)
+    try:
+        problem = json.loads(data)
+        detail = str(problem["detail"])[:_SHOWN]
+    except (ValueError, KeyError, TypeError):
+        detail = f"{url} answers with status {response.status} and no reason."
+    if response.status in _PASSING:
+        return PassingError(f"{detail} (status {response.status}).", _retry_after_s(response))
+    if response.status == 401:
+        detail += " Give the option token_file, or token, or set STATELINE_TOKEN for the driver."
+    return _REFUSALS.get(response.status, StatelineError)(detail)
+
+
+def _retry_after_s(response: HTTPResponse) -> float:
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0.0

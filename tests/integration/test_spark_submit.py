@@ -1,0 +1,93 @@
+"""A pipeline that `spark-submit` gives to a cluster: a standalone master and two workers on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import spark_cluster
+from service.spark import departures as d
+from stateline.log import EmbeddedLog
+from stateline.spark import submit
+from stateline.spark.status import read_status
+from stateline_store.inspection import lock_holder
+
+_TESTS = Path(__file__).parents[1]
+_DEADLINE_S = 120.0
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
+    pytest.mark.skipif(
+        spark_cluster.free_bytes() < spark_cluster.NEEDED_BYTES,
+        reason=f"A cluster on this machine needs {spark_cluster.NEEDED_BYTES >> 30} GB of free memory.",
+    ),
+]
+
+
+class Submitted:
+    """A driver that `spark-submit` started, and what it says."""
+
+    def __init__(self, directory: Path, master: str, *arguments: str) -> None:
+        state = [part for setting in d.settings(str(directory)) for part in ("--set", setting)]
+        conf = ["spark.executor.memory=512m", "spark.driver.memory=512m"]
+        target = ["service.spark.departures:app", "hourly", *state, *arguments]
+        self._log = directory / "driver.log"
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                spark_cluster.submit(Path(submit.__file__), target, master, conf, [str(_TESTS)]),
+                stdout=log, stderr=subprocess.STDOUT, env=spark_cluster.environment([str(_TESTS)]), cwd=directory,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """Everything until now."""
+        return self._log.read_text(errors="replace")
+
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        try:
+            return self.process.wait(_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the driver did not end: {self.said()[-3000:]}")
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until it holds, which it must while the driver runs."""
+        _until(lambda: self.process.poll() is not None or condition(), self.said)
+        assert self.process.poll() is None, self.said()[-3000:]
+
+
+def _until(condition: Callable[[], bool], about: Callable[[], str] | str) -> None:
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            pytest.fail((about if isinstance(about, str) else about())[-3000:])
+        time.sleep(0.05)
+
+
+def test_a_submitted_pipeline_equals_the_oracle_and_goes_on_after_its_driver_was_stopped(tmp_path: Path) -> None:
+    log = EmbeddedLog(tmp_path / "log.db")
+    d.create_topics(log)
+    directory = tmp_path / "flights" / "pipelines" / "hourly"
+    made = d.random_departures(600, seed=21)
+    d.load(log, made[:400])
+    with spark_cluster.standalone(tmp_path) as master:
+        first = Submitted(tmp_path, master)
+        first.until(lambda: d.counted(log) == 400)
+        first.process.send_signal(signal.SIGTERM)  # which reaches the JVM, and through it Python
+        first.wait()
+        _until(lambda: lock_holder(directory / ".lock") == (False, None), "Python goes when its JVM has gone")
+        d.load(log, made[400:])
+        second = Submitted(tmp_path, master, "--available-now")
+        assert second.wait() == 0, second.said()[-3000:]
+        executors = sorted(path.name for path in tmp_path.glob("work/app-*/*"))
+    assert executors == ["0", "0", "1", "1"], "both workers worked for both drivers"
+    assert d.written_updates(log) == d.expected_updates(log)
+    assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
+    assert read_status(directory) is None

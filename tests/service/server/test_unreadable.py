@@ -1,0 +1,368 @@
+"""What is no request, not one that this server reads, or none yet: told plainly, and bounded in bytes and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ports import free_port
+from query_server import OwningWorker, wait_until
+from served_here import Here, served_here
+from stateline.server.event_stream import EventStream
+from stateline.server.http_protocol import ProblemProtocol
+from stateline.server.unreadable import MAX_HEADER_BYTES, MAX_HEADERS
+from stateline.server.waiting import TimeLimits
+
+GET = b"GET /v1/stores/aircraft/keys/N1 HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"POST /v1/stores/aircraft/query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENTRIES = 40_000  # some megabytes: more than sockets hold
+
+
+@pytest.fixture(scope="module")
+def here(worker: OwningWorker, state_dir: Path) -> Iterator[Here]:
+    worker.put("N1", 1)
+    worker.put_all({f"many-{number:06}": "x" * 200 for number in range(ENTRIES)})
+    worker.commit()
+    with served_here(state_dir) as found:
+        yield found
+
+
+@pytest.fixture
+def connection(here: Here) -> Iterator[socket.socket]:
+    with connected(here.port) as found:
+        yield found
+
+
+def connected(port: int) -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", port), timeout=30)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    data = b""
+    try:
+        while more := connection.recv(65536):
+            data += more
+    except ConnectionResetError:  # it did not read all that was sent
+        pass
+    return data
+
+
+def refused(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Status and problem of the answer that is the last on the connection."""
+    head, _, body = rest(connection).partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head
+    assert b"connection: close" in head
+    return int(head.split()[1]), json.loads(body)
+
+
+def send_without_end(connection: socket.socket, piece: bytes, most: int) -> int:
+    """How much of it was taken before the server hung up."""
+    sent = 0
+    try:
+        while sent < most:
+            sent += connection.send(piece)
+    except OSError:
+        pass
+    return sent
+
+
+# Headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"".join(b"X-%d: 1\r\n" % number for number in range(MAX_HEADERS)),
+        b"X: " + b"x" * MAX_HEADER_BYTES + b"\r\n",
+        b"".join(b"X-%d: %b\r\n" % (number, b"x" * 1000) for number in range(66)),
+    ],
+    ids=["many", "one long", "long in all"],
+)
+def test_more_headers_than_any_client_needs_are_refused(connection: socket.socket, headers: bytes) -> None:
+    connection.sendall(GET + headers + b"\r\n")
+    status, problem = refused(connection)
+    assert (status, problem["status"], problem["reason"]) == (431, 431, "INVALID_ARGUMENT")
+    assert "200 headers" in problem["detail"]
+    assert "64 KiB" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"".join(b"X-%d: 1\r\n" % number for number in range(MAX_HEADERS - 2)),
+        b"X: " + b"x" * (MAX_HEADER_BYTES - 100) + b"\r\n",
+    ],
+    ids=["many", "long"],
+)
+def test_headers_up_to_the_limit_are_read(connection: socket.socket, headers: bytes) -> None:
+    connection.sendall(GET + b"Connection: close\r\n" + headers + b"\r\n")
+    assert rest(connection).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (GET, b"X: 1\r\n" * 10_000),
+        (GET + b"X: ", b"x" * 60_000),
+        (GET, b"x" * 60_000),
+        (CHUNKED + b"1\r\n{\r\n0\r\nX: ", b"x" * 60_000),
+        (CHUNKED + b"1\r\n{\r\n0\r\n", b"X: 1\r\n" * 10_000),
+    ],
+    ids=["lines", "a value", "a name", "a trailer", "trailers"],
+)
+def test_headers_without_end_are_not_read_without_end(connection: socket.socket, begin: bytes, piece: bytes) -> None:
+    connection.sendall(begin)
+    most = 100_000_000
+    assert send_without_end(connection, piece, most) < most
+
+
+def test_thousands_of_requests_sent_ahead_are_no_long_header(connection: socket.socket) -> None:
+    count = 4_000
+    connection.sendall((GET + b"X: " + b"x" * 50 + b"\r\n\r\n") * count + GET + b"Connection: close\r\n\r\n")
+    assert rest(connection).count(b"HTTP/1.1 200 ") == count + 1
+
+
+def test_a_large_body_is_no_long_header(connection: socket.socket) -> None:
+    body = json.dumps({"type": "keys", "keys": [f"{number:0100}" for number in range(5_000)]}).encode()
+    head = b"POST /v1/stores/aircraft/query HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert rest(connection).startswith(b"HTTP/1.1 200 ")
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"\r\n", b"GET /", GET, GET + b"\r\n" + GET],
+    ids=["nothing", "an empty line", "half a line", "no end", "a second one without end"],
+)
+def test_a_request_that_does_not_come_ends_the_connection(
+    here: Here, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("stateline.server.bounded_protocol.PATIENCE_S", 0.05)
+    with connected(here.port) as connection:
+        connection.sendall(sent)
+        assert rest(connection).count(b"HTTP/1.1 ") == sent.count(b"\r\n\r\n")
+
+
+def test_an_answer_that_takes_long_outlives_that_patience(
+    here: Here, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.server.bounded_protocol.PATIENCE_S", 0.01)
+    bound = json.dumps({"flights": {"0": worker.offset(0) + 1}}).replace('"', "%22").replace(" ", "")
+    path = f"/v1/stores/aircraft/count?partition=0&wait_ms=300&position_bound={bound}"
+    with connected(here.port) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert rest(connection).startswith(b"HTTP/1.1 412 ")
+
+
+def test_empty_lines_between_requests_do_not_keep_a_connection(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ProblemProtocol.connection_made
+
+    def connection_made(self: ProblemProtocol, transport: asyncio.Transport) -> None:
+        original(self, transport)
+        self.timeout_keep_alive = 0  # seconds
+
+    monkeypatch.setattr(ProblemProtocol, "connection_made", connection_made)
+    with connected(here.port) as connection:
+        connection.sendall(GET + b"\r\n\r\n")
+        assert rest(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_connection_has_one_timer_of_its_own_and_none_when_it_is_over(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ProblemProtocol] = []
+    original = ProblemProtocol.connection_made
+
+    def connection_made(self: ProblemProtocol, transport: asyncio.Transport) -> None:
+        original(self, transport)
+        made.append(self)
+
+    monkeypatch.setattr(ProblemProtocol, "connection_made", connection_made)
+    with connected(here.port) as connection:
+        for _ in range(3):
+            connection.sendall(GET + b"X: 1\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+            timers = {id(protocol._patience) for protocol in made}
+        assert len(timers) == len(made) == 1
+    wait_until(lambda: made[0]._patience is not None and made[0]._patience.cancelled())
+
+
+# What is refused while an answer is under way
+
+
+def test_what_cannot_be_read_behind_a_stream_lets_the_stream_end(
+    here: Here, connection: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "stateline.server.bounded_protocol")
+    connection.sendall(
+        b"GET /v1/stores/aircraft/range HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n"
+    )
+    data = connection.recv(1000)  # it is under way, and waits for this client
+    connection.sendall(b"\0\1\2 no HTTP\r\n\r\n")
+    wait_until(lambda: "A request was refused" in caplog.text)
+    data += rest(connection)
+    assert data.endswith(b"\r\n0\r\n\r\n")
+    assert data.count(b"HTTP/1.1 ") == 1
+    assert data.count(b'"key":') >= ENTRIES
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_cannot_be_read_cuts_a_stream_of_events(at_once: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with served_events() as (port, released), connected(port) as connection:
+        request, rubbish = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\0\1\2 no HTTP\r\n\r\n"
+        data = b""
+        if at_once:
+            connection.sendall(request + rubbish)
+        else:
+            connection.sendall(request)
+            while b"data: " not in data:
+                data += connection.recv(65536)
+            connection.sendall(rubbish)
+        data += rest(connection)
+        assert data.count(b"HTTP/1.1 ") == (0 if at_once else 1)
+        assert b"problem" not in data
+        assert not data.endswith(b"\r\n0\r\n\r\n")
+        wait_until(lambda: released == [True])
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
+
+
+def test_a_stream_of_events_is_given_also_to_who_asks_for_another_protocol() -> None:
+    with served_events() as (port, _), connected(port) as connection:
+        connection.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        data = b""
+        while data.count(b"data: ") < 3:
+            more = connection.recv(65536)
+            assert more, data
+            data += more
+
+
+def test_a_body_that_cannot_be_read_is_refused_at_once(connection: socket.socket) -> None:
+    connection.sendall(CHUNKED)
+    connection.sendall(b"1\r\n{\r\n")
+    connection.sendall(b"no number\r\n")
+    status, problem = refused(connection)
+    assert (status, problem["reason"]) == (422, "INVALID_ARGUMENT")
+    assert "chunk size" in problem["detail"]
+
+
+def test_a_request_that_has_its_answer_gets_no_second_one_for_its_body(connection: socket.socket) -> None:
+    connection.sendall(CHUNKED.replace(b"aircraft", b"nope"))
+    data = connection.recv(65536)
+    connection.sendall(b"no number\r\n")
+    data += rest(connection)
+    assert data.count(b"HTTP/1.1 ") == data.count(b"HTTP/1.1 404 ") == 1
+
+
+# Other protocols, other versions
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/v1/stores/aircraft/keys/N1"])
+@pytest.mark.parametrize("protocol", [b"websocket", b"h2c"])
+def test_an_upgrade_is_ignored(
+    connection: socket.socket, caplog: pytest.LogCaptureFixture, path: bytes, protocol: bytes
+) -> None:
+    connection.sendall(
+        b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %b\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n\x81\x05" % (path, protocol)
+    )
+    head, _, body = rest(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in head
+    assert json.loads(body)
+    assert "WebSocket" not in caplog.text
+
+
+def test_an_upgrade_with_a_body_is_refused_rather_than_read_without_it(connection: socket.socket) -> None:
+    connection.sendall(
+        b"POST /v1/stores/aircraft/query HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+        b'Content-Length: 16\r\n\r\n{"type":"count"}'
+    )
+    status, problem = refused(connection)
+    assert (status, problem["reason"]) == (422, "INVALID_ARGUMENT")
+    assert "leave out Upgrade" in problem["detail"]
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/v1/stores/aircraft/keys/N1"])
+@pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/1.2", b" HTTP/2.0", b" HTTP/3.0", b" HTTP/9.9"])
+def test_only_two_versions_of_http_are_answered(connection: socket.socket, path: bytes, version: bytes) -> None:
+    connection.sendall(b"GET " + path + version + b"\r\nHost: localhost\r\n\r\n")
+    status, problem = refused(connection)
+    assert (status, problem["reason"]) == (422, "INVALID_ARGUMENT")
+    assert "HTTP/1.1 and HTTP/1.0" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "use http://"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "This is HTTP/2: use HTTP/1.1"),
+        (b"FETCH / HTTP/1.1\r\n", "method of HTTP"),
+        (b"get / HTTP/1.1\r\n", "in capitals"),
+        (b"GET /v1/stores/a b HTTP/1.1\r\n", "percent-encode"),
+        ("GET /v1/stores/é HTTP/1.1\r\n".encode(), "percent-encode"),
+        ("GET /v1/stores?a=é HTTP/1.1\r\n".encode(), "percent-encode"),
+        (b"GET v1/stores HTTP/1.1\r\n", "begins with a /"),
+        (b"GET ?a HTTP/1.1\r\n", "begins with a /"),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", "begins with a /"),
+    ],
+    ids=lambda given: given[:20] if isinstance(given, str) else "",
+)
+def test_the_usual_mistakes_are_told_in_plain_words(connection: socket.socket, sent: bytes, told: str) -> None:
+    connection.sendall(sent)
+    status, problem = refused(connection)
+    assert (status, problem["reason"]) == (422, "INVALID_ARGUMENT")
+    assert told in problem["detail"]
+    for word in ("encountered", "RTSP", "char in", "Pause", "RFC"):
+        assert word not in problem["detail"]
+
+
+@contextlib.contextmanager
+def served_events() -> Iterator[tuple[int, list[bool]]]:
+    """A server with one stream of events that never ends; what is released is noted."""
+    released: list[bool] = []
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield b"data: 1\n\n"
+            await asyncio.sleep(0.001)
+
+    async def events(request: Request) -> Response:
+        def release() -> None:
+            released.append(True)
+
+        return EventStream(source(), release, TimeLimits(), buffer_bytes=65536, heartbeat_s=1, slow_s=60)
+
+    app = FastAPI(routes=[Route("/events", events)])
+    app.state.at_once = None
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False, http=ProblemProtocol))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        yield port, released
+    finally:
+        server.should_exit = True
+        thread.join(60)
+    assert not thread.is_alive()

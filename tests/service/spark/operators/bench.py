@@ -1,0 +1,101 @@
+"""Runs a pipeline's function on Spark over an embedded log and collects what leaves it, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+
+from stateline.config import Config
+from stateline.log import EmbeddedLog, NewTopic
+from stateline.spark.frames import topic_frames
+from stateline.spark.ktable import KTable
+from stateline.spark.packing import packed
+from stateline.topology import Pipeline
+
+Results = dict[str, list[dict[str, Any]]]
+Record = tuple[str | None, Any, int]
+"""Key, value (None: a tombstone), time in milliseconds."""
+
+
+@dataclass
+class OperatorBench:
+    """One log in `folder`; each run has a checkpoint of its own unless it goes on with an earlier one."""
+
+    session: SparkSession
+    folder: Path
+    config: Config
+    batches: int = field(default=0, init=False)
+    _runs: int = field(default=0, init=False)
+
+    @property
+    def log(self) -> EmbeddedLog:
+        return EmbeddedLog(self.folder / "log.db")
+
+    def write(self, topic: str, records: Iterable[Record], partitions: int = 2) -> None:
+        """Append the records as text keys and JSON values (bytes as they are); the topic is made if it is missing."""
+        log = self.log
+        with closing(log.admin()) as admin:
+            if topic not in admin.topics():
+                admin.create_topics([NewTopic(topic, partitions)])
+        with closing(log.producer()) as producer:
+            for key, value, at_ms in records:
+                data = value if isinstance(value, bytes | None) else json.dumps(value).encode()
+                producer.produce(topic, None if key is None else key.encode(), data, timestamp_ms=at_ms)
+            producer.flush()
+
+    def run(
+        self,
+        *pipelines: Pipeline,
+        rows_per_batch: int = 1_000_000,
+        checkpoint: str | None = None,
+        config: Config | None = None,
+    ) -> Results:
+        """What leaves each of these pipelines, all in one query: row by row, times as ISO text, with the micro-batch's
+        number as `batch`. `batches` counts these. Their topics are read in micro-batches of so many records each.
+        """
+        frames = topic_frames(self.session, config or self.config, self.log, max_rows_per_batch=rows_per_batch)
+        streams = cache(frames.stream)  # one source for all that read the topic
+        tables = cache(frames.table)
+        parts = []
+        for pipeline in pipelines:
+            given = [streams(t) for t in pipeline.reads], [tables(t) for t in pipeline.tables]
+            made = pipeline.function(*given[0], *given[1], *[frames.static(topic) for topic in pipeline.static])
+            frame: DataFrame = made.to_stream() if isinstance(made, KTable) else made
+            parts.append(frame.select(F.lit(pipeline.name).alias("name"), packed(frame.columns).alias("row")))
+        return self._collected(reduce(DataFrame.unionAll, parts), pipelines, checkpoint)
+
+    def _collected(self, frame: DataFrame, pipelines: Sequence[Pipeline], checkpoint: str | None) -> Results:
+        found: Results = {pipeline.name: [] for pipeline in pipelines}
+        numbers: set[int] = set()
+
+        def collect(batch: DataFrame, number: int) -> None:
+            numbers.add(number)
+            for row in batch.toArrow().to_pylist():
+                found[row["name"]].append({**json.loads(row["row"]), "batch": number})
+
+        self._runs += 1
+        writer = frame.writeStream.outputMode(pipelines[0].output_mode).foreachBatch(collect)
+        place = self.folder / (checkpoint or f"checkpoint-{self._runs}")
+        query = writer.option("checkpointLocation", str(place)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        self.batches = len(numbers)
+        return found
+
+
+def newest(rows: Iterable[dict[str, Any]], *key: str) -> dict[Any, dict[str, Any]]:
+    """The table that these changes make: rows in order of micro-batch and `_order`, tombstones taken out."""
+    table: dict[Any, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: (row["batch"], row.get("_order") or 0)):
+        name = tuple(row[column] for column in key) if len(key) > 1 else row[key[0]]
+        table.pop(name, None)
+        if not row.get("_deleted"):
+            table[name] = {c: v for c, v in row.items() if c not in (*key, "batch") and not c.startswith("_")}
+    return table

@@ -1,0 +1,91 @@
+"""Tables and branches from topic to topic: what a result topic holds, read as a table, equals plain Python."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+
+from service.spark.departures import read_all, settings
+from service.spark.operators.bench import OperatorBench, Record
+from stateline import serdes
+from stateline.app import App
+from stateline.config import load_config
+from stateline.spark import KTable
+from stateline.spark.columns import TOPIC
+from stateline.spark.runner import run_pipeline
+
+app = App("operators")
+people = app.topic("people", key=serdes.string, value=serdes.json, schema="city string, age int")
+scores = app.topic("scores", key=serdes.string, value=serdes.json, schema="score int")
+scored = app.topic("scored", key=serdes.string, value=serdes.json, schema="city string, age int, score int")
+
+
+@app.pipeline(reads=[], tables=[people, scores], writes=scored, key="_key", timestamp="_timestamp")
+def with_score(people: KTable, scores: KTable) -> KTable:
+    """to: the join as a topic of its own."""
+    return people.join(scores)
+
+
+@app.pipeline(reads=[], tables=[scored], writes="per-city", key="city", timestamp="_timestamp")
+def per_city(scored: KTable) -> KTable:
+    """through: the other pipeline's result, read as a table."""
+    return scored.group_by("city").sum("score")
+
+
+@app.pipeline(reads=scored, writes="others", branches=["best"], key="_key", output_mode="append", result="stream")
+def sorted_out(scored: DataFrame) -> DataFrame:
+    """branch."""
+    return scored.select("_key", "score", F.when(F.col("score") > 50, "best").alias(TOPIC))
+
+
+def random_records(topic: str, chance: random.Random, run: int) -> list[Record]:
+    """Some changes of few keys, deletions among them."""
+    made: list[Record] = []
+    for number in range(40):
+        person = {"city": chance.choice("ab"), "age": chance.randrange(9)}
+        value = person if topic == "people" else {"score": chance.randrange(99)}
+        made.append((f"p{chance.randrange(9)}", value if chance.random() < 0.6 else None, 1_000 * run + number))
+    return made
+
+
+def test_tables_branches_and_what_goes_through_a_topic_equal_plain_python(
+    session: SparkSession, bench: OperatorBench, tmp_path: Path
+) -> None:
+    chance = random.Random(1)
+    config = load_config("operators", overrides=settings(str(tmp_path)))
+    expected: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for run in range(2):
+        for side, topic in enumerate(("people", "scores")):
+            records = random_records(topic, chance, run)
+            bench.write(topic, records)
+            expected[side].update({str(key): value for key, value, _ in records})
+        run_pipeline(app, "with_score", config, bench.log, available_now=True, session=session)
+    for name in ("per_city", "sorted_out"):
+        run_pipeline(app, name, config, bench.log, available_now=True, session=session, max_rows_per_batch=20)
+
+    people, scores = ({key: value for key, value in side.items() if value is not None} for side in expected)
+    both = {key: people[key] | scores[key] for key in people.keys() & scores.keys()}
+    assert table(bench, "scored") == both
+    totals: dict[str, int] = {}
+    for row in both.values():
+        totals[row["city"]] = totals.get(row["city"], 0) + row["score"]
+    assert table(bench, "per-city") == {city: {"city": city, "score": n} for city, n in totals.items()}
+    values = [json.loads(r.value) for r in read_all(bench.log, "scored") if r.value is not None]
+    for topic, wanted in (
+        ("best", [v["score"] for v in values if v["score"] > 50]),
+        ("others", [v["score"] for v in values if v["score"] <= 50]),
+    ):
+        found = [json.loads(record.value or b"") for record in read_all(bench.log, topic)]
+        assert sorted(row["score"] for row in found) == sorted(wanted)
+        assert all(set(row) == {"score"} for row in found)
+
+
+def table(bench: OperatorBench, topic: str) -> dict[str, Any]:
+    """The newest value of each key; those whose newest record is a tombstone are left out."""
+    newest = {(r.key or b"").decode(): r.value for r in read_all(bench.log, topic)}
+    return {key: json.loads(value) for key, value in newest.items() if value is not None}

@@ -1,0 +1,185 @@
+"""What processors give for any changes in any micro-batches, against plain Python. Without Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import Row
+from pyspark.sql.streaming.tws_tester import TwsTester
+
+from stateline.spark.processors import (
+    LEFT,
+    RIGHT,
+    GroupTotals,
+    JoinStreamWithTable,
+    JoinTables,
+    PreviousGroups,
+    Sessions,
+    Sum,
+)
+
+KEYS = ("a", "b")
+GAP_US = 10_000
+Change = tuple[str, str | None, int | None]  # key, group, number; without a number the key is deleted
+changes_of_a_table = st.tuples(st.sampled_from(KEYS), st.sampled_from(["x", "y", None]), st.none() | st.integers(-5, 5))
+batches_of = st.builds(
+    lambda items, cuts: [items[a:b] for a, b in zip([0, *sorted(cuts)], [*sorted(cuts), len(items)], strict=True)],
+    st.lists(changes_of_a_table, max_size=12),
+    st.lists(st.integers(0, 12), max_size=4),
+)
+
+
+def text(number: int | None) -> str | None:
+    return None if number is None else json.dumps({"n": number})
+
+
+def by_key(rows: list[Row], name: str) -> dict[str, list[Row]]:
+    """The rows of each key in reverse: a processor must put them in order itself."""
+    found: dict[str, list[Row]] = {}
+    for row in reversed(rows):
+        found.setdefault(row[name], []).append(row)
+    return found
+
+
+@given(batches=batches_of)
+def test_totals_of_groups_follow_rows_that_change_move_and_vanish(batches: list[list[Change]]) -> None:
+    moves, totals = TwsTester(PreviousGroups()), TwsTester(GroupTotals({"n": 0}, Sum(("n",)), Sum(("n",), -1)))
+    members: dict[str, tuple[str, int]] = {}
+    seen: dict[str, str] = {}
+    order = 0
+    for batch in batches:
+        rows = []
+        for key, group, number in batch:
+            order += 1
+            grouped = group if number is not None else None
+            rows.append(Row(key=key, group=grouped, value=text(number), at=order, order=order))
+            members.pop(key, None)
+            if grouped is not None and number is not None:
+                members[key] = (grouped, number)
+        moved = [row for key, of_key in by_key(rows, "key").items() for row in moves.test(key, of_key)]
+        for group, of_group in by_key(moved, "group").items():
+            for row in totals.test(group, of_group):
+                seen.pop(group, None)
+                if row.value is not None:
+                    seen[group] = row.value
+        expected = {name: sum(n for g, n in members.values() if g == name) for name, _ in members.values()}
+        assert {group: json.loads(value)["n"] for group, value in seen.items()} == expected
+
+
+@given(batches=batches_of, how=st.sampled_from(["inner", "left", "outer"]))
+def test_a_join_of_tables_is_the_join_of_their_newest_rows(
+    batches: list[list[Change]], how: Literal["inner", "left", "outer"]
+) -> None:
+    join = TwsTester(JoinTables(how))
+    sides: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    seen: dict[str, tuple[str | None, str | None]] = {}
+    order = 0
+    for batch in batches:
+        rows = []
+        for key, group, number in batch:
+            order += 1
+            side = LEFT if group == "x" else RIGHT
+            rows.append(Row(key=key, side=side, value=text(number), at=order, order=order))
+            sides[side].pop(key, None)
+            if number is not None:
+                sides[side][key] = number
+        for key, of_key in by_key(rows, "key").items():
+            for row in join.test(key, of_key):
+                assert row.deleted <= (key in seen)  # a tombstone only for what was there
+                seen.pop(key, None)
+                if not row.deleted:
+                    seen[key] = (row.left, row.right)
+        wanted = {
+            "inner": sides[0].keys() & sides[1].keys(),
+            "left": sides[0].keys(),
+            "outer": sides[0].keys() | sides[1].keys(),
+        }[how]
+        assert seen == {key: (text(sides[0].get(key)), text(sides[1].get(key))) for key in wanted}
+
+
+Event = tuple[Literal["stream", "table"], int, int | None]  # time in milliseconds, number
+events = st.lists(
+    st.tuples(st.sampled_from(["stream", "table"]), st.integers(1, 30), st.none() | st.integers(0, 3)), max_size=12
+)
+
+
+@given(first=events, second=events, watermarks=st.lists(st.integers(1, 40), min_size=2, max_size=2, unique=True))
+def test_a_stream_joins_the_table_as_of_each_rows_time_whatever_comes_when(
+    first: list[Event], second: list[Event], watermarks: list[int]
+) -> None:
+    join = TwsTester(JoinStreamWithTable("left"), timeMode="EventTime", eventTimeExtractor=lambda row: 1 << 60)
+    early, late = sorted(watermarks)
+    second = [(side, at + early, number) for side, at, number in second]  # nothing is older than the watermark
+    rows = [
+        Row(key="k", side=LEFT if side == "stream" else RIGHT, value=f"{side} {order}" if side == "stream" else text(n),
+            at=at * 1000, order=order)
+        for order, (side, at, n) in enumerate([*first, *second])
+    ]  # fmt: skip
+    out = join.test("k", rows[: len(first)]) if first else []
+    out += join.setWatermark(early)
+    out += join.test("k", rows[len(first) :][::-1]) if second else []
+    out += join.setWatermark(early + late)
+    out += join.setWatermark(1000)
+    versions = sorted((row.at, row.order, row.value) for row in rows if row.side == RIGHT)
+    expected = {}
+    for row in rows:
+        if row.side == LEFT:
+            expected[row.value] = next((value for at, _, value in reversed(versions) if at <= row.at), None)
+    assert {row.left: row.right for row in out} == expected
+    assert len(out) == len(expected)
+    join.test("k", [Row(key="k", side=RIGHT, value=None, at=900_000, order=99)])
+    assert join.peekValueState("state", "k") is None  # older versions are forgotten, and so is a key without a value
+
+
+@given(
+    times=st.lists(st.integers(0, 120), max_size=15), cuts=st.lists(st.integers(0, 15), max_size=3), chance=st.randoms()
+)
+def test_sessions_that_grow_and_merge_end_as_those_of_all_rows_at_once(
+    times: list[int], cuts: list[int], chance: Any
+) -> None:
+    def add(total: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+        return {"n": total["n"] + value["n"]}
+
+    sessions = TwsTester(
+        Sessions(GAP_US, {"n": 0}, add, add), timeMode="EventTime", eventTimeExtractor=lambda row: row.at // 1000 + 1
+    )
+    chance.shuffle(times)
+    rows = [Row(key="k", value=text(at), at=at * 1000, order=order) for order, at in enumerate(times)]
+    seen: dict[tuple[int, int], str] = {}
+    for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(rows)], strict=True):
+        if rows[begin:end]:
+            for row in sessions.test("k", rows[begin:end][::-1]):
+                assert row.value is not None or (row.start, row.last) in seen
+                seen.pop((row.start, row.last), None)
+                if row.value is not None:
+                    seen[(row.start, row.last)] = row.value
+    expected: list[list[int]] = []
+    for at in sorted(times):
+        if expected and (at - expected[-1][-1]) * 1000 <= GAP_US:
+            expected[-1].append(at)
+        else:
+            expected.append([at])
+    assert seen == {(s[0] * 1000, s[-1] * 1000): json.dumps({"n": sum(s)}).replace(" ", "") for s in expected}
+    sessions.setWatermark(10_000)
+    assert sessions.peekValueState("state", "k") is None
+
+
+@pytest.mark.parametrize("times", [[0, 10, 20], [20, 10, 0], [0, 20, 10]])
+def test_rows_exactly_the_gap_apart_are_one_session(times: list[int]) -> None:
+    sessions = TwsTester(
+        Sessions(GAP_US, {"n": 0}, Sum(("n",)), Sum(("n",))), timeMode="EventTime", eventTimeExtractor=lambda row: 1
+    )
+    for order, at in enumerate(times):
+        out = sessions.test("k", [Row(key="k", value=text(at), at=at * 1000, order=order)])
+    assert [(row.start, row.last) for row in out if row.value is not None] == [(0, 20_000)]
+
+
+def test_a_change_that_changes_nothing_moves_nothing() -> None:
+    moves = TwsTester(PreviousGroups())
+    rows = [Row(key="k", group="x", value=text(1), at=at, order=at) for at in (1, 2)]
+    assert [row.sign for row in moves.test("k", rows[:1])] == [1]
+    assert moves.test("k", rows[1:]) == []

@@ -1,0 +1,83 @@
+"""What tests of the snapshot source share: stores of every kind, and rows as plain Python values."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import httpx
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+from kinds_app import SIZE_MS
+from matrix_app import Deployment
+
+Row: TypeAlias = dict[str, Any]
+WINDOWS, SESSIONS = ("counts", "newest"), ("visits", "stamped-visits")
+VERSIONED, KEY_VALUE = ("history", "table"), ("plain", "stamped", "latest")
+STORES = (*KEY_VALUE, *WINDOWS, "each", *SESSIONS, *VERSIONED)
+_STAMPED = ("newest", "stamped-visits", "stamped", "latest")
+
+
+@dataclass
+class Kinds:
+    """A deployment that runs, and its server."""
+
+    deployment: Deployment
+    client: httpx.Client
+
+    @property
+    def url(self) -> str:
+        return str(self.client.base_url).rstrip("/")
+
+    def expected(self, store: str) -> list[Row]:
+        """The rows of a store, times in milliseconds, values as JSON has them; from plain dicts alone."""
+        history, rows = self.deployment.history, []
+        for partition, end in history.ends().items():
+            oracle = history.at(partition, end)
+            if store in KEY_VALUE:
+                for key, (value, at) in oracle.entries[store].rows.items():
+                    rows.append({"key": key, "value": value} | ({} if store == "plain" else {"timestamp": at}))
+                continue
+            for found in oracle.models[store].contents():
+                rows += _rows(store, found)
+        return rows
+
+
+def _rows(store: str, found: tuple[Any, ...]) -> list[Row]:
+    if store in VERSIONED:
+        key, versions = found
+        return [{"key": key, "value": v, "timestamp": at, "valid_to": end} for v, at, end in versions]
+    key, start, *rest = found
+    end = rest.pop(0) if store in SESSIONS else start + SIZE_MS
+    row = {"key": key, "start": start, "end": end, "value": rest[0]}
+    return [row | ({"timestamp": rest[1]} if store in _STAMPED else {})]
+
+
+def reader(session: SparkSession, url: str, store: str, **options: Any) -> DataFrameReader:
+    """How Spark reads this store."""
+    given = {"url": url, "store": store, **{name: str(value) for name, value in options.items()}}
+    return session.read.format("stateline").options(**given)
+
+
+def read(session: SparkSession, url: str, store: str, **options: Any) -> DataFrame:
+    return reader(session, url, store, **options).load()
+
+
+def rows(frame: DataFrame) -> list[Row]:
+    """The rows as `Kinds.expected` has them: times in milliseconds, values parsed."""
+    return [{name: _plain(name, value) for name, value in row.asDict().items()} for row in frame.collect()]
+
+
+def as_counted(found: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Rows that can be compared whatever their order, each as often as it is there."""
+    return Counter(json.dumps(row, sort_keys=True) for row in found)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, datetime):  # PySpark's are naive, in the zone of this process
+        return round(value.astimezone(UTC).timestamp() * 1000)
+    return json.loads(value) if name == "value" and isinstance(value, str) else value

@@ -1,0 +1,280 @@
+"""Connections that break, servers that die, leases that end, wrong tokens: every row once, or a clear error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
+from query_server import OwningWorker, server_process, wait_until
+from serve_process import Served, served, until_ready
+from service.spark.source.scenes import Kinds, as_counted, read, rows
+from stateline.spark.http_rows import RowsQuery, batches
+from stateline.spark.lease import is_kept
+from stateline.spark.snapshot_server import Asked, SnapshotServer
+from stateline_store import (
+    ConfigurationError,
+    CursorExpiredError,
+    ForbiddenError,
+    NotReadyError,
+    UnauthenticatedError,
+)
+
+MANY = 30_000
+KEYS = [b"big-%06d" % number for number in range(MANY)]
+
+
+@pytest.fixture(scope="module")
+def many(worker: OwningWorker) -> None:
+    """One partition of `blobs` with more rows than sockets and files have room for."""
+
+    def put() -> None:
+        store = worker.stores["blobs", 1]
+        for key in KEYS:
+            store.put(key, key + os.urandom(1_500))
+        worker.commit_here()
+
+    worker.run(put)
+
+
+@pytest.fixture
+def proxy(client: httpx.Client) -> Iterator[FaultyProxy]:
+    with faulty_proxy(client.base_url.port or 0) as proxy:
+        yield proxy
+
+
+def snapshot_of(client: httpx.Client, store: str, partition: int = 1) -> tuple[str, str]:
+    """Its id, and the path of a partition."""
+    made = client.post("/v1/snapshots", json={"stores": [store], "ttl_s": 600}).json()
+    return made["id"], made["stores"][store][str(partition)]["path"]
+
+
+def column(found: Iterator[pa.RecordBatch], name: str) -> list[Any]:
+    return [value for batch in found for value in batch.column(name).to_pylist()]
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize(
+    ("columns", "keys", "resumed"),
+    [(("value", "key"), None, b"after="), (("value",), None, b"skip="), (("value",), KEYS[::4], b'"skip": ')],
+)
+def test_a_stream_that_breaks_off_is_gone_on_with(
+    client: httpx.Client, proxy: FaultyProxy, columns: tuple[str, ...], keys: list[bytes] | None, resumed: bytes
+) -> None:
+    _, path = snapshot_of(client, "blobs")
+    texts = None if keys is None else tuple(key.decode() for key in map(_base64, keys))
+    proxy.faults.extend([Cut(0), Cut(3_000_000), Cut(100), Cut(4_000_000), Answered("503 Service Unavailable")])
+    values = column(batches(SnapshotServer((proxy.url,)), path, RowsQuery(columns, (), texts)), "value")
+    assert [value[:10] for value in values] == (keys or KEYS)
+    assert not proxy.faults
+    assert any(resumed in request for request in proxy.requests)
+
+
+def _base64(key: bytes) -> bytes:
+    import base64
+
+    return base64.urlsafe_b64encode(key)
+
+
+@pytest.mark.usefixtures("many")
+def test_the_server_decides_when_it_is_asked_again(client: httpx.Client, proxy: FaultyProxy) -> None:
+    _, path = snapshot_of(client, "blobs")
+    proxy.faults.append(Answered("429 Too Many Requests", {"Retry-After": "2"}, '{"detail": "slow down"}'))
+    begin_s = time.monotonic()
+    assert column(batches(SnapshotServer((proxy.url,)), path, RowsQuery(("key",))), "key") == KEYS
+    assert time.monotonic() - begin_s >= 2
+
+
+def test_a_server_that_does_not_come_back_is_an_error_that_says_where(client: httpx.Client) -> None:
+    _, path = snapshot_of(client, "blobs")
+    with faulty_proxy(1) as proxy:
+        gone = SnapshotServer((proxy.url,), token="secret-token", retry_s=0.5)
+        with pytest.raises(NotReadyError, match=proxy.url) as raised:
+            list(batches(gone, path, RowsQuery(("key",))))
+    assert "secret-token" not in f"{raised.value} {gone!r}"
+    with faulty_proxy(1) as other:
+        other.faults.append(Answered("200 OK", {}, "<html>"))
+        with pytest.raises(ConfigurationError, match="not as a Stateline server"):
+            SnapshotServer((other.url,)).ask(Asked("GET", "/"))
+
+
+@pytest.mark.usefixtures("many")
+def test_the_next_address_is_asked_when_one_does_not_answer(client: httpx.Client) -> None:
+    _, path = snapshot_of(client, "blobs")
+    with faulty_proxy(1) as dead:
+        both = SnapshotServer((dead.url, str(client.base_url)))
+        assert column(batches(both, path, RowsQuery(("key",))), "key") == KEYS
+
+
+@pytest.mark.usefixtures("many")
+def test_a_snapshot_that_ends_while_it_is_read_is_an_error_and_never_the_end(
+    client: httpx.Client, proxy: FaultyProxy
+) -> None:
+    snapshot, path = snapshot_of(client, "blobs")
+    found = batches(SnapshotServer((proxy.url,)), path, RowsQuery(("key", "value")))
+    next(found)
+    assert client.delete(f"/v1/snapshots/{snapshot}").status_code == 204
+    proxy.lose_connections()
+    with pytest.raises(CursorExpiredError, match=r"lease .* has ended.*new DataFrame"):
+        list(found)
+
+
+def gated(started: Path, go: Path, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Spark's part of a test: when the first rows are there, say so, and wait."""
+    for batch in found:
+        started.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        yield batch.select(["key"])
+
+
+def gated_read(
+    session: SparkSession, url: str, tmp_path: Path, meanwhile: Callable[[], None], **options: Any
+) -> list[bytes]:
+    """The keys of `blobs` as a Spark job reads them that stands still after its first rows while something happens."""
+    started, go = tmp_path / "started", tmp_path / "go"
+    frame = read(session, url, "blobs", lower="YmlnLQ==", **options)
+    keys = frame.mapInArrow(partial(gated, started, go), "key BINARY")
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.extend(bytes(row.key) for row in keys.collect())
+        except Exception as error:  # noqa: BLE001 - it is looked at by the test
+            found.append(error)
+
+    job = threading.Thread(target=run)
+    job.start()
+    try:
+        wait_until(lambda: started.exists() or not job.is_alive(), 60)
+        meanwhile()
+    finally:
+        go.touch()
+        job.join(120)
+    assert not job.is_alive()
+    return found
+
+
+@pytest.mark.usefixtures("many")
+def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
+    session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path
+) -> None:
+    del worker
+    with served(state_dir) as first, faulty_proxy(_port(first)) as proxy, served(state_dir) as second:
+        until_ready(first)
+
+        def kill() -> None:
+            first.process.kill()
+            first.process.wait()
+            proxy.lose_connections()
+            until_ready(second)
+            proxy.target = _port(second)
+
+        found = gated_read(session, proxy.url, tmp_path, kill)
+        assert any(b"after=" in request for request in proxy.requests), "all had arrived: the test shows nothing"
+    assert sorted(found) == KEYS
+
+
+def _port(server: Served) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+@pytest.mark.usefixtures("many")
+def test_a_job_whose_lease_ends_fails_and_says_what_to_do(
+    session: SparkSession, client: httpx.Client, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    def end() -> None:
+        for snapshot in client.get("/v1/snapshots").json()["snapshots"]:
+            client.delete(f"/v1/snapshots/{snapshot['id']}")
+        proxy.lose_connections()
+
+    (error,) = gated_read(session, proxy.url, tmp_path, end, lease="ttl")
+    assert "has ended" in str(error)
+    assert "Run it again with a new DataFrame" in str(error)
+
+
+def test_tokens_are_needed_read_from_a_file_and_shown_nowhere(
+    session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.toml"
+    made = {name: _token(tokens, name, *more) for name, more in {"ann": (), "bob": ("--stores", "counts")}.items()}
+    file = tmp_path / "token"
+    file.write_text(made["ann"] + "\n")
+    worker.put("secured", 1)
+    worker.commit()
+    with server_process(state_dir, f"server.tokens.file={tokens}") as secured:
+        url = str(secured.base_url)
+        wait_until(lambda: secured.get("/readyz").status_code == 200)
+        for options, error in (({}, UnauthenticatedError), ({"token": "wrong-one"}, UnauthenticatedError)):
+            with pytest.raises(Exception, match=error.__name__) as raised:
+                read(session, url, "aircraft", **options).count()
+            assert "token_file" in str(raised.value)
+            assert "wrong-one" not in str(raised.value)
+        with pytest.raises(Exception, match=ForbiddenError.__name__):
+            read(session, url, "aircraft", token=made["bob"]).count()
+        by_file = read(session, url, "aircraft", token_file=file, lower="secured", upper="secured")
+        assert by_file.count() == 1
+        by_option = read(session, url, "aircraft", token=made["ann"], lower="secured", upper="secured")
+        assert by_option.count() == 1
+        plan = by_option._jdf.queryExecution().toString() + by_option._jdf.queryExecution().analyzed().toJSON()
+        assert made["ann"] not in plan
+
+
+def _token(tokens: Path, name: str, *more: str) -> str:
+    command = [sys.executable, "-m", "stateline", "token", "add", name, "--file", str(tokens), *more]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()[-1]
+
+
+KEEP = """
+import os, sys, json
+from stateline.spark.lease import keep_while_driver_lives
+from stateline.spark.snapshot_server import SnapshotServer
+from stateline.spark.source_options import SourceOptions
+options = SourceOptions(SnapshotServer((sys.argv[1],)), "plain", ("plain",), ttl_s=2)
+for _ in range(3):
+    keep_while_driver_lives(options, {"id": sys.argv[2]}, is_own=True)
+"""
+
+
+def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(kinds: Kinds, tmp_path: Path) -> None:
+    """The driver is a shell by the name of Spark's: `java` is what the keeper looks for above itself."""
+    made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"], "ttl_s": 2}).json()
+    path = f"/v1/snapshots/{made['id']}"
+    java = tmp_path / "java"
+    java.write_bytes(Path("/bin/bash").read_bytes())
+    java.chmod(0o755)
+    script = f'{sys.executable} -c "$0" {kinds.url} {made["id"]}; echo kept; read'
+    driver = subprocess.Popen([java, "-c", script, KEEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"kept\n"
+        wait_until(lambda: is_kept(made["id"]))
+        wait_until(lambda: kinds.client.get(path).json().get("expires_at", 0) > made["expires_at"] + 2_000)
+        kinds.client.patch(path, json={"ttl_s": 600})  # by itself it would not end for long
+    finally:
+        driver.kill()
+        driver.wait()
+    wait_until(lambda: kinds.client.get(path).status_code == 410)
+    wait_until(lambda: not is_kept(made["id"]))
+
+
+def test_a_plain_frame_has_its_lease_kept(session: SparkSession, kinds: Kinds) -> None:
+    before = {each["id"] for each in kinds.client.get("/v1/snapshots").json()["snapshots"]}
+    frame = read(session, kinds.url, "plain", ttl_s=2)
+    assert as_counted(rows(frame)) == as_counted(kinds.expected("plain"))
+    (made,) = [s for s in kinds.client.get("/v1/snapshots").json()["snapshots"] if s["id"] not in before]
+    path = f"/v1/snapshots/{made['id']}"
+    wait_until(lambda: kinds.client.get(path).json()["expires_at"] > made["expires_at"] + 2_000)
+    assert frame.count() == len(kinds.expected("plain"))

@@ -1,0 +1,77 @@
+"""The options of the format: what they mean, and what is refused before anybody is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stateline.spark.source_options import SNAPSHOT_OPTIONS, SourceOptions, is_of_changes, read_options
+from stateline_store import InvalidArgumentError
+
+URL = "http://localhost:8000"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "spark.md"
+
+
+def options(environment: dict[str, str] | None = None, /, **given: str) -> SourceOptions:
+    return read_options({"url": URL, "store": "orders", **given}, environment or {})
+
+
+def test_case_and_underscores_of_names_do_not_count() -> None:
+    for name in ("token_file", "tokenFile", "TOKENFILE", "tokenfile"):
+        assert options(None, **{name: "/t"}).server.token_file == "/t"
+
+
+def test_the_cut_has_the_store_whatever_else_is_named() -> None:
+    assert options().stores == ("orders",)
+    assert options(stores="a, b,a").stores == ("a", "b", "orders")
+
+
+def test_a_token_comes_from_the_option_before_the_environment_and_shows_nowhere() -> None:
+    environment = {"STATELINE_TOKEN": "of-environment"}
+    assert options(environment).server.token == "of-environment"
+    assert options(environment, token="of-option").server.token == "of-option"
+    assert options(environment, token_file="/t").server.token is None
+    assert "of-option" not in repr(options(token="of-option"))
+
+
+def test_streams_of_changes_are_told_by_an_option_that_snapshots_refuse() -> None:
+    assert is_of_changes({"Changes": "TRUE"})
+    assert not is_of_changes({"changes": "false"})
+    assert options(changes="false").store == "orders"
+    with pytest.raises(InvalidArgumentError, match="readStream"):
+        options(changes="true")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"store": " "}, "store is missing"),
+        ({"url": ""}, "url is missing"),
+        ({"url": "localhost:8000"}, "no address"),
+        ({"url": "http://ann:secret@host"}, "a name or a password"),
+        ({"url": f"{URL},ftp://x"}, "no address"),
+        ({"prefx": "a"}, "There is no option 'prefx'"),
+        ({"token": "a", "token_file": "b"}, "leave out one"),
+        ({"token_file": "a", "tokenFile": "b"}, "given twice"),
+        ({"snapshot": "0" * 24, "pin": "a"}, "leave out pin"),
+        ({"snapshot": "x"}, "24 hexadecimal digits"),
+        ({"pin": "x" * 65}, "65 characters"),
+        ({"ttl_s": "0"}, "ttl_s='0'"),
+        ({"ttl_s": "1.5"}, "ttl_s='1.5'"),
+        ({"retry_s": "nan"}, "retry_s='nan'"),
+        ({"lease": "forever"}, "driver or ttl"),
+        ({"renew": "yes"}, "true or false"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_without_showing_secrets(given: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says) as raised:
+        options(None, **given)
+    assert "secret" not in str(raised.value)
+
+
+def test_every_option_is_in_the_document() -> None:
+    table = DOCUMENT.read_text(encoding="utf-8").partition("## Options")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    shown = {name.strip(" `") for row in rows for name in row.split(",")}
+    assert shown == set(SNAPSHOT_OPTIONS) - {"changes"}

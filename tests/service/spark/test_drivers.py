@@ -1,0 +1,389 @@
+"""Several pipelines in one driver: what one of them does is nothing to the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+
+from service.spark import departures as d
+from stateline import serdes
+from stateline.app import App
+from stateline.config import Config, load_config
+from stateline.log import EmbeddedLog, NewTopic
+from stateline.spark.drivers import run_pipelines
+from stateline.spark.runner import BatchGate, _kind_of
+from stateline.spark.status import PipelineStatus, read_status
+from stateline_store import DoesNotExistError, LockedError, StatelineError, TaskLock, TopologyError
+
+_DEADLINE_S = 150.0
+_AN_HOUR_MS = 3_600_000
+Reports = list[PipelineStatus]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load_config("numbers", overrides=[*d.settings(str(tmp_path)), "pipeline.restart.max.ms=1000"])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EmbeddedLog:
+    made = EmbeddedLog(tmp_path / "log.db")
+    with closing(made.admin()) as admin:
+        admin.create_topics([NewTopic("numbers", 1)])
+    return made
+
+
+def write(log: EmbeddedLog, *numbers: int) -> None:
+    with closing(log.producer()) as producer:
+        for number in numbers:
+            producer.produce("numbers", b"k", json.dumps({"n": number}).encode(), timestamp_ms=1000)
+        producer.flush()
+
+
+def written(log: EmbeddedLog, topic: str) -> list[int]:
+    """The numbers in the topic, in order; none before it exists."""
+    with closing(log.admin()) as admin:
+        if topic not in admin.topics():
+            return []
+    return sorted(json.loads(record.value or b"")["n"] for record in d.read_all(log, topic))
+
+
+def directory(config: Config, name: str) -> Path:
+    return config.state_dir / "numbers" / "pipelines" / name
+
+
+Function = Callable[[DataFrame], Any]
+
+
+def keyed(rows: DataFrame) -> DataFrame:
+    """Each number under itself."""
+    return rows.select(F.col("n").cast("string").alias("k"), "n")
+
+
+def declared(**pipelines: Function | tuple[Function, dict[str, Any]]) -> App:
+    """An application with these pipelines, each of which writes to a topic of its own name."""
+    app = App("numbers")
+    numbers = app.topic("numbers", key=serdes.string, value=serdes.json, schema="n bigint")
+    for name, given in pipelines.items():
+        function, terms = given if isinstance(given, tuple) else (given, {})
+        function.__name__ = name
+        made = {"reads": numbers, "writes": f"{name}-out", "key": "k", "output_mode": "append", **terms}
+        app.pipeline(**made)(function)
+    return app
+
+
+def named(name: str, function: Function) -> Function:
+    """A function of its own, so that two pipelines may do the same."""
+    made: Function = lambda rows: function(rows)  # noqa: E731  # a name is given to it
+    made.__name__ = name
+    return made
+
+
+class Watcher:
+    """Stops a driver on the main thread, as an operator does, once a condition holds; fails if that takes too long."""
+
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        self._condition = condition
+        self.met = False
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        assert self.met, "the condition did not come true in time"
+
+    def _watch(self) -> None:
+        deadline_s = time.monotonic() + _DEADLINE_S
+        while not self.met and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+            self.met = self._condition()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_pipelines_of_one_driver_each_have_their_query_their_sink_and_their_trigger(
+    session: SparkSession, config: Config, log: EmbeddedLog
+) -> None:
+    app = declared(quick=named("quick", keyed), slow=(named("slow", keyed), {"trigger_ms": _AN_HOUR_MS}))
+    write(log, 1, 2)
+    reports: Reports = []
+
+    def both_have_begun() -> bool:
+        if written(log, "quick-out") == [1, 2] and written(log, "slow-out") == [1, 2]:
+            write(log, 3)
+            return True
+        return False
+
+    begun = False
+
+    def condition() -> bool:
+        nonlocal begun
+        begun = begun or both_have_begun()
+        return begun and written(log, "quick-out") == [1, 2, 3]
+
+    with Watcher(condition):
+        run_pipelines(app, ["quick", "slow"], config, log, session=session, progress=reports.append)
+    assert written(log, "slow-out") == [1, 2], "its next micro-batch is an hour away"
+    assert {report.pipeline for report in reports} == {"quick", "slow"}
+    assert len({report.query_id for report in reports}) == 2
+    assert [read_status(directory(config, name)) for name in ("quick", "slow")] == [None, None]
+
+
+def test_available_now_reads_what_is_there_and_ends(session: SparkSession, config: Config, log: EmbeddedLog) -> None:
+    app = declared(one=named("one", keyed), two=named("two", keyed))
+    write(log, *range(30))
+    reports: Reports = []
+    run_pipelines(
+        app, ["one", "two"], config, log, session=session, available_now=True, progress=reports.append,
+        max_rows_per_batch=20,
+    )  # fmt: skip
+    assert written(log, "one-out") == written(log, "two-out") == list(range(30))
+    lags = {name: [r.lag for r in reports if r.pipeline == name] for name in ("one", "two")}
+    assert lags == {"one": [10, 0], "two": [10, 0]}
+
+
+def test_a_pipeline_that_fails_is_started_again_and_the_others_do_not_notice(
+    session: SparkSession, config: Config, log: EmbeddedLog
+) -> None:
+    attempts: list[float] = []
+    at_start: list[dict[str, Any]] = []
+    between: list[dict[str, Any]] = []
+
+    def failing(rows: DataFrame) -> DataFrame:
+        attempts.append(time.monotonic())
+        at_start.append(read_status(directory(config, "failing")) or {})
+        if len(attempts) <= 2:
+            raise RuntimeError(f"not yet {len(attempts)}")
+        return keyed(rows)
+
+    steady: Reports = []
+    app = declared(failing=failing, steady=named("steady", keyed))
+    write(log, 1)
+
+    def condition() -> bool:
+        if (status := read_status(directory(config, "failing"))) and status["state"] == "restarting":
+            between.append(status)
+        return written(log, "failing-out") == [1] and written(log, "steady-out") == [1]
+
+    with Watcher(condition):
+        run_pipelines(app, ["failing", "steady"], config, log, session=session, progress=steady.append)
+    assert len(attempts) == 3
+    assert attempts[1] - attempts[0] >= 0.5
+    assert attempts[2] - attempts[1] >= 1.0, "the pause doubles"
+    assert [(s["state"], s["restarts"], s["last_error"]) for s in at_start] == [
+        ("starting", 0, None), ("starting", 1, "RuntimeError: not yet 1"), ("starting", 2, "RuntimeError: not yet 2"),
+    ]  # fmt: skip
+    assert all(s["next_start_at_ms"] > s["last_error_at_ms"] for s in between)
+    assert {r.restarts for r in steady if r.pipeline == "steady"} == {0}
+    assert {r.restarts for r in steady if r.pipeline == "failing"} == {2}
+
+
+def test_a_mistake_of_the_callers_stops_that_pipeline_alone(
+    session: SparkSession, config: Config, log: EmbeddedLog
+) -> None:
+    def mistaken(rows: DataFrame) -> int:
+        return 17
+
+    app = declared(mistaken=mistaken, steady=named("steady", keyed))
+    write(log, 1)
+
+    def condition() -> bool:
+        status = read_status(directory(config, "mistaken"))
+        return written(log, "steady-out") == [1] and status is not None and status["state"] == "failed"
+
+    with Watcher(condition):
+        run_pipelines(app, ["mistaken", "steady"], config, log, session=session, progress=lambda _: None)
+    status = read_status(directory(config, "mistaken"))
+    assert status is not None, "what went wrong stays"
+    assert (status["state"], status["restarts"]) == ("failed", 0)
+    assert "returned int, not a streaming DataFrame" in status["last_error"]
+
+
+def test_a_record_that_cannot_be_read_is_a_mistake_and_no_reason_to_start_again(
+    session: SparkSession, config: Config, log: EmbeddedLog
+) -> None:
+    with closing(log.producer()) as producer:
+        producer.produce("numbers", b"k", b"no JSON", timestamp_ms=1000)
+        producer.flush()
+    with pytest.raises(TopologyError, match=r"No pipeline can go on\. one: .*numbers-0 offset 0"):
+        run_pipelines(declared(one=keyed), ["one"], config, log, session=session)
+
+
+def test_when_all_pipelines_have_stopped_by_mistakes_the_driver_says_why(config: Config, log: EmbeddedLog) -> None:
+    app = App("numbers")
+    absent = app.topic("absent", key=serdes.string, value=serdes.json)
+    gone = app.topic("gone", key=serdes.string, value=serdes.json)
+    app.pipeline(reads=absent, writes="a", key="k")(named("first", keyed))
+    app.pipeline(reads=gone, writes="b", key="k")(named("second", keyed))
+    with pytest.raises(TopologyError, match=r"first: Missing source topic: absent.*second: Missing source topic: gone"):
+        run_pipelines(app, ["first", "second"], config, log)  # before Spark is started
+
+
+def test_a_pipeline_may_read_what_another_one_writes(session: SparkSession, config: Config, log: EmbeddedLog) -> None:
+    app = App("numbers")
+    numbers = app.topic("numbers", key=serdes.string, value=serdes.json, schema="n bigint")
+    between = app.topic("between", key=serdes.string, value=serdes.json, schema="n bigint")
+    absent = app.topic("absent", key=serdes.string, value=serdes.json)
+    app.pipeline(reads=between, writes="end", key="k", output_mode="append")(named("second", keyed))
+    app.pipeline(reads=numbers, writes=between, key="k", output_mode="append")(named("first", keyed))
+    app.pipeline(reads=absent, writes="none", key="k", output_mode="append")(named("third", keyed))
+    write(log, 5)
+    with Watcher(lambda: written(log, "end") == [5]):
+        run_pipelines(app, ["second", "first", "third"], config, log, session=session)
+    status = read_status(directory(config, "third"))
+    assert status is not None
+    assert status["last_error"].startswith("Missing source topic: absent.")
+
+
+def test_a_failure_under_available_now_is_raised_when_the_others_are_through(
+    session: SparkSession, config: Config, log: EmbeddedLog
+) -> None:
+    def failing(rows: DataFrame) -> DataFrame:
+        raise RuntimeError("not today")
+
+    app = declared(failing=failing, steady=named("steady", keyed))
+    write(log, 1)
+    with pytest.raises(RuntimeError, match="not today"):
+        run_pipelines(app, ["failing", "steady"], config, log, session=session, available_now=True)
+    assert written(log, "steady-out") == [1]
+
+
+def test_a_pipeline_that_another_driver_runs_is_refused_before_anything_is_started(
+    config: Config, log: EmbeddedLog
+) -> None:
+    app = declared(one=named("one", keyed), two=named("two", keyed))
+    (directory(config, "two")).mkdir(parents=True)
+    with TaskLock(directory(config, "two") / ".lock"), pytest.raises(LockedError):
+        run_pipelines(app, ["one", "two"], config, log)
+    TaskLock(directory(config, "one") / ".lock").release()  # it was let go of
+
+
+def test_an_unknown_pipeline_is_refused(config: Config, log: EmbeddedLog) -> None:
+    with pytest.raises(DoesNotExistError, match="no pipeline 'three'; it has one"):
+        run_pipelines(declared(one=keyed), ["three"], config, log)
+
+
+# A stop
+
+
+def test_a_stop_waits_for_the_micro_batch_that_is_written_and_lets_no_other_begin() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    written: list[int] = []
+
+    def sink(frame: Any, batch_id: int) -> None:
+        begun.set()
+        assert may_end.wait(_DEADLINE_S)
+        written.append(batch_id)
+
+    gate, nothing = BatchGate(sink), cast(DataFrame, None)
+    writing = threading.Thread(target=gate, args=(nothing, 7))
+    writing.start()
+    assert begun.wait(_DEADLINE_S)
+    gate.shut(0.01)
+    assert written == [], "it does not wait for ever"
+    threading.Timer(0.05, may_end.set).start()
+    gate.shut(_DEADLINE_S)
+    assert written == [7]
+    with pytest.raises(StatelineError, match="The pipeline stops"):
+        gate(nothing, 8)
+    writing.join()
+    assert written == [7]
+
+
+# As a process
+
+
+class Driver:
+    """A driver that says the number of each micro-batch of 30 records, and all that its JVM writes."""
+
+    _SCRIPT = """
+import sys
+from service.spark.departures import app, settings
+from stateline.config import load_config
+from stateline.configured_log import configured_log
+from stateline.spark.drivers import run_pipelines
+
+config = load_config("flights", overrides=settings(sys.argv[1]))
+say = lambda status: print("micro-batch", status.batch_id, flush=True)
+run_pipelines(app, ["hourly"], config, configured_log(config), progress=say, max_rows_per_batch=30)
+"""
+
+    def __init__(self, state: Path) -> None:
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self._SCRIPT, str(state)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env=environment,
+        )  # fmt: skip
+        self.lines: list[str] = []
+
+    def read_until(self, text: str) -> None:
+        """Read on until a line has this; fails when the driver ends first."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if text in line:
+                return
+        pytest.fail("".join(self.lines))
+
+    def rest(self) -> str:
+        """All that it said, once it has ended."""
+        said, _ = self.process.communicate(timeout=_DEADLINE_S)
+        return "".join([*self.lines, said])
+
+    def jvm(self) -> int:
+        """The process id of its JVM."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        (found,) = [int(c) for c in children if b"PythonGatewayServer" in Path(f"/proc/{c}/cmdline").read_bytes()
+                    or b"pyspark-shell" in Path(f"/proc/{c}/cmdline").read_bytes()]  # fmt: skip
+        return found
+
+
+def test_a_stop_comes_between_two_micro_batches_and_a_jvm_that_dies_ends_the_driver(
+    tmp_path: Path, class_archive: Path
+) -> None:
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / class_archive.name).symlink_to(class_archive)
+    log = EmbeddedLog(tmp_path / "log.db")
+    d.create_topics(log)
+    d.load(log, d.random_departures(1_500, seed=31))
+    hourly = tmp_path / "flights" / "pipelines" / "hourly"
+    stopped = Driver(tmp_path)
+    stopped.read_until("micro-batch 2")
+    stopped.process.send_signal(signal.SIGTERM)  # the next one is being computed or written
+    said = stopped.rest()
+    assert stopped.process.returncode == 0, said
+    assert not re.search("Error|Exception|Traceback", said), said
+    assert read_status(hourly) is None
+    assert d.written_updates(log) == d.expected_updates(log)
+    killed = Driver(tmp_path)
+    killed.read_until("micro-batch")
+    os.kill(killed.jvm(), signal.SIGKILL)
+    said = killed.rest()
+    assert killed.process.returncode == 1, said
+    assert "StatelineError: Spark has ended: start the pipelines again." in said
+    status = read_status(hourly)
+    assert status is not None
+    assert (status["state"], status["last_error"]) == ("restarting", "Spark has ended.")
+    assert d.written_updates(log) == d.expected_updates(log)
+
+
+def test_the_kind_of_an_error_survives_sparks_words() -> None:
+    assert _kind_of("stateline_store.errors.DoesNotExistError: no topic") is DoesNotExistError
+    assert _kind_of("stateline_store.errors.Nonsense: no topic") is StatelineError
+    assert _kind_of("ZeroDivisionError: float division by zero") is StatelineError

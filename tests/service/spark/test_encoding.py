@@ -1,0 +1,232 @@
+"""Result rows as records: what Arrow's kernels make of them is what plain Python makes of each (`row_oracle`)."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from service.spark.row_oracle import expected
+from stateline import serdes
+from stateline.serde import Serde
+from stateline.spark.encoding import encoded
+from stateline.spark.json_texts import json_texts
+from stateline.spark.result_checks import check_schema
+from stateline.spark.result_records import result_records, topic_names
+from stateline.topology import Pipeline, Topic, Windowing
+from stateline_store import RecordError, TopologyError
+
+HOUR_MS = 3_600_000
+SCHEMA = """
+    name string, n int, big long, small tinyint, ok boolean, x double, f float, money decimal(12, 3),
+    tiny decimal(20, 12), day date, at timestamp, local timestamp_ntz, raw binary,
+    window struct<start: timestamp, end: timestamp>,
+    nested struct<`a.b`: struct<at: timestamp, x: double>, tags: array<string>, `A`: int, a: int>,
+    times array<timestamp>, xs array<double>, by_name map<string, double>, by_number map<int, struct<raw: binary>>,
+    nothing void, `dotted.name` string, `NAME` string, _hidden string, _deleted boolean, _topic string, _order bigint
+"""
+TEXTS = ["", "a", "a|b", 'quote " and \\', "tab\tnewline\n\x01\x1f\x7f", "äöü € 𝄞", "</script>", "null", "x" * 400]
+NUMBERS = [0.0, -0.0, 0.1, 7.0, 1e10, 1.5e-7, 1e16, 1e300, 123456789.123, *map(float, ("nan", "inf", "-inf")), 5e-324]
+FIRST = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _time(chance: random.Random) -> datetime:
+    seconds = chance.choice([0, chance.randrange(4_000_000_000), chance.randrange(4_000_000_000)])
+    return FIRST + timedelta(seconds=seconds, microseconds=chance.choice([0, 0, 1, 500_000, 123_456, 999_999]))
+
+
+def _row(chance: random.Random) -> tuple[Any, ...]:
+    start = FIRST + timedelta(hours=chance.randrange(400_000))
+    values: list[Any] = [
+        chance.choice(TEXTS),
+        chance.choice([0, -1, 2**31 - 1, -(2**31), chance.randrange(1000)]),
+        chance.choice([0, -1, 2**63 - 1, -(2**63), chance.randrange(1000)]),
+        chance.randrange(-128, 128),
+        chance.random() < 0.5,
+        chance.choice(NUMBERS),
+        chance.choice([0.1, 3.5, float("nan"), 1e30]),
+        Decimal(chance.randrange(-(10**9), 10**9)) / 1000,
+        Decimal(chance.choice([0, 1, -5, 10**13])) / 10**12,
+        date(chance.randrange(1, 9999), 2, 28),
+        _time(chance),
+        _time(chance).replace(tzinfo=None),
+        chance.randbytes(chance.randrange(90)),
+        (start, start + timedelta(hours=1)),
+        ((_time(chance), chance.choice(NUMBERS)), [chance.choice(TEXTS), None], 1, None),
+        [_time(chance), None],
+        [chance.choice(NUMBERS), None],
+        {chance.choice(TEXTS): chance.choice([*NUMBERS, None])},
+        {chance.randrange(9): (chance.randbytes(3),)},
+        None,
+        chance.choice(TEXTS),
+        chance.choice(TEXTS),
+        "hidden",
+        chance.choice([True, False, None]),
+        chance.choice(["out", "branch", "neither", None]),
+        chance.randrange(10),
+    ]
+    return tuple(None if chance.random() < 0.1 else value for value in values)
+
+
+def pipeline(*key: str, serde: Serde = serdes.string, windowing: Windowing | None = None, **more: Any) -> Pipeline:
+    branch = (Topic("branch", serde, serdes.json),)
+    return Pipeline("p", print, (), Topic("out", serde, serdes.json), key, branches=branch, windowing=windowing, **more)
+
+
+WINDOWS = Windowing("window", "window", HOUR_MS)
+SESSIONS = Windowing("session", "window", HOUR_MS // 2)
+PIPELINES = [
+    pipeline("name", timestamp="at"),
+    pipeline("at", "name", "money", "tiny", "day", "raw", "ok", "n", "x", "local", timestamp="local"),
+    pipeline("window"),
+    pipeline("n", serde=serdes.int32, timestamp="big"),
+    pipeline("big", serde=serdes.int32),
+    pipeline("small", serde=serdes.int64),
+    pipeline("raw", serde=serdes.bytes),
+    pipeline("x", serde=serdes.float64),
+    pipeline("name", serde=serdes.json),
+    pipeline("name", serde=serdes.int32),
+    pipeline("name", "n", serde=serdes.windowed(serdes.string), windowing=WINDOWS),
+    pipeline("n", serde=serdes.session_windowed(serdes.int64), windowing=SESSIONS),
+]
+
+
+@pytest.fixture(scope="module")
+def table(session: SparkSession) -> pa.Table:
+    """A result as Spark hands it over, in several batches."""
+    chance = random.Random(1)
+    frame = session.createDataFrame([_row(chance) for _ in range(400)], SCHEMA, verifySchema=False)
+    return frame.toArrow()
+
+
+def check_against_oracle(table: pa.Table, pipeline: Pipeline) -> None:
+    rows = encoded(table, pipeline).to_pylist()
+    for row, given_row in zip(rows, table.to_pylist(maps_as_pydicts="strict"), strict=True):
+        topic, key, value, timestamp_ms, bad = expected(given_row, pipeline)
+        assert (row["bad"] or "").partition(" in the result row ")[0] == (bad or "")
+        if bad is None:
+            assert (topic_names(pipeline)[row["topic"]], row["key"]) == (topic, key)
+            assert (None if row["value"] is None else json.loads(row["value"])) == value
+            assert (row["timestamp_ms"], row["order"]) == (timestamp_ms, given_row.get("_order"))
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_rows_of_all_types_are_what_plain_python_makes_of_them(table: pa.Table, pipeline: Pipeline) -> None:
+    check_against_oracle(table, pipeline)
+    check_against_oracle(table.slice(7, 11), pipeline)  # arrays that do not begin with their buffers
+    check_against_oracle(table.slice(0, 0), pipeline)
+
+
+@given(st.lists(st.text() | st.none(), max_size=20))
+def test_any_texts_are_written_as_json(texts: list[str | None]) -> None:
+    assert [json.loads(text) for text in json_texts(pa.array(texts, pa.string())).to_pylist()] == texts
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.none(), max_size=20))
+def test_any_numbers_are_written_exactly_and_as_doubles(numbers: list[float | None]) -> None:
+    read = [json.loads(text) for text in json_texts(pa.array(numbers, pa.float64())).to_pylist()]
+    assert [repr(number) for number in read] == [repr(number) for number in numbers]
+
+
+@given(st.lists(st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)) | st.none(), max_size=20))
+def test_any_times_are_written_in_utc(times: list[datetime | None]) -> None:
+    check_against_oracle(
+        pa.table({"name": ["a"] * len(times), "at": pa.array(times, pa.timestamp("us", tz="UTC"))}), PIPELINES[0]
+    )
+
+
+def records(pipeline: Pipeline, **columns: Any) -> list[tuple[Any, ...]]:
+    made = encoded(pa.table({name: [value] for name, value in columns.items()}), pipeline)
+    return list(result_records(made, pipeline, 99, {"out": 4, "branch": 2}))
+
+
+def test_a_row_of_hidden_columns_alone_is_an_empty_object_at_the_time_of_the_batch() -> None:
+    assert records(pipeline("_k"), _k="a") == [("out", b"a", b"{}", 99, None)]
+
+
+def test_bytes_that_are_no_text_are_replaced_in_a_value() -> None:
+    torn = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"a\xff"]).buffers())
+    assert json_texts(torn).to_pylist() == ['"ok"', '"a\N{REPLACEMENT CHARACTER}"']
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    torn = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"a\xff"]).buffers())
+    with pytest.raises(RecordError, match=r"'name' is not UTF-8 text in the result row .*n.:2"):
+        result_records(
+            encoded(pa.table({"name": torn, "n": [1, 2]}), pipeline("name")), pipeline("name"), 0, {"out": 1}
+        )
+
+
+def _window(start_ms: int, end_ms: int) -> dict[str, datetime]:
+    return {"start": FIRST + timedelta(milliseconds=start_ms), "end": FIRST + timedelta(milliseconds=end_ms)}
+
+
+BAD = [
+    pytest.param(pipeline("name"), {"name": None, "v": 2.5}, r"'name' is null.*2\.5", id="null key"),
+    pytest.param(pipeline("k", serde=serdes.int32), {"k": 1 << 31}, "int32, and 2147483648 is", id="int32"),
+    pytest.param(pipeline("k", serde=serdes.int64), {"k": "x"}, "int64, and 'x' is", id="int64"),
+    pytest.param(pipeline("name"), {"name": "a", "_topic": "c"}, "_topic is 'c'.* out, branch", id="topic"),
+    pytest.param(
+        PIPELINES[10], {"name": "a", "n": 1, "window": _window(0, 5)}, "5 ms long.*windows of 3600000", id="window"
+    ),
+    pytest.param(PIPELINES[11], {"n": 1, "window": _window(0, 5)}, "session.*5 ms long.*gap of 1800000", id="session"),
+    pytest.param(PIPELINES[10], {"name": "a", "n": 1, "window": _window(-HOUR_MS, 0)}, "before 1970", id="1969"),
+]
+
+
+@pytest.mark.parametrize(("pipeline", "columns", "says"), BAD)
+def test_a_row_that_cannot_become_a_record_is_named(pipeline: Pipeline, columns: dict[str, Any], says: str) -> None:
+    with pytest.raises(RecordError, match=f"'p'.*{says}.*filter such rows"):
+        records(pipeline, **columns)
+
+
+def schema_of(ddl: str) -> StructType:
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return schema
+
+
+REFUSED = [
+    ("name string, _deleted int", "'_deleted' is int: cast it to boolean"),
+    ("name string, _order string", "'_order' is string: cast it to bigint"),
+    ("name string, _topic int", "'_topic' is int: cast it to string"),
+    ("name string, at string", "timestamp, or milliseconds"),
+    ("name string, v interval day", "'v' is interval day: cast it"),
+    ("name string, v array<variant>", "'v' is variant: cast it"),
+    ("name string, name string", "more than one column 'name': rename"),
+]
+
+
+@pytest.mark.parametrize(("columns", "says"), REFUSED)
+def test_columns_that_cannot_be_written_are_refused_with_what_to_do(columns: str, says: str) -> None:
+    schema = StructType([schema_of(column).fields[0] for column in columns.split(", ")])
+    with pytest.raises(TopologyError, match=says):
+        check_schema(pipeline("name", timestamp="at" if "at" in schema.names else None), schema)
+
+
+def test_windows_and_sessions_need_a_struct_of_times() -> None:
+    with pytest.raises(TopologyError, match=r"'window' is struct<start:string>: make it a struct of the timestamps"):
+        check_schema(PIPELINES[10], schema_of("name string, n int, window struct<start: string>"))
+
+
+REFUSED_PIPELINES = [
+    (pipeline("k", serde=serdes.windowed(serdes.string)), r"no windows, but keys of 'out' are windowed-string"),
+    (pipeline("k", windowing=Windowing("window", "w", 5)), r"of windows, but .*key=serdes\.windowed"),
+    (pipeline("k", windowing=Windowing("session", "w", 5)), r"of sessions, but .*key=serdes\.session_windowed"),
+    (pipeline("k", output_mode="complete", result="stream"), r"complete.*use 'update'"),
+]
+
+
+@pytest.mark.parametrize(("pipeline", "says"), REFUSED_PIPELINES)
+def test_a_pipeline_whose_topics_do_not_fit_is_refused(pipeline: Pipeline, says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        check_schema(pipeline, schema_of("k string, w struct<start: timestamp, end: timestamp>"))

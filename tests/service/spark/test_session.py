@@ -1,0 +1,123 @@
+"""The settings that sessions start with, and the class archive that makes them start quicker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from stateline.config import Config, load_config
+from stateline.spark.class_archive import is_current, recording_class_archive
+from stateline.spark.session import default_class_archive, is_local, session_settings
+from stateline_store import ConfigurationError
+
+_DEADLINE_S = 60.0
+_COORDINATES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,org.example:more:1"
+
+
+def configured(state: Path, *settings: str) -> Config:
+    return load_config("flights", environment={}, overrides=[f"state.dir={state}", *settings])
+
+
+def test_jars_come_from_a_folder_or_by_their_maven_coordinates(tmp_path: Path) -> None:
+    (tmp_path / "b.jar").touch()
+    (tmp_path / "a.jar").touch()
+    (tmp_path / "readme.txt").touch()
+    by_folder = session_settings(configured(tmp_path, f"spark.jars={tmp_path}"))
+    assert by_folder["spark.jars"] == f"{tmp_path}/a.jar,{tmp_path}/b.jar"
+    assert "spark.jars.packages" not in by_folder
+    by_name = session_settings(configured(tmp_path, f"spark.jars={_COORDINATES}"))
+    assert by_name["spark.jars.packages"] == _COORDINATES
+    assert "spark.jars" not in by_name
+
+
+def test_a_folder_without_jars_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"has no \*\.jar in it"):
+        session_settings(configured(tmp_path, f"spark.jars={tmp_path}"))
+
+
+@pytest.mark.parametrize(("master", "local"), [
+    ("local", True), ("local[2]", True), ("local[*,4]", True), ("local-cluster[2,1,512]", False),
+    ("spark://localhost:7077", False), ("yarn", False), ("k8s://https://local", False),
+])  # fmt: skip
+def test_only_a_master_of_this_jvm_keeps_addresses_and_checkpoints_to_this_machine(
+    tmp_path: Path, master: str, local: bool
+) -> None:
+    settings = session_settings(configured(tmp_path, f"spark.master={master}"))
+    assert is_local(master) == local
+    assert (settings.get("spark.driver.host") == "127.0.0.1") == local
+    assert ("spark.sql.streaming.checkpointFileManagerClass" in settings) == local
+
+
+def test_what_the_configuration_passes_on_wins(tmp_path: Path) -> None:
+    given = ("spark.driver.memory=3g", "spark.scheduler.mode=FIFO", "spark.driver.extraJavaOptions=-Dmine=1")
+    settings = session_settings(configured(tmp_path, *given))
+    assert (settings["spark.driver.memory"], settings["spark.scheduler.mode"]) == ("3g", "FIFO")
+    assert settings["spark.driver.extraJavaOptions"].endswith(" -Dmine=1"), "added to those that there are"
+    assert "-Xss8m" in settings["spark.driver.extraJavaOptions"]
+
+
+def test_an_archive_older_than_java_or_spark_is_not_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "archive.jsa"
+    assert not is_current(archive)
+    archive.touch()
+    assert is_current(archive)
+    later = tmp_path / "bin" / "java"
+    later.parent.mkdir()
+    while not later.exists() or later.stat().st_ctime <= archive.stat().st_ctime:
+        later.write_text("#!/bin/sh\n")
+        later.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert not is_current(archive)
+
+
+def recorders(state: Path) -> list[int]:
+    """Processes that record an archive for this state directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(state).encode() in command:
+                found.append(int(entry.name))
+    return found
+
+
+def test_recording_is_given_up_when_the_driver_stops(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    began_s = time.monotonic()
+    with recording_class_archive(config, delay_s=0.0):
+        while len(recorders(tmp_path)) < 2:  # Python, and the JVM that it starts
+            assert time.monotonic() < began_s + _DEADLINE_S
+            time.sleep(0.01)
+    assert recorders(tmp_path) == []
+    assert not default_class_archive(config).exists()
+
+
+def test_a_driver_that_stops_at_once_begins_nothing(tmp_path: Path) -> None:
+    with recording_class_archive(configured(tmp_path), delay_s=_DEADLINE_S):
+        assert any(thread.name == "class-archive" for thread in threading.enumerate())
+    assert not any(thread.name == "class-archive" for thread in threading.enumerate())
+    assert recorders(tmp_path) == []
+
+
+def test_an_archive_that_fits_is_not_recorded_again(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    default_class_archive(config).parent.mkdir()
+    default_class_archive(config).touch()
+    with recording_class_archive(config, delay_s=0.0):
+        assert not any(thread.name == "class-archive" for thread in threading.enumerate())
+
+
+def test_the_script_for_spark_submit_says_where_it_is() -> None:
+    command = [sys.executable, "-m", "stateline.spark.submit", "--path"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ)).stdout.strip()
+    assert Path(said).name == "submit.py"
+    assert Path(said).is_file()
