@@ -130,7 +130,9 @@ def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict
     for path, methods in openapi["paths"].items():
         for parameter in methods.get("get", {}).get("parameters", []):
             name = parameter["name"]
-            if parameter["in"] == "path" or "/changes" in path:  # that has no end, needs a log, and has tests of its own
+            if (
+                parameter["in"] == "path" or "/changes" in path
+            ):  # that has no end, needs a log, and has tests of its own
                 continue
             url = path.replace("{store}", "aircraft").replace("{key}", "described")
             response = client.get(url, params={name: values.get(name, "a")})
