@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from killed import as_killed
 from stateline_store import (
     IsolationLevel,
     KeyValueStore,
@@ -110,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
         """What lies on disk at this instant is all that the next owner gets."""
         self.crashes += 1
         if self.persistent:
-            shutil.copytree(self.task, self.root / str(self.crashes))
+            as_killed(self.task, self.root / str(self.crashes))
         self.store.close()
         self.close_reader()
         self.open(self.root / str(self.crashes))

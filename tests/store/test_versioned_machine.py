@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from killed import as_killed
 from stateline_store import (
     NOT_PUT,
     Change,
@@ -167,7 +168,7 @@ class VersionedMachine(RuleBasedStateMachine):
         """What lies on disk at this instant is all that the next owner gets."""
         self.crashes += 1
         if self.persistent:
-            shutil.copytree(self.task, self.root / str(self.crashes))
+            as_killed(self.task, self.root / str(self.crashes))
         self.store.close()
         self.close_secondary()
         self.open(self.root / str(self.crashes))

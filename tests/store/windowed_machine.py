@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from killed import as_killed
 from stateline_store import (
     Change,
     IsolationLevel,
@@ -88,7 +89,7 @@ class WindowedMachine(RuleBasedStateMachine, Generic[Store]):
         task = self.task
         if crash and self.persistent:
             self.crashes += 1
-            task = Path(shutil.copytree(self.task, self.root / str(self.crashes)))
+            task = as_killed(self.task, self.root / str(self.crashes))
             self.close_reader()
         self.store.close()
         self.open(task)

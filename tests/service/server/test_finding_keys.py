@@ -27,10 +27,10 @@ class Watched(Serving):
     looks: list[dict[int, set[bytes]]]
     after_look: Callable[[], None]
 
-    async def ask(
+    async def _ask_all(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        outcomes = await super().ask(store, terms, queries, deadline_s)
+        outcomes = await super()._ask_all(store, terms, queries, deadline_s)
         self.looks.append({p: set(query.keys) for p, query in queries.items() if isinstance(query, KeysQuery)})
         self.after_look()
         return outcomes

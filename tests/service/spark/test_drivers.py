@@ -179,7 +179,8 @@ def test_a_pipeline_that_fails_is_started_again_and_the_others_do_not_notice(
     def condition() -> bool:
         if (status := read_status(directory(config, "failing"))) and status["state"] == "restarting":
             between.append(status)
-        return written(log, "failing-out") == [1] and written(log, "steady-out") == [1]
+        told = {report.pipeline for report in steady}
+        return told == {"failing", "steady"} and written(log, "failing-out") == [1] == written(log, "steady-out")
 
     with Watcher(condition):
         run_pipelines(app, ["failing", "steady"], config, log, session=session, progress=steady.append)

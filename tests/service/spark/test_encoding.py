@@ -25,6 +25,9 @@ from stateline.spark.result_records import result_records, topic_names
 from stateline.topology import Pipeline, Topic, Windowing
 from stateline_store import RecordError, TopologyError
 
+# Spark reads schemas that are written as text.
+pytestmark = pytest.mark.usefixtures("session")
+
 HOUR_MS = 3_600_000
 SCHEMA = """
     name string, n int, big long, small tinyint, ok boolean, x double, f float, money decimal(12, 3),

@@ -9,7 +9,6 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -302,9 +301,9 @@ class TestTheGroup:
             polls.append(len(records))
             return records
 
-        def counted_commit(committer: Committer, tasks: Sequence[Task], consumer: Any, between: Any) -> None:
+        def counted_commit(committer: Committer, *others: Any) -> None:
             commits.append(len(polls))
-            commit(committer, tasks, consumer, between)
+            commit(committer, *others)
 
         monkeypatch.setattr(Worker, "_poll", counted_poll)
         monkeypatch.setattr(Committer, "commit", counted_commit)

@@ -250,7 +250,7 @@ for _ in range(3):
 
 def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(kinds: Kinds, tmp_path: Path) -> None:
     """The driver is a shell by the name of Spark's: `java` is what the keeper looks for above itself."""
-    made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"], "ttl_s": 2}).json()
+    made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"], "ttl_s": 10}).json()
     path = f"/v1/snapshots/{made['id']}"
     java = tmp_path / "java"
     java.write_bytes(Path("/bin/bash").read_bytes())
@@ -272,7 +272,7 @@ def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(kinds: Kin
 
 def test_a_plain_frame_has_its_lease_kept(session: SparkSession, kinds: Kinds) -> None:
     before = {each["id"] for each in kinds.client.get("/v1/snapshots").json()["snapshots"]}
-    frame = read(session, kinds.url, "plain", ttl_s=2)
+    frame = read(session, kinds.url, "plain", ttl_s=10)
     assert as_counted(rows(frame)) == as_counted(kinds.expected("plain"))
     (made,) = [s for s in kinds.client.get("/v1/snapshots").json()["snapshots"] if s["id"] not in before]
     path = f"/v1/snapshots/{made['id']}"

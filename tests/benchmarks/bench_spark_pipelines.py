@@ -1,0 +1,232 @@
+"""Pipelines: how soon a micro-batch can be queried, how many rows per second, how soon a driver is up.
+
+Latency: 1,000 rows are written to the embedded log; from then until all of their effect is answered at READ_COMMITTED,
+with driver, worker (commits every 100 ms) and server as processes of their own. At most 500 ms in the median; where the
+time goes is printed as the pipeline says it.
+
+Throughput: a million rows through a pipeline into its result topic, in turns with the same query that writes Parquet
+(the sums through foreachBatch, since Parquet takes no updates). At least half as fast.
+
+Start: from the start of `stateline pipeline` until it says that it waits for input, with the class archive that its
+first start has recorded. At most 4 s.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyspark
+from figures import at_least, at_most
+from processes import free_port, process, until
+from pyspark.sql import DataFrame, SparkSession
+from spark_app import add, app, double
+
+from stateline.config import Config, load_config
+from stateline.log import EmbeddedLog, NewTopic
+from stateline.spark.frames import topic_frames
+from stateline.spark.runner import MAX_ROWS_PER_BATCH, run_pipeline
+from stateline.spark.session import close_session, record_class_archive, spark_session
+
+ROUNDS, BATCH, KEYS = 30, 1_000, 1_000
+ROWS, THROUGHPUT_ROUNDS = 1_000_000, 3
+STARTS = 5
+_RECORD = "record"
+
+
+def settings(state_dir: Path, **others: object) -> dict[str, object]:
+    """What all processes are given."""
+    given = {"bootstrap.servers": f"embedded:{state_dir / 'log.db'}", "state.dir": state_dir}
+    return given | {name.replace("__", "."): value for name, value in others.items()}
+
+
+def command(name: str, *arguments: str, **given: object) -> list[str]:
+    """A command of Stateline's with these settings."""
+    pairs = [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
+    return ["-m", "stateline", name, "spark_app:app", *arguments, *pairs]
+
+
+def new_log(state_dir: Path) -> EmbeddedLog:
+    """A log with the topic of the rows."""
+    log = EmbeddedLog(state_dir / "log.db")
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("made", 4)])
+    return log
+
+
+def write(log: EmbeddedLog, rows: int) -> None:
+    """So many rows, each key in turn."""
+    with closing(log.producer()) as producer:
+        for number in range(rows):
+            key = f"key-{number % KEYS:06d}"
+            producer.produce("made", key.encode(), json.dumps({"k": key, "n": number}).encode(), timestamp_ms=number)
+        producer.flush()
+
+
+# ---- latency
+
+
+def latency(state_dir: Path, archive: Path) -> None:
+    """Measure and print how soon a micro-batch of sums is answered."""
+    given = settings(state_dir, server__port=free_port(), commit__interval__ms=100)
+    (state_dir / ".cache").mkdir()
+    shutil.copy(archive, state_dir / ".cache")
+    pipeline = given | {"spark.trigger.interval.ms": 0}
+    with ExitStack() as stack:
+        log = stack.enter_context(closing(new_log(state_dir)))
+        stack.enter_context(process(command("pipeline", "add", **pipeline), state_dir / "pipeline.txt"))
+        stack.enter_context(process(command("worker", **given), state_dir / "worker.txt"))
+        stack.enter_context(process(command("serve", **given), state_dir / "server.txt"))
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{given['server.port']}", timeout=30))
+        found, steps = [], list[dict[str, int]]()
+        for number in range(ROUNDS + 5):
+            write(log, BATCH)
+            written = time.monotonic()
+            until(lambda number=number: is_answered(client, number + 1), "the rows are answered", 0.002)  # type: ignore[misc]  # a lambda's defaults have no types
+            if number >= 5:  # what comes first is not compiled yet
+                found.append((time.monotonic() - written) * 1000)
+                steps.append(json.loads(status_file(state_dir).read_text())["steps_ms"])
+        shares = {step: statistics.median(each.get(step, 0) for each in steps) for step in steps[-1]}
+        print("  " + ", ".join(f"{step} {share:.0f} ms" for step, share in shares.items()))
+        at_most("1,000 rows, from written to answered, median", statistics.median(found), 500, " ms")
+
+
+def is_answered(client: httpx.Client, rounds: int) -> bool:
+    """Whether the last key's sum has so many rounds."""
+    try:
+        answer = client.get(f"/v1/stores/sums/keys/key-{KEYS - 1:06d}?isolation_level=read_committed")
+    except httpx.TransportError:
+        return False
+    return answer.status_code == 200 and bool(answer.json()["value"]["records"] == rounds)
+
+
+def status_file(state_dir: Path) -> Path:
+    """Where the pipeline says how far it is."""
+    return state_dir / app.application_id / "pipelines" / "add" / "status.json"
+
+
+# ---- throughput
+
+
+def throughput(state_dir: Path, archive: Path) -> None:
+    """Measure and print rows per second of both pipelines, against Parquet."""
+    with closing(new_log(state_dir)) as log, session(state_dir, archive) as spark:
+        write(log, ROWS)
+        for name, function, mode in (("double", double, "append"), ("add", add, "update")):
+            ratios = []
+            for number in range(THROUGHPUT_ROUNDS + 1):
+                place = state_dir / f"{name}-{number}"
+                ours = timed(lambda: into_topic(spark, log, name, place))  # noqa: B023  # it is called at once
+                theirs = timed(lambda: into_parquet(spark, log, function, mode, place))  # noqa: B023
+                if number:
+                    ratios.append(theirs / ours)
+                    print(f"  {name}: {ROWS / ours:,.0f} rows/s; as Parquet {ROWS / theirs:,.0f} rows/s", flush=True)
+            at_least(f"rows per second of `{name}` ÷ the same query writing Parquet", statistics.median(ratios), 0.5)
+
+
+def into_topic(spark: SparkSession, log: EmbeddedLog, name: str, place: Path) -> None:
+    """Run the pipeline over all rows, from nothing."""
+    with closing(log.admin()) as admin:
+        written = "doubles" if name == "double" else "sums"
+        admin.delete_topics([written, f"{app.application_id}-{name}-epochs"])
+    run_pipeline(app, name, configured(place), log, available_now=True, session=spark, progress=lambda _: None)
+
+
+def into_parquet(
+    spark: SparkSession, log: EmbeddedLog, function: Callable[[DataFrame], DataFrame], mode: str, place: Path
+) -> None:
+    """The same function over the same frames, in micro-batches of the same size, into files."""
+    frames = topic_frames(spark, configured(place), log, max_rows_per_batch=MAX_ROWS_PER_BATCH)
+    result = function(frames.stream(app.topology().pipelines["add"].reads[0]))
+    writer = result.writeStream.outputMode(mode).option("checkpointLocation", str(place / "parquet-checkpoint"))
+    if mode == "append":
+        writer = writer.format("parquet").option("path", str(place / "parquet"))
+    else:
+        writer = writer.foreachBatch(lambda frame, number: frame.write.parquet(str(place / f"parquet-{number}")))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def configured(place: Path) -> Config:
+    """A configuration with files of its own."""
+    return load_config(app.application_id, environment={}, overrides=[f"state.dir={place}"])
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds that it takes."""
+    begin = time.monotonic()
+    work()
+    return time.monotonic() - begin
+
+
+@contextmanager
+def session(state_dir: Path, archive: Path) -> Iterator[SparkSession]:
+    """Spark, until the block ends."""
+    made = spark_session(configured(state_dir), class_archive=archive)
+    try:
+        yield made
+    finally:
+        close_session(made)
+
+
+# ---- start
+
+
+def start(state_dir: Path, archive: Path) -> None:
+    """Measure and print how soon a driver waits for input, without a class archive and with one."""
+    new_log(state_dir).close()
+    without = [seconds_to_start(state_dir / f"cold-{number}", state_dir / "log.db", None) for number in range(STARTS)]
+    found = [seconds_to_start(state_dir / f"warm-{number}", state_dir / "log.db", archive) for number in range(STARTS)]
+    print(f"  without a class archive {statistics.median(without):.1f} s")
+    at_most("start of a driver until it waits for input", statistics.median(found), 4, " s")
+
+
+def seconds_to_start(place: Path, log: Path, archive: Path | None) -> float:
+    """From the start of the process to its first status `waiting`."""
+    (place / ".cache").mkdir(parents=True)
+    if archive is not None:
+        shutil.copy(archive, place / ".cache")
+    given = {"bootstrap.servers": f"embedded:{log}", "state.dir": place}
+    begin = time.monotonic()
+    with process(command("pipeline", "add", **given), place / "pipeline.txt"):
+        until(lambda: is_waiting(status_file(place)), "the pipeline waits for input", 0.01)
+        return time.monotonic() - begin
+
+
+def is_waiting(status: Path) -> bool:
+    """Whether the pipeline's query is up."""
+    try:
+        return json.loads(status.read_text())["state"] in ("waiting", "running")
+    except (OSError, ValueError):
+        return False
+
+
+def main() -> None:
+    if sys.argv[1:2] == [_RECORD]:
+        record_class_archive(load_config("bench"), Path(sys.argv[2]))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        archive = place / f"{spark_archive_name()}"
+        subprocess.run([sys.executable, __file__, _RECORD, str(archive)], check=True)
+        for part in (latency, throughput, start):
+            (place / part.__name__).mkdir()
+            part(place / part.__name__, archive)
+
+
+def spark_archive_name() -> str:
+    """As a driver looks for it in its state directory."""
+    return f"spark-{pyspark.__version__}.jsa"
+
+
+if __name__ == "__main__":
+    main()
