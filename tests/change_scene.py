@@ -26,6 +26,7 @@ from stateline.server.changes import change_members
 from stateline_store import TopicPartition
 
 PARTITIONS = 2
+FIRST = [("a", 1), ("b", 2), ("a", {"x": [1, 2]}), ("b", None), ("c", "ü\n"), ("a", 4), ("d", 5), ("d", None), ("e", 6)]
 # Of now, and the beginning of a window: retention deletes what is older than a day from changelogs of windows.
 TIME_MS = time.time_ns() // 1_000_000 // changes_app.SIZE_MS * changes_app.SIZE_MS
 BEAT_MS = 100

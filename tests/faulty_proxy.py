@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,12 +45,15 @@ class FaultyProxy:
     """Passes connections on to `target`; each takes the next of `faults`, none when they are used up.
 
     `requests` has the first bytes that each connection sent. Where nobody listens at the target, connections are lost.
+    Of what is answered, no more than `most_bytes` pass a connection while that is set: kernels take megabytes that
+    nobody has read.
     """
 
     def __init__(self, target: int) -> None:
         self.faults: deque[Fault] = deque()
         self.requests: list[bytes] = []
         self.target = target
+        self.most_bytes: int | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
@@ -109,7 +113,11 @@ class FaultyProxy:
     def _pass(self, source: socket.socket, sink: socket.socket, fault: Cut | None) -> None:
         left = None if fault is None else fault.after_bytes
         try:
+            passed = 0
             while data := source.recv(_CHUNK):
+                passed += len(data)
+                while self.most_bytes is not None and passed > self.most_bytes and sink.fileno() >= 0:
+                    time.sleep(0.01)
                 if left is not None:
                     data, left = data[:left], left - len(data)
                 sink.sendall(data)

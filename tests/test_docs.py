@@ -33,8 +33,8 @@ from stateline.server.arguments import COMMON, PARAMETERS
 from stateline.server.main import OPERATIONS
 from stateline.server.openapi import RESULTS
 from stateline.server.problems import PROBLEMS
-from stateline.spark.marker import Marker
-from stateline.spark.status import PipelineStatus
+from stateline.spark.drivers.status import PipelineStatus
+from stateline.spark.sink.marker import Marker
 from stateline.worker.changelog import staged_changes
 from stateline.worker.failures import FailureHandler
 from stateline_store import (

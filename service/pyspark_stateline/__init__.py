@@ -2,6 +2,6 @@
 for a format of Python's for the first time.
 """
 
-from stateline.spark.source import StatelineSource as DefaultSource
+from stateline.spark.reading.source import StatelineSource as DefaultSource
 
 __all__ = ["DefaultSource"]

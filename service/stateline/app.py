@@ -167,7 +167,7 @@ class App:
         Result rows become JSON records of the topic `writes`: the columns `key` make the record's key (several
         are joined with "|"), the column `timestamp` its timestamp (else the time of the micro-batch); columns
         that begin with "_" are left out. With `windowing` the times of a window or session are part of the key. A
-        replayed micro-batch has no effect (see `stateline.spark.sink`).
+        replayed micro-batch has no effect (see `stateline.spark.sink.epoch_sink`).
         """
         sources = [reads] if isinstance(reads, str | Topic) else list(reads)
         reads_topics = tuple(self._topic(topic) for topic in sources)

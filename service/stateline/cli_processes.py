@@ -97,7 +97,7 @@ def run_pipelines_here(app: App, config: Config, names: Sequence[str], *, availa
     Raises as `run_pipelines` does.
     """
     from stateline.configured_log import configured_log
-    from stateline.spark.drivers import run_pipelines
+    from stateline.spark.drivers.several_pipelines import run_pipelines
 
     with closing(configured_log(config)) as log:
         run_pipelines(app, names, config, log, available_now=available_now)

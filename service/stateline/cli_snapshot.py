@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stateline.spark.snapshot_server import PLANNING_S, Asked, SnapshotServer, segment
-from stateline.spark.source_options import read_server
-from stateline_store.errors import InvalidArgumentError, StatelineError
+from stateline.spark.reading.pinned import pinned
+from stateline.spark.reading.snapshot_server import PLANNING_S, Asked, SnapshotServer, segment
+from stateline.spark.reading.source_options import read_server
+from stateline_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +96,7 @@ def export(server: SnapshotServer, wanted: Wanted) -> dict[str, int]:
         for store in wanted.stores
     }
     schemas = {store: _schema(said, wanted.columns) for store, said in described.items()}
-    with _kept(server, wanted) as snapshot:
+    with pinned(server, wanted.stores, wanted.ttl_s) as snapshot:
         counts = {
             store: _write_store(server, wanted, store, parts, schemas[store])
             for store, parts in snapshot["stores"].items()
@@ -140,35 +140,10 @@ def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
     return pa.schema([(name, known[name]) for name in (known if wanted is None else wanted)])
 
 
-@contextmanager
-def _kept(server: SnapshotServer, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """A snapshot that is renewed until the block ends, and released then."""
-    from stateline.spark.lease import release, renew
-
-    members = {"stores": list(wanted.stores), "ttl_s": wanted.ttl_s, "pin": os.urandom(12).hex()}
-    snapshot = server.ask(Asked("POST", "/v1/snapshots", members), patience_s=PLANNING_S)
-    ended = threading.Event()
-
-    def keep() -> None:
-        while not ended.wait(wanted.ttl_s / 3):
-            try:
-                renew(server, snapshot["id"], wanted.ttl_s)
-            except StatelineError:
-                return  # gone, or out of reach: the rows that are missing say so
-
-    thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
-    try:
-        yield snapshot
-    finally:
-        ended.set()
-        release(server, snapshot["id"])
-
-
 def _write_store(
     server: SnapshotServer, wanted: Wanted, store: str, parts: Mapping[str, Any], schema: pa.Schema
 ) -> int:
-    from stateline.spark.http_rows import RowsQuery, batches
+    from stateline.spark.reading.http_rows import RowsQuery, batches
 
     folder = wanted.directory / store
     folder.mkdir()

@@ -32,7 +32,7 @@ _REPARTITION_SETTINGS = {
 
 
 def epochs_topic(application_id: str, pipeline: str) -> str:
-    """The topic of a pipeline's markers (`stateline.spark.marker`). On disk: never change."""
+    """The topic of a pipeline's markers (`stateline.spark.sink.marker`). On disk: never change."""
     return f"{application_id}-{pipeline}-epochs"
 
 
@@ -97,7 +97,7 @@ class Windowing:
 class Pipeline:
     """A user's function from streaming DataFrames to one; `key` names the columns of the result's key.
 
-    It is called with the `reads`, the `tables` (as `stateline.spark.ktable.KTable`) and the `static` topics. A row goes
+    It is called with the `reads`, the `tables` (as `stateline.spark.KTable`) and the `static` topics. A row goes
     to `writes`, or to the one of `branches` that it names. `result` says what topics of its own the pipeline writes:
     the newest row of each key (compacted), or every row. `trigger_ms` is the pause between the starts of two
     micro-batches, None for the configuration's.

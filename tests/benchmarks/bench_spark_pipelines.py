@@ -34,9 +34,9 @@ from spark_app import add, app, double
 
 from stateline.config import Config, load_config
 from stateline.log import EmbeddedLog, NewTopic
-from stateline.spark.frames import topic_frames
-from stateline.spark.runner import MAX_ROWS_PER_BATCH, run_pipeline
+from stateline.spark.drivers.one_pipeline import MAX_ROWS_PER_BATCH, run_pipeline
 from stateline.spark.session import close_session, record_class_archive, spark_session
+from stateline.spark.sources.frames import topic_frames
 
 ROUNDS, BATCH, KEYS = 30, 1_000, 1_000
 ROWS, THROUGHPUT_ROUNDS = 1_000_000, 3

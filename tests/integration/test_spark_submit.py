@@ -15,7 +15,7 @@ import spark_cluster
 from service.spark import departures as d
 from stateline.log import EmbeddedLog
 from stateline.spark import submit
-from stateline.spark.status import read_status
+from stateline.spark.drivers.status import read_status
 from stateline_store.inspection import lock_holder
 
 _TESTS = Path(__file__).parents[1]

@@ -83,8 +83,8 @@ def pipeline_read_so_far(log: Log, epochs: str) -> Position:
         return Position()  # the pipeline has not started yet
     position = Position()
     for _, value in markers.values():
-        # What `stateline.spark.marker.Marker` writes: next offsets of each source, as Spark's checkpoint has them, and
-        # the topic's id.
+        # What `stateline.spark.sink.marker.Marker` writes: next offsets of each source, as Spark's checkpoint has them,
+        # and the topic's id.
         for text in orjson.loads(value)["endOffsets"]:
             ends = {
                 topic: {int(p): n - 1 for p, n in of_topic.items() if p != "id" and n}

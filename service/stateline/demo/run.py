@@ -45,7 +45,7 @@ _QUICK_PER_SECOND, _SLOW_PER_SECOND = 400, 50
 _CATCH_UP_TIMEOUT_S = 300.0  # minutes more than it takes; a stuck process must not hang the demo for ever
 _LOOK_INTERVAL_S = 0.5
 _TICK_S = 0.05
-_EPOCHS = f"{app.application_id}-delays-epochs"  # the pipeline's markers, see stateline.spark.sink
+_EPOCHS = f"{app.application_id}-delays-epochs"  # the pipeline's markers, see stateline.spark.sink.epoch_sink
 
 
 def run_demo(

@@ -28,6 +28,7 @@ from stateline_store import (
 )
 
 _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA
+_REPORT_TIMEOUT_S = 1.0  # a report follows the state that it explains at once
 _POLL_EVERY = 1_000  # records between two looks at delivery reports, whose payloads stay in memory until then
 
 
@@ -105,7 +106,16 @@ class KafkaProducer:
             except BufferError:
                 self._wait_for_room()
             except KafkaException as error:
+                self._raise_failure_before(error)
                 raise self._meaning(error, f"A record for {topic!r} was refused") from error
+
+    def _raise_failure_before(self, error: KafkaException) -> None:
+        """A transaction that has lost a record takes no more: raise why that one was refused, reported last."""
+        if self._in_transaction and kafka_error(error).code() == KafkaError._STATE:
+            deadline = time.monotonic() + _REPORT_TIMEOUT_S
+            while self._failure is None and time.monotonic() < deadline:
+                self._serve(self._producer.poll, 0.05)
+            self._raise_failure()
 
     def _wait_for_room(self) -> None:
         """Serve delivery reports until the queue is shorter. Raises `LogUnavailableError` when nothing moves."""

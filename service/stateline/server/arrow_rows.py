@@ -75,16 +75,20 @@ def schema_of(definition: StoreDefinition, columns: Iterable[str] | None = None)
 
     Raises `InvalidArgumentError` for a column that the store does not have, and for one that is named twice.
     """
-    known = column_names(definition)
-    chosen = known if columns is None else tuple(columns)
+    chosen = chosen_columns(column_names(definition), columns, f"{definition.name!r}: it has")
+    return pa.schema([_field(definition, name) for name in chosen], _metadata(definition))
+
+
+def chosen_columns(known: Sequence[str], columns: Iterable[str] | None, whose: str) -> tuple[str, ...]:
+    """All columns, or those named. Raises `InvalidArgumentError`, whose text says `whose` they are, for one that is not
+    known, and for one that is named twice."""
+    chosen = tuple(known if columns is None else columns)
     for name in chosen:
         if name not in known:
-            raise InvalidArgumentError(
-                f"columns={name[:60]!r} is no column of {definition.name!r}: it has {', '.join(known)}."
-            )
+            raise InvalidArgumentError(f"columns={name[:60]!r} is no column of {whose} {', '.join(known)}.")
     if len(set(chosen)) < len(chosen) or not chosen:
         raise InvalidArgumentError(f"columns={','.join(chosen)!r:.60} names one twice, or none: name each once.")
-    return pa.schema([_field(definition, name) for name in chosen], _metadata(definition))
+    return chosen
 
 
 def record_batch(definition: StoreDefinition, rows: Rows | Versions, schema: pa.Schema) -> pa.RecordBatch:

@@ -26,13 +26,14 @@ from stateline.server.arrow_rows import (
     arrow_type,
     big_endian,
     binary_array,
+    chosen_columns,
     int64_array,
     schema_of,
     sliced,
     typed_batch,
 )
 from stateline.store_definition import StoreDefinition
-from stateline_store import DamagedDataError, InvalidArgumentError
+from stateline_store import DamagedDataError
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 
 # A batch has not many more bytes: what is held in memory per reader.
@@ -55,16 +56,8 @@ def change_schema(
 
     Raises `InvalidArgumentError` for a column that there is not, and for one that is named twice.
     """
-    known = change_columns(definition)
-    chosen = known if columns is None else tuple(columns)
-    for name in chosen:
-        if name not in known:
-            raise InvalidArgumentError(
-                f"columns={name[:60]!r} is no column of the changes of {definition.name!r}: they have "
-                f"{', '.join(known)}."
-            )
-    if len(set(chosen)) < len(chosen) or not chosen:
-        raise InvalidArgumentError(f"columns={','.join(chosen)!r:.60} names one twice, or none: name each once.")
+    whose = f"the changes of {definition.name!r}: they have"
+    chosen = chosen_columns(change_columns(definition), columns, whose)
     more = {b"stateline.topic": topic.encode(), b"stateline.topic_id": topic_id.encode()}
     return pa.schema([_field(definition, name) for name in chosen], {**schema_of(definition).metadata, **more})
 

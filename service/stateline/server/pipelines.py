@@ -1,4 +1,4 @@
-"""How far the application's pipelines are, as their drivers have written it down (`stateline.spark.status`)."""
+"""How far the application's pipelines are, as their drivers have written it down (`stateline.spark.drivers.status`)."""
 
 from __future__ import annotations
 

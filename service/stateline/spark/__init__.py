@@ -1,7 +1,11 @@
 """Pipelines: functions from streaming DataFrames to one, run by Spark into a result topic exactly once.
 
-For those functions: `KTable` and `table_of` (`stateline.spark.ktable`), `join_stream_table` and `session_aggregate`
-(`stateline.spark.operators`). PySpark is imported when one of them is used first.
+    sources    from topics to frames             operators   KTables and their joins, for those functions
+    sink       from frames to result topics      drivers     the processes that run pipelines
+    reading    stores as DataFrames, and their committed changes as a stream
+
+For the functions: `KTable` and `table_of` (`operators.ktable`), `join_stream_table` and `session_aggregate`
+(`operators.streams`). PySpark is imported when one of them is used first.
 
 For whoever reads stores as DataFrames: `cut`, several of one moment, and `json_value`, a column of JSON text.
 """
@@ -11,12 +15,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stateline.spark.cut import Cut, cut  # at once: the name is the module's, too, which would take its place
-
 if TYPE_CHECKING:
-    from stateline.spark.json_values import json_value
-    from stateline.spark.ktable import GroupedKTable, KTable, table_of
-    from stateline.spark.operators import join_stream_table, session_aggregate
+    from stateline.spark.operators.ktable import GroupedKTable, KTable, table_of
+    from stateline.spark.operators.streams import join_stream_table, session_aggregate
+    from stateline.spark.reading.cut import Cut, cut
+    from stateline.spark.reading.json_values import json_value
 
 __all__ = [
     "Cut",
@@ -30,12 +33,14 @@ __all__ = [
 ]
 
 _PLACES = {
-    "GroupedKTable": "ktable",
-    "KTable": "ktable",
-    "table_of": "ktable",
-    "join_stream_table": "operators",
-    "json_value": "json_values",
-    "session_aggregate": "operators",
+    "Cut": "reading.cut",
+    "cut": "reading.cut",
+    "GroupedKTable": "operators.ktable",
+    "KTable": "operators.ktable",
+    "table_of": "operators.ktable",
+    "join_stream_table": "operators.streams",
+    "json_value": "reading.json_values",
+    "session_aggregate": "operators.streams",
 }
 
 

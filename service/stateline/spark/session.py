@@ -5,7 +5,7 @@ configuration passes on under ``spark.*`` wins over them.
 
 A **class archive** (JEP 350) keeps the JVM's parsed classes (150 MB): a session starts in half the time.
 `record_class_archive` writes one, which takes about 20 s; nothing depends on it, and the JVM ignores a
-stale one. `stateline.spark.class_archive` has drivers do that.
+stale one. `stateline.spark.drivers.class_archive` has drivers do that.
 
 Under ``spark-submit`` the JVM is there already, and what it was started with stays as it is: master, memory, addresses,
 Java's options, and every setting that was given to it. On a cluster (a master that is not ``local``) addresses and the

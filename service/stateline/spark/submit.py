@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--path"]:
         sys.stdout.write(f"{os.path.abspath(__file__)}\n")
         return 0
-    # As a script, its own folder comes first on the path, where `status` and `columns` are not what others mean.
+    # As a script, its own folder comes first on the path, where `sink` and `columns` are not what others mean.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [os.getcwd(), *(entry for entry in sys.path if os.path.abspath(entry) != here)]
     from stateline.cli import main as stateline

@@ -1,7 +1,7 @@
 """Whole epochs: of a pipeline that asks for it, readers at READ_COMMITTED see a micro-batch completely or not at all.
 
 The pipeline's sink writes a micro-batch's rows and its marker in one transaction; the marker says where the
-micro-batch ends in each partition of the result topics (``resultEnds``, `stateline.spark.marker`). The worker reads the
+micro-batch ends in each partition of the result topics (``resultEnds``: `spark.sink.marker`). The worker reads the
 markers beside its input. It takes no record beyond the end of one epoch, its **target**, and commits only when all of
 its partitions have come to that end: then all of their stores, also those that the epoch has no row for, with the
 marker's next offset under ``<epochs topic>-0`` in their `offsets`. That number is how readers tell whether partitions
@@ -138,11 +138,6 @@ class EpochGate:
         """Whether there is no pipeline of whole epochs: then nothing here needs to be asked."""
         return not self._pipelines
 
-    @property
-    def number_of(self) -> dict[str, TopicPartition]:
-        """Result topic → under which name the stores that it feeds keep their number."""
-        return {topic: TopicPartition(each.epochs_topic, 0) for topic, each in self._of_topic.items()}
-
     def poll(self) -> None:
         """Read the markers that there are by now. Raises `LogUnavailableError`, or `DamagedDataError` for others."""
         now_s = time.monotonic()
@@ -198,7 +193,7 @@ class EpochGate:
         )
 
     def numbers(self) -> EpochNumbers:
-        """What stores keep when the targets were reached, by its name (`number_of`)."""
+        """What stores keep when the targets were reached, by its name (`Topology.epoch_numbers`)."""
         return {TopicPartition(each.epochs_topic, 0): each.epochs.target.number for each in self._pipelines}
 
     def close(self) -> None:

@@ -78,9 +78,9 @@ class Task:
         sync: bool = False,
         upgrade_mode: UpgradeMode | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
-        epoch_numbers: Mapping[str, TopicPartition] = MappingProxyType({}),
+        epoch_numbers: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({}),
     ) -> None:
-        """`epoch_numbers`: as `EpochGate.number_of`."""
+        """`epoch_numbers`: as `Topology.epoch_numbers`."""
         self.id = subtopology.task_id(partition)
         self.subtopology = subtopology
         self.partition = partition
@@ -108,10 +108,7 @@ class Task:
         )
         self._tables = {t: [d.name for d in subtopology.tables(t)] for t in self._topics}
         self._fed_by = {topic.name: subtopology.stores_fed_by(topic.name) for topic in subtopology.sources}
-        self._numbers = {
-            name: tuple({number for topic, number in epoch_numbers.items() if name in self._fed_by.get(topic, ())})
-            for name in self.definitions
-        }
+        self._numbers = {name: epoch_numbers.get(name, ()) for name in self.definitions}
         self._lock: TaskLock | None = None
         self._runners: dict[str, list[ProcessorRunner]] = {}
 

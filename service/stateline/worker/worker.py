@@ -105,6 +105,7 @@ class Worker:
         self._hosted: dict[tuple[str, int], Task] = {}
         self._topics = TopicWatch(self._admin)
         self._epochs = EpochGate(log, self._topology)
+        self._epoch_numbers = self._topology.epoch_numbers()
         configured = config.producer.get("message.max.bytes")
         self._max_record_bytes = int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES
         self._pace = Pace()
@@ -197,8 +198,7 @@ class Worker:
         return records
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
-        running = [task for task in self._tasks.values() if task.state is TaskState.RUNNING]
-        return {partition: at for task in running for partition, at in task.next_offsets.items()}
+        return {partition: at for task in self._running() for partition, at in task.next_offsets.items()}
 
     def _work_off(self, groups: Mapping[TopicPartition, Sequence[Record]]) -> None:
         """Process what a poll brought. What takes too long goes back to the log: the group wants to be polled."""
@@ -242,12 +242,11 @@ class Worker:
 
     def staged_bytes(self) -> int:
         """Memory that the next commit frees, over all tasks."""
-        return sum(task.staged_bytes for task in self._tasks.values() if task.state is TaskState.RUNNING)
+        return sum(task.staged_bytes for task in self._running())
 
     def _between_slices(self) -> None:
-        for task in self._tasks.values():
-            if task.state is TaskState.RUNNING:
-                task.stores.publish_staged()
+        for task in self._running():
+            task.stores.publish_staged()
         self._socket.serve_pending()
 
     def _commit(self, *, to_free_memory: bool = False) -> None:
@@ -255,7 +254,7 @@ class Worker:
         nobody reads yet, or will read again when it has ended (`epochs`)."""
         epochs = self._epochs.numbers() if self._epochs.is_reached(self._next_offsets()) else None
         if epochs is not None:
-            tasks = self._dirty_tasks() + [t for t in self._clean_tasks() if not t.is_in_step(epochs)]
+            tasks = [task for task in self._running() if task.dirty or not task.is_in_step(epochs)]
         elif self._committer.is_all_or_nothing:
             tasks = self._dirty_tasks() if to_free_memory else []
         else:
@@ -266,11 +265,11 @@ class Worker:
         if tasks or epochs is not None:
             self._last_commit = time.monotonic()
 
-    def _dirty_tasks(self) -> list[Task]:
-        return [task for task in self._tasks.values() if task.state is TaskState.RUNNING and task.dirty]
+    def _running(self) -> list[Task]:
+        return [task for task in self._tasks.values() if task.state is TaskState.RUNNING]
 
-    def _clean_tasks(self) -> list[Task]:
-        return [task for task in self._tasks.values() if task.state is TaskState.RUNNING and not task.dirty]
+    def _dirty_tasks(self) -> list[Task]:
+        return [task for task in self._running() if task.dirty]
 
     def _start_over(self, error: StatelineError) -> None:
         """Drop what is not committed, settle the transaction, join again; every task restores from its own offsets."""
@@ -324,7 +323,7 @@ class Worker:
             sync=self._config.statestore_sync,
             upgrade_mode=self._config.upgrade_mode if self._config.upgrade_from else None,
             max_record_bytes=self._max_record_bytes,
-            epoch_numbers=self._epochs.number_of,
+            epoch_numbers=self._epoch_numbers,
         )
         self._tasks[task.id] = task
         self._by_source.update(dict.fromkeys(task.sources, task))

@@ -69,6 +69,23 @@ def test_a_record_that_the_broker_refuses_is_told_by_flush_and_by_commit(kafka_b
     bench.close()
 
 
+def test_a_record_behind_one_that_the_broker_refused_tells_of_that_one(kafka_broker: KafkaBroker) -> None:
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    topic, other = bench.topic(settings={"max.message.bytes": "500"}), bench.topic(name="other")
+    producer = bench.producer("x")
+    producer.begin_transaction()
+    producer.produce(topic, None, random.Random(1).randbytes(5_000), timestamp_ms=7, partition=0)
+
+    def is_refused() -> bool:
+        producer.produce(other, None, b"fine", timestamp_ms=7, partition=0)
+        return False
+
+    with pytest.raises(InvalidArgumentError, match=rf"A record for {topic}-0 was not written: .*too large"):
+        until(is_refused)
+    producer.abort_transaction()
+    bench.close()
+
+
 def test_offsets_that_an_open_transaction_changes_are_told_only_once_it_has_ended(
     kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

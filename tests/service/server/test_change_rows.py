@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from change_scene import PARTITIONS, Scene, placed
+from change_scene import FIRST, PARTITIONS, Scene, placed
 from changes_app import LOGGED, TABLES
 from query_server import wait_until
 from stateline import serdes
@@ -37,7 +37,6 @@ from stateline_store import DamagedDataError, Position
 from stateline_store.windowed_keys import session_key, window_key
 
 STORES = (*TABLES, *LOGGED)
-FIRST = [("a", 1), ("b", 2), ("a", {"x": [1, 2]}), ("b", None), ("c", "ü\n"), ("a", 4), ("d", 5), ("d", None), ("e", 6)]
 
 
 class Served(NamedTuple):

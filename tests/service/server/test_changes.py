@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from change_scene import PARTITIONS, Event, Scene, held_by, reading
+from change_scene import FIRST, PARTITIONS, Event, Scene, held_by, reading
 from changes_app import LOGGED, SIZE_MS, TABLES
 from query_server import wait_until
 from stateline import serdes
@@ -28,7 +28,6 @@ from stateline.store_definition import StoreDefinition
 from stateline_store import DamagedDataError, InvalidArgumentError, Position
 
 STORES = (*TABLES, *LOGGED)
-FIRST = [("a", 1), ("b", 2), ("a", {"x": [1, 2]}), ("b", None), ("c", "ü\n"), ("a", 4), ("d", 5), ("d", None), ("e", 6)]
 
 
 class Served(NamedTuple):

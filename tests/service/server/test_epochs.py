@@ -81,7 +81,12 @@ def stopped(log: Log, pipeline: Pipeline, tmp_path: Path) -> Path:
     config = configured(app, tmp_path / "state")
     pipeline.write(ROWS)
     with running(app, config, log), served_here(tmp_path / "state", app=app) as here:
-        eventually(lambda: len(values(here.client.get(f"{STORE}/range").json())) == len(KEYS), "the epoch")
+
+        def is_there() -> bool:
+            answer = here.client.get(f"{STORE}/range")
+            return answer.status_code == 200 and len(values(answer.json())) == len(KEYS)
+
+        eventually(is_there, "the epoch")
     return tmp_path / "state"
 
 

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # as pytest's `pythonpath` d
 from service.spark.departures import app, settings
 from stateline.config import load_config
 from stateline.log import EmbeddedLog
-from stateline.spark.runner import run_pipeline
-from stateline.spark.status import PipelineStatus
+from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.status import PipelineStatus
 
 
 def main(state_dir: str) -> None:

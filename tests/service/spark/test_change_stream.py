@@ -34,9 +34,9 @@ from query_server import wait_until
 from stateline.log import open_log
 from stateline.server.arrow_rows import STREAM_END
 from stateline.server.tokens import hash_of, new_token
-from stateline.spark.change_offsets import OffsetsJson, Told, initial, reached, spans
-from stateline.spark.change_reader import ChangeReader, change_schema
-from stateline.spark.change_requests import ChangeOptions
+from stateline.spark.reading.change_offsets import OffsetsJson, Told, initial, reached, spans
+from stateline.spark.reading.change_reader import ChangeReader, change_schema
+from stateline.spark.reading.change_requests import ChangeOptions
 from stateline_store import (
     CursorExpiredError,
     InvalidArgumentError,

@@ -17,9 +17,9 @@ from stateline import serdes
 from stateline.app import App
 from stateline.config import load_config
 from stateline.log import EmbeddedLog, KafkaLog, Log
-from stateline.spark.ktable import KTable
-from stateline.spark.runner import run_pipeline
-from stateline.spark.status import PipelineStatus
+from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.status import PipelineStatus
+from stateline.spark.operators.ktable import KTable
 from stateline_store import TopologyError
 
 GOOD, BAD = b'{"origin": "JFK", "delay": 1.5}', b"no JSON"

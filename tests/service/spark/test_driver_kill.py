@@ -18,7 +18,7 @@ import pytest
 
 from service.spark import departures as d
 from stateline.log import EmbeddedLog
-from stateline.spark.status import read_status
+from stateline.spark.drivers.status import read_status
 
 _DEADLINE_S = 90.0
 _KILLS = 6

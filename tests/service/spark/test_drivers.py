@@ -24,9 +24,9 @@ from stateline import serdes
 from stateline.app import App
 from stateline.config import Config, load_config
 from stateline.log import EmbeddedLog, NewTopic
-from stateline.spark.drivers import run_pipelines
-from stateline.spark.runner import BatchGate, _kind_of
-from stateline.spark.status import PipelineStatus, read_status
+from stateline.spark.drivers.one_pipeline import BatchGate, _kind_of
+from stateline.spark.drivers.several_pipelines import run_pipelines
+from stateline.spark.drivers.status import PipelineStatus, read_status
 from stateline_store import DoesNotExistError, LockedError, StatelineError, TaskLock, TopologyError
 
 _DEADLINE_S = 150.0
@@ -318,7 +318,7 @@ import sys
 from service.spark.departures import app, settings
 from stateline.config import load_config
 from stateline.configured_log import configured_log
-from stateline.spark.drivers import run_pipelines
+from stateline.spark.drivers.several_pipelines import run_pipelines
 
 config = load_config("flights", overrides=settings(sys.argv[1]))
 say = lambda status: print("micro-batch", status.batch_id, flush=True)

@@ -10,8 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from log_bench import Bench
 from stateline.log import EmbeddedLog, NewTopic
-from stateline.spark.embedded_offsets import OffsetsJson
-from stateline.spark.embedded_source import EmbeddedLogReader, EmbeddedLogStreamReader
+from stateline.spark.sources.embedded_offsets import OffsetsJson
+from stateline.spark.sources.embedded_source import EmbeddedLogReader, EmbeddedLogStreamReader
 from stateline_store import DoesNotExistError
 
 ALL = ReadAllAvailable()

@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 from service.spark.row_oracle import expected
 from stateline import serdes
 from stateline.serde import Serde
-from stateline.spark.encoding import encoded
-from stateline.spark.json_texts import json_texts
-from stateline.spark.result_checks import check_schema
-from stateline.spark.result_records import result_records, topic_names
+from stateline.spark.sink.encoding import encoded
+from stateline.spark.sink.json_texts import json_texts
+from stateline.spark.sink.result_checks import check_schema
+from stateline.spark.sink.result_records import result_records, topic_names
 from stateline.topology import Pipeline, Topic, Windowing
 from stateline_store import RecordError, TopologyError
 

@@ -20,8 +20,8 @@ from stateline.app import App
 from stateline.config import Config, load_config
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.log.kafka import KafkaLog
-from stateline.spark.runner import run_pipeline
-from stateline.spark.status import PipelineStatus
+from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.status import PipelineStatus
 from stateline_store import (
     DamagedDataError,
     FencedError,

@@ -12,10 +12,10 @@ import pytest
 
 from stateline import serdes
 from stateline.serde import Serde
-from stateline.spark.embedded_offsets import limited, to_json, to_offsets, to_topic_ids
-from stateline.spark.encoding import encoded
-from stateline.spark.result_checks import check_pipeline
-from stateline.spark.result_records import ResultRecord, result_records
+from stateline.spark.sink.encoding import encoded
+from stateline.spark.sink.result_checks import check_pipeline
+from stateline.spark.sink.result_records import ResultRecord, result_records
+from stateline.spark.sources.embedded_offsets import limited, to_json, to_offsets, to_topic_ids
 from stateline.topology import Pipeline, Topic
 from stateline_store import RecordError, TopicPartition, TopologyError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stateline.config import Config, load_config
-from stateline.spark.class_archive import is_current, recording_class_archive
+from stateline.spark.drivers.class_archive import is_current, recording_class_archive
 from stateline.spark.session import default_class_archive, is_local, session_settings
 from stateline_store import ConfigurationError
 

@@ -18,8 +18,8 @@ from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
 from stateline.cli import explained
 from stateline.log import EmbeddedLog, KafkaLog, Log
-from stateline.spark.marker import Marker
-from stateline.spark.sink import EpochSink, Written
+from stateline.spark.sink.epoch_sink import EpochSink, Written
+from stateline.spark.sink.marker import Marker
 from stateline.supervisor import RestartPolicy
 from stateline.topology import Pipeline, Topic
 from stateline_store import DamagedDataError, RecordError, TopicPartition, TopologyError

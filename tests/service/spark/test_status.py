@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from stateline.spark.sink import Written
-from stateline.spark.status import PipelineStatus, StatusFile, StatusListener, lag_of, read_status
+from stateline.spark.drivers.status import PipelineStatus, StatusFile, StatusListener, lag_of, read_status
+from stateline.spark.sink.epoch_sink import Written
 
 QUERY = "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10"
 

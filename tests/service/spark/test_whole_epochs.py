@@ -14,7 +14,7 @@ from stateline import serdes
 from stateline.app import App
 from stateline.config import load_config
 from stateline.log import EmbeddedLog
-from stateline.spark.runner import run_pipeline
+from stateline.spark.drivers.one_pipeline import run_pipeline
 
 KEYS, PARTITIONS, ROUNDS = 300, 3, 5
 

@@ -19,7 +19,7 @@ from stateline.app import App
 from stateline.config import Config, load_config
 from stateline.log import EmbeddedLog
 from stateline.query import home_partition
-from stateline.spark.runner import run_pipeline
+from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.topology import Windowing
 
 HOUR_MS, GAP_MS, PARTITIONS = 3_600_000, 600_000, 3

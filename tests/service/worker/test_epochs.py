@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from running_worker import Stores, configured, eventually, running
 from stateline.app import App
 from stateline.config import Config
-from stateline.log import Log, open_log
+from stateline.log import Log
 from stateline.log.interface import Record
 from stateline.topology import epochs_topic
 from stateline.worker.epochs import LOADING, Epoch, EpochGate, Epochs, epoch_of
@@ -26,16 +25,6 @@ from stateline_store import DamagedDataError, StateDirectory, TopicPartition
 from whole_epochs import PARTITIONS, Pipeline, whole_app
 
 OUT, EPOCHS = "app-out", TopicPartition(epochs_topic("app", "sums"), 0)
-
-
-@pytest.fixture(params=["embedded", "kafka"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
-    if request.param == "embedded":
-        servers = f"embedded:{tmp_path / 'log.db'}"
-    else:
-        servers = request.getfixturevalue("kafka_broker").bootstrap_servers
-    with closing(open_log(servers, tmp_path)) as made:
-        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -39,16 +39,6 @@ from stateline_store import (
 )
 
 PARTITIONS = 2
-
-
-@pytest.fixture(params=["embedded", "kafka"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
-    if request.param == "embedded":
-        servers = f"embedded:{tmp_path / 'log.db'}"
-    else:
-        servers = request.getfixturevalue("kafka_broker").bootstrap_servers
-    with closing(open_log(servers, tmp_path)) as made:
-        yield made
 
 
 @pytest.fixture(params=["at_least_once", "exactly_once_v2"])

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline.config import Config
 from stateline.log import EmbeddedLog, NewTopic
-from stateline.spark.frames import topic_frames
-from stateline.spark.ktable import KTable
-from stateline.spark.packing import packed
+from stateline.spark.operators.ktable import KTable
+from stateline.spark.operators.packing import packed
+from stateline.spark.sources.frames import topic_frames
 from stateline.topology import Pipeline
 
 Results = dict[str, list[dict[str, Any]]]

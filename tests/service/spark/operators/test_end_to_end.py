@@ -17,7 +17,7 @@ from stateline.app import App
 from stateline.config import load_config
 from stateline.spark import KTable
 from stateline.spark.columns import TOPIC
-from stateline.spark.runner import run_pipeline
+from stateline.spark.drivers.one_pipeline import run_pipeline
 
 app = App("operators")
 people = app.topic("people", key=serdes.string, value=serdes.json, schema="city string, age int")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from stateline.spark.processors import (
+from stateline.spark.operators.processors import (
     LEFT,
     RIGHT,
     GroupTotals,

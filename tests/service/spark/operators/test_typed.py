@@ -21,8 +21,8 @@ from stateline import serdes
 from stateline.app import App
 from stateline.log import NewTopic
 from stateline.spark import KTable
-from stateline.spark.frames import TopicFrames, topic_frames
-from stateline.spark.packing import packed, struct_type, unpacked
+from stateline.spark.operators.packing import packed, struct_type, unpacked
+from stateline.spark.sources.frames import TopicFrames, topic_frames
 from stateline.topology import Topic
 from stateline_store import TopologyError
 

@@ -29,12 +29,12 @@ from pyspark.sql.datasource import (
 
 from query_server import OwningWorker
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
-from stateline.spark.filters import KEYS_MOST, Narrowed, StoreShape, narrowed
-from stateline.spark.http_rows import RowsQuery, batches
-from stateline.spark.row_types import default_schema
-from stateline.spark.snapshot_reader import FilteringSnapshotReader, RowsPartition
-from stateline.spark.snapshot_server import Asked, SnapshotServer
-from stateline.spark.source_options import SourceOptions
+from stateline.spark.reading.filters import KEYS_MOST, Narrowed, StoreShape, narrowed
+from stateline.spark.reading.http_rows import RowsQuery, batches
+from stateline.spark.reading.row_types import default_schema
+from stateline.spark.reading.snapshot_reader import FilteringSnapshotReader, RowsPartition
+from stateline.spark.reading.snapshot_server import Asked, SnapshotServer
+from stateline.spark.reading.source_options import SourceOptions
 
 MEANT: dict[str, Callable[[Any, Any], bool]] = {
     "EqualTo": operator.eq,

@@ -21,9 +21,9 @@ from faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from query_server import OwningWorker, server_process, wait_until
 from serve_process import Served, served, until_ready
 from service.spark.source.scenes import Kinds, as_counted, read, rows
-from stateline.spark.http_rows import RowsQuery, batches
-from stateline.spark.lease import is_kept
-from stateline.spark.snapshot_server import Asked, SnapshotServer
+from stateline.spark.reading.http_rows import RowsQuery, batches
+from stateline.spark.reading.lease import is_kept
+from stateline.spark.reading.snapshot_server import Asked, SnapshotServer
 from stateline_store import (
     ConfigurationError,
     CursorExpiredError,
@@ -33,12 +33,13 @@ from stateline_store import (
 )
 
 MANY = 30_000
+MOST_BYTES = 30_000_000  # two thirds of all, of which Spark takes the first 10,000 rows at once
 KEYS = [b"big-%06d" % number for number in range(MANY)]
 
 
 @pytest.fixture(scope="module")
 def many(worker: OwningWorker) -> None:
-    """One partition of `blobs` with more rows than sockets and files have room for."""
+    """One partition of `blobs` with 45 MB of rows."""
 
     def put() -> None:
         store = worker.stores["blobs", 1]
@@ -175,12 +176,15 @@ def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
     with served(state_dir) as first, faulty_proxy(_port(first)) as proxy, served(state_dir) as second:
         until_ready(first)
 
+        proxy.most_bytes = MOST_BYTES
+
         def kill() -> None:
             first.process.kill()
             first.process.wait()
             proxy.lose_connections()
             until_ready(second)
             proxy.target = _port(second)
+            proxy.most_bytes = None
 
         found = gated_read(session, proxy.url, tmp_path, kill)
         assert any(b"after=" in request for request in proxy.requests), "all had arrived: the test shows nothing"
@@ -195,10 +199,13 @@ def _port(server: Served) -> int:
 def test_a_job_whose_lease_ends_fails_and_says_what_to_do(
     session: SparkSession, client: httpx.Client, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
+    proxy.most_bytes = MOST_BYTES
+
     def end() -> None:
         for snapshot in client.get("/v1/snapshots").json()["snapshots"]:
             client.delete(f"/v1/snapshots/{snapshot['id']}")
         proxy.lose_connections()
+        proxy.most_bytes = None
 
     (error,) = gated_read(session, proxy.url, tmp_path, end, lease="ttl")
     assert "has ended" in str(error)
@@ -239,9 +246,9 @@ def _token(tokens: Path, name: str, *more: str) -> str:
 
 KEEP = """
 import os, sys, json
-from stateline.spark.lease import keep_while_driver_lives
-from stateline.spark.snapshot_server import SnapshotServer
-from stateline.spark.source_options import SourceOptions
+from stateline.spark.reading.lease import keep_while_driver_lives
+from stateline.spark.reading.snapshot_server import SnapshotServer
+from stateline.spark.reading.source_options import SourceOptions
 options = SourceOptions(SnapshotServer((sys.argv[1],)), "plain", ("plain",), ttl_s=2)
 for _ in range(3):
     keep_while_driver_lives(options, {"id": sys.argv[2]}, is_own=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.spark.source_options import SNAPSHOT_OPTIONS, SourceOptions, is_of_changes, read_options
+from stateline.spark.reading.source_options import SNAPSHOT_OPTIONS, SourceOptions, is_of_changes, read_options
 from stateline_store import InvalidArgumentError
 
 URL = "http://localhost:8000"

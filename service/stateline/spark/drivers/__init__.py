@@ -1,0 +1,1 @@
+"""Pipelines as processes: drivers, their locks, their status, their restarts."""

@@ -1,0 +1,115 @@
+"""Has a driver's JVM record its class archive, once.
+
+    python -m stateline.spark.drivers.class_archive APPLICATION STATE_DIR
+
+That takes a JVM of its own, some 20 s of a processor that nobody else wants, and 600 MB of memory meanwhile. So a
+driver begins it some time after its start, at the lowest priority, and gives up when it is told to stop; the next one
+tries again. Until then sessions start slower, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import pyspark
+
+from stateline.config import Config, load_config
+from stateline.spark.drivers.process import kill_jvm
+from stateline.spark.session import default_class_archive, java_program, record_class_archive
+from stateline.spark.submit import is_submitted
+from stateline_store import LockedError
+from stateline_store.directory import TaskLock, make_directory
+
+_logger = logging.getLogger(__name__)
+_DELAY_S = 10.0  # the pipelines have started by then, and catch up with what waits
+_NEEDED_BYTES = 1 << 30
+_LOOK_INTERVAL_S = 0.5
+
+
+@contextmanager
+def recording_class_archive(config: Config, *, delay_s: float = _DELAY_S) -> Iterator[None]:
+    """While the block runs, record the archive that `spark_session` looks for, unless there is one that fits."""
+    archive = default_class_archive(config)
+    if is_submitted() or is_current(archive):
+        yield
+        return
+    stopping = threading.Event()
+    recorder = threading.Thread(target=_record, args=(config, archive, stopping, delay_s), name="class-archive")
+    recorder.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        recorder.join()
+
+
+def is_current(archive: Path) -> bool:
+    """Whether there is an archive, and Java and Spark were installed before it was made."""
+    java = java_program()
+    if java is None or not archive.exists():
+        return False
+    installed = (Path(java).resolve(), Path(pyspark.__file__).parent / "jars")
+    # By the time of the last change to the file's place, not to its bytes: packages keep the latter from their maker.
+    return all(archive.stat().st_ctime >= path.stat().st_ctime for path in installed if path.exists())
+
+
+def _record(config: Config, archive: Path, stopping: threading.Event, delay_s: float) -> None:
+    if stopping.wait(delay_s):
+        return
+    if (free := _free_bytes()) is not None and free < _NEEDED_BYTES:
+        _logger.info("no class archive is recorded: %d MB of memory are free, less than 1 GB", free >> 20)
+        return
+    make_directory(archive.parent)
+    with suppress(LockedError), TaskLock(archive.with_suffix(".lock")):  # one driver of several does it
+        for unfinished in archive.parent.glob(f"{archive.name}.*"):
+            unfinished.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "stateline.spark.drivers.class_archive"]
+        command += [config.application_id, str(config.state_dir.resolve())]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and not stopping.wait(_LOOK_INTERVAL_S):
+            pass
+        if process.poll() is None:
+            process.terminate()
+        if process.wait() == 0:
+            _logger.info("recorded the class archive %s: the next start is quicker", archive)
+
+
+def _free_bytes() -> int | None:
+    """Memory that can be had without swapping; None where the system does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    kill_jvm()
+    os._exit(1)  # whatever PySpark is about to do with the JVM that is gone
+
+
+def main(application_id: str, state_dir: str) -> None:
+    """Record the archive in this process, which has no session."""
+    os.nice(19)
+    signal.signal(signal.SIGTERM, _stop)
+    config = load_config(
+        application_id, environment={}, overrides=[f"state.dir={state_dir}", "spark.driver.memory=512m"]
+    )
+    archive = default_class_archive(config)
+    archive.unlink(missing_ok=True)  # a stale one
+    record_class_archive(config, archive)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,247 @@
+"""Run one pipeline: from its topics through the user's function into its result topic, until told to stop.
+
+Files, all below ``<state.dir>/<application.id>/pipelines/<name>/``: ``checkpoint`` is Spark's; ``.lock``
+belongs to the driver process, ``.spark-lock`` to its JVM, which can outlive a killed driver by a moment and
+is the one that writes the checkpoint; ``status.json`` says how far the pipeline is (see `drivers.status`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from stateline.app import App
+from stateline.config import Config
+from stateline.log import Log
+from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
+from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
+from stateline.spark.operators.ktable import KTable
+from stateline.spark.sink.dead_letters import dead_letters_of
+from stateline.spark.sink.epoch_sink import EpochSink
+from stateline.spark.sink.rows import now_ms
+from stateline.spark.sources.frames import TopicFrames, topic_frames
+from stateline.topics import ensure_topics
+from stateline.topology import Pipeline
+from stateline_store import DoesNotExistError, RecordError, StatelineError, TopologyError, errors
+from stateline_store.directory import StateDirectory, make_directory
+
+MAX_ROWS_PER_BATCH = 200_000  # some 100 MB of result rows in the driver at most, and a second or two of work
+_EVENTS_TIMEOUT_S = 10.0
+_EVENTS_AT_STOP_TIMEOUT_S = 2.0  # a query that is stopped need not tell how it ended
+_BATCH_TIMEOUT_S = 10.0  # a stop waits so long for the micro-batch that is being written, of the 30 s that it has
+
+
+def run_pipeline(
+    app: App,
+    name: str,
+    config: Config,
+    log: Log,
+    *,
+    available_now: bool = False,
+    progress: Progress | None = None,
+    session: SparkSession | None = None,
+    max_rows_per_batch: int = MAX_ROWS_PER_BATCH,
+) -> None:
+    """Run the pipeline until SIGTERM or SIGINT; with `available_now`, until it has read what is there now.
+
+    `progress` is called after each micro-batch, on another thread; without it, progress is logged. With a
+    `session` of the caller's that one is used and left running. Signals are handled only on the main
+    thread. Nothing is started a second time: `stateline.spark.drivers.several_pipelines` does that.
+
+    Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs it,
+    `TopologyError` for a pipeline that cannot run or a source topic that does not exist, `RecordError` for a record
+    that cannot be read or written, what the sink raised, or `StatelineError` with the query's root cause. The result
+    topic then holds whole micro-batches, and the next run goes on behind the last one.
+    """
+    pipeline = pipeline_of(app, name)
+    directory = pipeline_directory(config, name)
+    make_directory(directory)
+    with pipeline_lock(directory), stop_on_signals() as stopping:
+        status = StatusFile(name, directory)
+        try:
+            with closing(log.admin()) as admin:
+                ensure_topics(app.topology(), admin)
+            with driver_session(config, stopping, session) as running:
+                if running is not None:
+                    frames = topic_frames(running, config, log, max_rows_per_batch=max_rows_per_batch)
+                    run = PipelineRun(pipeline, config, log, directory, frames, status)
+                    run.until(stopping, available_now=available_now, progress=progress)
+        except Exception as error:
+            status.change(state="failed", last_error=message_of(error), last_error_at_ms=now_ms())
+            raise
+        status.remove()
+
+
+def pipeline_of(app: App, name: str) -> Pipeline:
+    """The pipeline of this name. Raises `DoesNotExistError` when there is none."""
+    pipelines = app.topology().pipelines
+    if name not in pipelines:
+        known = ", ".join(pipelines) or "none"
+        raise DoesNotExistError(f"{app.application_id} has no pipeline {name!r}; it has {known}.")
+    return pipelines[name]
+
+
+def pipeline_directory(config: Config, name: str) -> Path:
+    """Where the pipeline's files are."""
+    return StateDirectory(config.state_dir.resolve(), config.application_id).application / "pipelines" / name
+
+
+def message_of(error: BaseException) -> str:
+    """The error in one line; with its type, unless it is one of Stateline's."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, StatelineError) else f"{type(error).__name__}: {text or 'no message'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    """What one run of a pipeline by this process needs. The pipeline's lock is the caller's."""
+
+    pipeline: Pipeline
+    config: Config
+    log: Log
+    directory: Path
+    frames: TopicFrames
+    status: StatusFile
+
+    def until(
+        self, stopping: threading.Event, *, available_now: bool = False, progress: Progress | None = None
+    ) -> None:
+        """Run it, on this thread, until `stopping` is set or the query ends; raises as `run_pipeline` does."""
+        with jvm_lock(self.frames.session, self.directory / ".spark-lock"):
+            self._run(stopping, available_now, progress or log_progress)
+
+    def _run(self, stopping: threading.Event, available_now: bool, progress: Progress) -> None:
+        result = _result_frame(self.pipeline, self.frames)
+        letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
+        sink = EpochSink(self.log, self.config.application_id, self.pipeline, self.directory / "checkpoint", letters)
+        listener = StatusListener(self.status, progress, lambda: sink.last)
+        streams = self.frames.session.streams
+        streams.addListener(listener)
+        try:
+            sink.open(result.columns)
+            gate = BatchGate(sink)
+            query = self._start(result, gate, available_now)
+            _wait(query, gate, stopping)
+            # Else the last progress goes unreported.
+            listener.wait_until_ended(_EVENTS_AT_STOP_TIMEOUT_S if stopping.is_set() else _EVENTS_TIMEOUT_S)
+            _raise_failure(self.pipeline.name, query, sink, stopping)
+        finally:
+            sink.close()
+            streams.removeListener(listener)
+
+    def _start(self, result: DataFrame, gate: BatchGate, available_now: bool) -> StreamingQuery:
+        writer = (
+            result.writeStream.queryName(self.pipeline.name)
+            .outputMode(self.pipeline.output_mode)
+            .option("checkpointLocation", str(self.directory / "checkpoint"))
+            .foreachBatch(gate)
+        )
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            own = self.pipeline.trigger_ms
+            interval_ms = self.config.spark_trigger_interval_ms if own is None else own
+            writer = writer.trigger(processingTime=f"{interval_ms} milliseconds")
+        try:
+            return writer.start()
+        except AnalysisException as error:
+            raise TopologyError(f"Pipeline {self.pipeline.name!r} cannot run: {_first_line(str(error))}") from error
+
+
+class BatchGate:
+    """Between Spark and the sink, so that a stop comes between two micro-batches.
+
+    Stopped in the middle of one, Spark looks through the whole text of the failure that it caused itself, with a
+    regular expression that ends in a StackOverflowError for long texts.
+    """
+
+    def __init__(self, sink: Callable[[DataFrame, int], None]) -> None:
+        self._sink = sink
+        self._shut = False
+        self._writing = threading.Lock()  # held while the sink writes, on Spark's thread
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        with self._writing:
+            if self._shut:
+                raise StatelineError("The pipeline stops.")  # ends the query; the batch is computed again
+            self._sink(frame, batch_id)
+
+    def shut(self, timeout_s: float) -> None:
+        """No micro-batch is written from now on. Waits for the one that is."""
+        self._shut = True
+        if self._writing.acquire(timeout=timeout_s):
+            self._writing.release()
+
+
+def _result_frame(pipeline: Pipeline, frames: TopicFrames) -> DataFrame:
+    streams = [frames.stream(topic) for topic in pipeline.reads]
+    tables = [frames.table(topic) for topic in pipeline.tables]
+    statics = [frames.static(topic) for topic in pipeline.static]
+    try:
+        result = pipeline.function(*streams, *tables, *statics)
+    except AnalysisException as error:
+        raise TopologyError(f"Pipeline {pipeline.name!r} cannot run: {_first_line(str(error))}") from error
+    if isinstance(result, KTable):
+        result = result.to_stream()
+    if not isinstance(result, DataFrame) or not result.isStreaming:
+        raise TopologyError(
+            f"Pipeline {pipeline.name!r} returned {type(result).__name__}, not a streaming DataFrame: return what it "
+            "makes of its first arguments."
+        )
+    return result
+
+
+def _wait(query: StreamingQuery, gate: BatchGate, stopping: threading.Event) -> None:
+    """Until the query ends by itself, or is told to; a micro-batch that its sink writes is finished then."""
+    while query.isActive and not stopping.wait(LOOK_INTERVAL_S):
+        pass
+    if query.isActive:
+        gate.shut(_BATCH_TIMEOUT_S)
+        query.stop()
+
+
+def _raise_failure(name: str, query: StreamingQuery, sink: EpochSink, stopping: threading.Event) -> None:
+    if stopping.is_set():
+        return  # whatever the abandoned micro-batch said, the next run computes it again
+    if isinstance(sink.failure, StatelineError):
+        raise sink.failure
+    failure = query.exception()
+    if failure is not None:
+        cause = _root_cause(query, failure)
+        raise _kind_of(cause)(f"Pipeline {name!r} failed: {cause}") from sink.failure
+
+
+def _root_cause(query: StreamingQuery, failure: StreamingQueryException) -> str:
+    """The deepest cause in one line; of a Python traceback the last line."""
+    cause = query._jsq.exception().get()
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    message = str(cause.getMessage() or failure)
+    if "Traceback (most recent call last)" in message:
+        lines = [line for line in message.splitlines() if re.match(r"[\w.]+(Error|Exception|Warning)?: ", line)]
+        return lines[-1] if lines else _first_line(message)
+    return f"{cause.getClass().getSimpleName()}: {_first_line(message)}"
+
+
+def _kind_of(cause: str) -> type[StatelineError]:
+    """The type of an error of which Spark has kept the text only.
+
+    What `raise_error` raised is about a record: it comes again until the code or the policy changes.
+    """
+    if "[USER_RAISED_EXCEPTION]" in cause:
+        return RecordError
+    named = re.match(r"stateline_store\.errors\.(\w+): ", cause)
+    kind = getattr(errors, named[1], None) if named else None
+    return kind if isinstance(kind, type) and issubclass(kind, StatelineError) else StatelineError
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), text)

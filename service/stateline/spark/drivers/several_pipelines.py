@@ -1,0 +1,251 @@
+"""Several pipelines in one driver: one Spark session, and for each pipeline a query, a sink, locks and a status.
+
+A pipeline that fails is started again by itself, after 500 ms, doubling to ``pipeline.restart.max.ms``, from 500 ms
+again once it ran for 60 s; the others do not notice. One that fails because of a mistake of the caller's (a
+`CallerError`: the application, a topic, a record) is not: it stays `failed` until the driver is started anew. When
+Spark itself ends, the driver does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field, replace
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark.sql import SparkSession
+
+from stateline.app import App
+from stateline.config import Config
+from stateline.log import Log
+from stateline.log.interface import Admin
+from stateline.spark.drivers.class_archive import recording_class_archive
+from stateline.spark.drivers.one_pipeline import (
+    MAX_ROWS_PER_BATCH,
+    PipelineRun,
+    message_of,
+    pipeline_directory,
+    pipeline_of,
+)
+from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, pipeline_lock, stop_on_signals
+from stateline.spark.drivers.status import Progress, StatusFile
+from stateline.spark.sink.rows import now_ms
+from stateline.spark.sources.frames import topic_frames
+from stateline.supervisor import RestartPolicy
+from stateline.topics import ensure_topics
+from stateline.topology import Pipeline, Topology
+from stateline_store import CallerError, RecordError, StatelineError, TopologyError
+from stateline_store.directory import TaskLock, make_directory
+
+_logger = logging.getLogger(__name__)
+
+
+def run_pipelines(
+    app: App,
+    names: Sequence[str],
+    config: Config,
+    log: Log,
+    *,
+    available_now: bool = False,
+    progress: Progress | None = None,
+    session: SparkSession | None = None,
+    max_rows_per_batch: int = MAX_ROWS_PER_BATCH,
+) -> None:
+    """Run these pipelines side by side until SIGTERM or SIGINT; with `available_now`, until each has read what is
+    there now. Then nothing is started again, and the first failure is raised when all are through.
+
+    `progress`, `session` and signals are as `run_pipeline` has them. A session of the driver's own has its class
+    archive recorded when there is none.
+
+    Raises `DoesNotExistError` for an unknown pipeline and `LockedError` while another driver runs one of them, before
+    anything is started; the caller's mistake once all pipelines have failed because of one; `StatelineError` when
+    Spark ended.
+    """
+    pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
+    with ExitStack() as held, stop_on_signals() as stopping:
+        ending = _Ending(stopping, alone=len(pipelines) == 1)
+        driven = [held.enter_context(closing(_Driven(p, config, log, ending))) for p in pipelines]
+        with closing(log.admin()) as admin:
+            mistakes = _missing_topics(app.topology(), pipelines, admin)
+        able = [one for one in driven if not one.refuse(mistakes)]
+        if able:
+            with driver_session(config, stopping, session) as running:
+                if running is not None:
+                    if session is None:
+                        held.enter_context(recording_class_archive(config))
+                    terms = _Terms(available_now, progress, max_rows_per_batch, own_sessions=len(driven) > 1)
+                    _drive(able, running, terms)
+        _judge(driven, ending)
+
+
+@dataclass(slots=True)
+class _Ending:
+    """Why all pipelines of a driver end: shared by their threads."""
+
+    stopping: threading.Event
+    """Set by a signal, and when Spark has ended."""
+    alone: bool
+    """There is one only: what it ends with, the driver does."""
+    spark_ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """How the pipelines of a driver are run."""
+
+    available_now: bool
+    progress: Progress | None
+    max_rows_per_batch: int
+    own_sessions: bool
+
+
+@dataclass(slots=True)
+class _Driven:
+    """One pipeline of a driver: `work` is done by a thread of its own, the rest by the driver's."""
+
+    pipeline: Pipeline
+    config: Config
+    log: Log
+    ending: _Ending
+    failure: Exception | None = None
+    """Why it ended by itself."""
+    _status: StatusFile = field(init=False)
+    _lock: TaskLock = field(init=False)
+    _policy: RestartPolicy = field(init=False)
+
+    def __post_init__(self) -> None:
+        directory = pipeline_directory(self.config, self.pipeline.name)
+        make_directory(directory)
+        self._lock = pipeline_lock(directory)
+        self._status = StatusFile(self.pipeline.name, directory)
+        self._policy = RestartPolicy(max_delay_s=self.config.pipeline_restart_max_ms / 1000)
+
+    def close(self) -> None:
+        """Let go of the pipeline. What is said of it stays, unless it stopped in order."""
+        if self.failure is None and not self.ending.spark_ended:
+            self._status.remove()
+        self._lock.release()
+
+    def refuse(self, mistakes: Mapping[str, TopologyError]) -> bool:
+        """Whether one of these, by the names of pipelines, keeps it from starting."""
+        mistake = mistakes.get(self.pipeline.name)
+        if mistake is not None:
+            self._fail(mistake)
+        return mistake is not None
+
+    def work(self, session: SparkSession, terms: _Terms) -> None:
+        """Run the pipeline, again and again, until it is told to stop or cannot go on."""
+        stopping = self.ending.stopping
+        while not stopping.is_set():
+            began_s = time.monotonic()
+            try:
+                self._run_once(session, terms)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other pipelines must not notice
+                if stopping.is_set() and not self.ending.spark_ended:
+                    return  # whatever it abandoned, the next driver does
+                if _has_ended(session):
+                    self._leave()
+                elif terms.available_now or isinstance(error, CallerError):
+                    self._fail(error)
+                else:
+                    self._pause(error, self._policy.delay_after(time.monotonic() - began_s))
+                    continue
+            return
+
+    def _run_once(self, session: SparkSession, terms: _Terms) -> None:
+        name = self.pipeline.name
+        self._status.change(state="starting", next_start_at_ms=None)
+        if terms.own_sessions:
+            session = session.newSession()  # temporary views, functions and settings of one pipeline stay its own
+            session.sparkContext.setLocalProperty("spark.scheduler.pool", name)  # and none waits for another's tasks
+        frames = topic_frames(session, self.config, self.log, max_rows_per_batch=terms.max_rows_per_batch)
+        directory = pipeline_directory(self.config, name)
+        run = PipelineRun(self.pipeline, self.config, self.log, directory, frames, self._status)
+        run.until(self.ending.stopping, available_now=terms.available_now, progress=terms.progress)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self._status.change(state="failed", last_error=message_of(error), last_error_at_ms=now_ms())
+        if not self.ending.alone:
+            _logger.error("pipeline %s has stopped: %s", self.pipeline.name, message_of(error))
+        self._lock.release()  # corrected, it may be started elsewhere while the others run on here
+
+    def _leave(self) -> None:
+        self._status.change(state="restarting", last_error="Spark has ended.", last_error_at_ms=now_ms())
+        self.ending.spark_ended = True
+        self.ending.stopping.set()
+
+    def _pause(self, error: Exception, delay_s: float) -> None:
+        now = now_ms()
+        self._status.change(
+            state="restarting", last_error=message_of(error), last_error_at_ms=now,
+            restarts=self._status.now.restarts + 1, next_start_at_ms=now + int(delay_s * 1000),
+        )  # fmt: skip
+        _logger.error("pipeline %s failed: %s It starts again in %g s.", self.pipeline.name, message_of(error), delay_s)
+        _logger.debug("pipeline %s failed", self.pipeline.name, exc_info=error)
+        self.ending.stopping.wait(delay_s)
+
+
+def _drive(driven: Sequence[_Driven], session: SparkSession, terms: _Terms) -> None:
+    """Work on all of them until each has ended."""
+    threads = [
+        threading.Thread(target=one.work, args=(session, terms), name=f"pipeline-{one.pipeline.name}") for one in driven
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(LOOK_INTERVAL_S)  # and not for ever: a signal's handler runs between two of these
+
+
+def _judge(driven: Sequence[_Driven], ending: _Ending) -> None:
+    """Raise what makes the driver end otherwise than in order."""
+    failures = {one.pipeline.name: one.failure for one in driven if one.failure is not None}
+    if ending.spark_ended:
+        raise StatelineError("Spark has ended: start the pipelines again. Each goes on behind its last micro-batch.")
+    if not failures or ending.stopping.is_set():
+        return
+    mistakes = [error for error in failures.values() if isinstance(error, CallerError)]
+    if len(mistakes) < len(failures):
+        raise next(error for error in failures.values() if not isinstance(error, CallerError))
+    if len(mistakes) > 1 or isinstance(mistakes[0], RecordError):
+        told = " ".join(f"{name}: {error}" for name, error in failures.items())
+        raise TopologyError(f"No pipeline can go on. {told}") from mistakes[0]
+    raise mistakes[0]
+
+
+def _has_ended(session: SparkSession) -> bool:
+    """Whether Spark has ended: its JVM, or the context in it."""
+    try:
+        return bool(session.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError, AttributeError):  # AttributeError: stopped from here
+        return True
+
+
+def _missing_topics(topology: Topology, pipelines: Sequence[Pipeline], admin: Admin) -> dict[str, TopologyError]:
+    """Create the topics that are Stateline's own; why pipelines cannot start, by their names.
+
+    A pipeline may read what another one writes: as long as some can have their topics, the others are asked again.
+    """
+    with suppress(TopologyError):  # it may be about another pipeline, or a store
+        ensure_topics(topology, admin)
+        return {}
+    waiting = [pipeline.name for pipeline in pipelines]
+    while True:
+        mistakes: dict[str, TopologyError] = {}
+        for name in waiting:
+            try:
+                ensure_topics(_only(topology, name), admin)
+            except TopologyError as error:
+                mistakes[name] = error
+        if len(mistakes) == len(waiting):
+            return mistakes
+        waiting = list(mistakes)
+
+
+def _only(topology: Topology, name: str) -> Topology:
+    """The application as if it were nothing but this pipeline."""
+    return replace(topology, subtopologies=(), stores={}, pipelines={name: topology.pipelines[name]})

@@ -1,0 +1,275 @@
+"""Tables in pipelines: the newest value of each key, as a stream of changes, tombstones among them.
+
+A `KTable` is what `app.pipeline(…, tables=[topic])` gives the pipeline's function, or what `table_of` makes of a
+streaming DataFrame. Its rows are **changes**: a key's new value, or that the key was deleted. `filter`, `map_values`
+and `to_stream` change rows as they are and keep no state. `join` and `group_by` run on `transformWithState`, keep
+state for every key that is there, give one change of a key per micro-batch at most (its last), and are for the
+output mode ``update``. What they give is a `KTable` again, so that they can follow each other in one query.
+
+Columns of a table are named as in Spark. The key's are by themselves (`_key`, for a topic's table); no other column
+whose name begins with "_" is part of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
+from stateline.spark.operators.packing import packed, struct_type, unpacked
+from stateline.spark.operators.processors import (
+    LEFT,
+    RIGHT,
+    GroupTotals,
+    JoinTables,
+    PreviousGroups,
+    Sum,
+    Value,
+    with_state,
+)
+from stateline_store import TopologyError
+
+_META = (DELETED, TIMESTAMP, ORDER)
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+
+
+@dataclass(frozen=True)
+class KTable:
+    """A table as its changes. `frame` has the columns `key`, those of the value, and `_deleted`, `_timestamp`, `_order`
+    (of the changes of one key in a micro-batch). Make one with `table_of`, or by `tables=[…]` of a pipeline.
+    """
+
+    frame: DataFrame
+    key: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The value's columns."""
+        return tuple(n for n in self.frame.columns if n not in self.key and not n.startswith("_"))
+
+    @property
+    def key_schema(self) -> StructType:
+        """The key's columns and their types."""
+        return schema_of(self.frame, self.key)
+
+    @property
+    def value_schema(self) -> StructType:
+        """The value's columns and their types."""
+        return schema_of(self.frame, self.columns)
+
+    def filter(self, condition: str | Column) -> KTable:
+        """Only rows of which the condition is true; of others a tombstone, since the key may have been there."""
+        return self._kept(_true(condition))
+
+    def filter_not(self, condition: str | Column) -> KTable:
+        """Only rows of which the condition is not true."""
+        return self._kept(~_true(condition))
+
+    def map_values(self, *columns: str | Column) -> KTable:
+        """The same keys with these columns as value; they may be made of the key's, too."""
+        return KTable(self.frame.select(*self.key, *columns, *_META), self.key)
+
+    def to_stream(self) -> DataFrame:
+        """The changes: key, value (all null in a tombstone), `_deleted`, `_timestamp`, `_order`."""
+        values = [F.when(~F.col(DELETED), F.col(f"`{name}`")).alias(name) for name in self.columns]
+        return self.frame.select(*self.key, *values, *_META)
+
+    def join(self, other: KTable, how: Literal["inner", "left", "outer"] = "inner") -> KTable:
+        """One row per key that both tables have (``left``: this one, ``outer``: either), with the columns of both.
+
+        Columns of a side without the key are null. The key's columns have this table's names. A tombstone leaves for a
+        key that had a row and has none any more. `_timestamp` is the later of the two rows'.
+
+        Raises `TopologyError` for keys of different types, a column that both have, or another `how`.
+        """
+        if how not in ("inner", "left", "outer"):
+            raise TopologyError(f"Tables cannot be joined as {how!r}: use 'inner', 'left' or 'outer'.")
+        self._check_join(other)
+        both = changes(self, LEFT, self.key).unionAll(changes(other, RIGHT, self.key))
+        joined = with_state(both, "key", JoinTables(how))
+        sides = {"key": self.key_schema, "left": self.value_schema, "right": other.value_schema}
+        return KTable(unpacked_frame(joined, sides, F.col("deleted")), self.key)
+
+    def group_by(self, *columns: str | Column) -> GroupedKTable:
+        """The rows by these columns; a row with a null in one of them belongs to no group.
+
+        When a row changes, its old value is taken out of the group it was in.
+        """
+        if not columns:
+            raise TopologyError("A table is grouped by one column at least: name it.")
+        names = tuple(self.frame.select(*columns).columns)
+        return GroupedKTable(self, tuple(c if isinstance(c, Column) else F.col(f"`{c}`") for c in columns), names)
+
+    def _kept(self, keep: Column) -> KTable:
+        return KTable(self.frame.withColumn(DELETED, F.col(DELETED) | ~keep), self.key)
+
+    def _check_join(self, other: KTable) -> None:
+        types = [[field.dataType.simpleString() for field in table.key_schema] for table in (self, other)]
+        if types[0] != types[1]:
+            shown = " and ".join(", ".join(side) for side in types)
+            raise TopologyError(f"Tables are joined by their keys, and these are {shown}: group one of them anew.")
+        taken = {name.lower() for name in (*self.columns, *self.key)}  # as Spark compares names
+        if name := next((name for name in other.columns if name.lower() in taken), None):
+            raise TopologyError(f"Both tables have a column {name!r}: rename one with map_values.")
+
+
+@dataclass(frozen=True)
+class GroupedKTable:
+    """A table's rows in groups; each aggregation makes a table of the groups, without those that have no row.
+
+    Values are aggregated as micro-batches end: one change of a group per micro-batch. `_timestamp` is the latest of
+    any row that the group had.
+    """
+
+    table: KTable
+    by: tuple[Column, ...]
+    names: tuple[str, ...]
+
+    def count(self, name: str = "count") -> KTable:
+        """The number of rows of each group, BIGINT."""
+        schema = StructType([StructField(name, LongType())])
+        return self._totals([F.lit(1).alias(name)], {name: 0}, Sum((name,)), Sum((name,), -1), schema)
+
+    def sum(self, *columns: str) -> KTable:
+        """The sums of these columns, under their names: BIGINT or DOUBLE. Null, NaN and infinities count as 0, so that
+        they can be taken out again.
+
+        Raises `TopologyError` for a column that is no integer, float or double.
+        """
+        types = [(name, _sum_type(schema_of(self.table.frame, [name])[0])) for name in columns]
+        finite = [F.when(F.abs(F.col(f"`{n}`")) < float("inf"), F.col(f"`{n}`")).alias(n) for n, _ in types]
+        schema = StructType([StructField(name, kind) for name, kind in types])
+        initial: Value = {name: 0 if isinstance(kind, LongType) else 0.0 for name, kind in types}
+        return self._totals(finite, initial, Sum(columns), Sum(columns, -1), schema)
+
+    def aggregate(
+        self,
+        initial: Value,
+        add: Callable[[Value, Value], Value],
+        subtract: Callable[[Value, Value], Value],
+        schema: str,
+    ) -> KTable:
+        """An aggregate of your own: `add(aggregate, value)` and `subtract(aggregate, value)` give the new aggregate.
+
+        Both are dicts as JSON has them (times are ISO texts), and must not be changed; `schema` is the aggregate's, in
+        Spark's DDL. The functions run in Spark's Python workers, once or more often for a row.
+        """
+        return self._totals(self.table.columns, initial, add, subtract, struct_type(schema))
+
+    def reduce(self, add: Callable[[Value, Value], Value], subtract: Callable[[Value, Value], Value]) -> KTable:
+        """As `aggregate`, with aggregates of the value's own columns; the first value is the first aggregate."""
+        return self._totals(self.table.columns, None, add, subtract, self.table.value_schema)
+
+    def _totals(
+        self,
+        values: Sequence[str | Column],
+        initial: Value | None,
+        add: Callable[[Value, Value], Value],
+        subtract: Callable[[Value, Value], Value],
+        schema: StructType,
+    ) -> KTable:
+        members = F.lit(True)
+        for column in self.by:
+            members = members & column.isNotNull()
+        group = F.when(
+            ~F.col(DELETED) & members, packed([c.alias(n) for c, n in zip(self.by, self.names, strict=True)])
+        )
+        rows = self.table.frame.select(
+            packed(self.table.key).alias("key"), group.alias("group"), packed(values).alias("value"), *_at_and_order()
+        )
+        moves = with_state(rows, "key", PreviousGroups())
+        totals = with_state(moves, "group", GroupTotals(initial, add, subtract))
+        key = schema_of(self.table.frame.select(*self.by), self.names)
+        return KTable(unpacked_frame(totals, {"group": key, "value": schema}, F.col("value").isNull()), self.names)
+
+
+def table_of(frame: DataFrame, key: str | Sequence[str]) -> KTable:
+    """The table of which these streaming rows are the changes.
+
+    A row is a key's new value, or a tombstone where `_deleted` is true; rows with a null in a key column are left out.
+    `_timestamp` may be absent. `_order`, else `_offset`, says which of a key's rows in a micro-batch is the newest;
+    without either a key must have one row at most.
+    Raises `TopologyError` when there is no value.
+    """
+    names = (key,) if isinstance(key, str) else tuple(key)
+    present = set(frame.columns)
+    deleted = F.coalesce(F.col(DELETED), F.lit(False)) if DELETED in present else F.lit(False)
+    at = F.col(TIMESTAMP) if TIMESTAMP in present else F.lit(None).cast("timestamp")
+    ordering = next((name for name in (ORDER, OFFSET) if name in present), None)
+    order = F.lit(0) if ordering is None else F.col(ordering)
+    values = [f"`{name}`" for name in frame.columns if name not in names and not name.startswith("_")]
+    if not values:
+        raise TopologyError(f"A table of {', '.join(frame.columns)} has no value: add a column beside its key.")
+    rows = frame.where(" AND ".join(f"`{name}` IS NOT NULL" for name in names)).select(
+        *names,
+        *values,
+        deleted.alias(DELETED),
+        at.alias(TIMESTAMP),
+        order.cast("bigint").alias(ORDER),
+    )
+    return KTable(rows, names)
+
+
+def changes(table: KTable, side: int, key: Sequence[str]) -> DataFrame:
+    """`key` (under these names), `side`, `value` (null: deleted), `at`, `order`: what the processors of joins read."""
+    keys = [F.col(f"`{name}`").alias(alias) for name, alias in zip(table.key, key, strict=True)]
+    value = F.when(~F.col(DELETED), packed(table.columns))
+    return table.frame.select(
+        packed(keys).alias("key"), F.lit(side).alias("side"), value.alias("value"), *_at_and_order()
+    )
+
+
+def _at_and_order() -> tuple[Column, Column]:
+    return F.unix_micros(TIMESTAMP).alias("at"), F.col(ORDER).alias("order")
+
+
+def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Column) -> DataFrame:
+    """The frame of a `KTable` from what a processor gave."""
+    structs = rows.select(
+        *[unpacked(name, schema).alias(f"_{name}") for name, schema in schemas.items()],
+        deleted.alias(DELETED),
+        F.timestamp_micros("at").alias(TIMESTAMP),
+        F.lit(0).cast("bigint").alias(ORDER),
+    )
+    fields = [
+        F.col(f"_{struct}").getField(field.name).alias(field.name)
+        for struct, schema in schemas.items()
+        for field in schema
+    ]
+    return structs.select(*fields, *_META)
+
+
+def schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
+    fields = frame.select(*[f"`{name}`" for name in names]).schema
+    return StructType([StructField(field.name, field.dataType) for field in fields])
+
+
+def _sum_type(field: StructField) -> DataType:
+    if isinstance(field.dataType, _INTEGERS):
+        return LongType()
+    if isinstance(field.dataType, FloatType | DoubleType):
+        return DoubleType()
+    raise TopologyError(
+        f"The column {field.name!r} is {field.dataType.simpleString()} and cannot be summed: cast it to bigint or "
+        "double, or use aggregate."
+    )
+
+
+def _true(condition: str | Column) -> Column:
+    column = F.expr(condition) if isinstance(condition, str) else condition
+    return F.coalesce(column, F.lit(False))

@@ -1,0 +1,145 @@
+"""Operators on streams that Spark has no equal of: a join with a table as of each row's time, and sessions whose
+results are updated as they grow. Both run on `transformWithState`, by event time. docs/operators.md has all operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+
+from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
+from stateline.spark.operators.ktable import KTable, changes, schema_of
+from stateline.spark.operators.packing import packed, struct_type, unpacked
+from stateline.spark.operators.processors import LEFT, RIGHT, JoinStreamWithTable, Sessions, Value, with_state
+from stateline_store import TopologyError
+
+_WATERMARKED = "_stateline_at"
+
+
+def join_stream_table(
+    stream: DataFrame,
+    table: KTable,
+    on: str | Sequence[str],
+    *,
+    delay: timedelta,
+    how: Literal["inner", "left"] = "inner",
+    time: str = TIMESTAMP,
+    table_delay: timedelta | None = None,
+) -> DataFrame:
+    """Each row of the stream with the value that the table had for its columns `on` at the row's `time`.
+
+    A row leaves when the watermark, the latest `time` seen less `delay`, has passed it: by then changes of the table up
+    to that time must have been read. One that comes later than the watermark leaves at once. With `table_delay` the
+    table has a watermark as well, and rows wait for both: the result is then the same whichever topic is read first,
+    but while nobody writes to the table's topic, they wait. ``left`` keeps rows for which there was no value.
+
+    Exact for a table of a topic, filtered or with other values. One that `join` or `group_by` made has a single change
+    of a key per micro-batch, and only those are known.
+
+    The result has the stream's columns, the table's, and `_order` if the stream has `_order` or `_offset`. The output
+    mode is ``update``. State: a key's changes of the table that the watermark has not passed and one before them, and
+    the rows that wait. Raises `TopologyError` for a column that both have, key columns of other types than the
+    table's, or another `how`.
+    """
+    if how not in ("inner", "left"):
+        raise TopologyError(f"A stream cannot be joined with a table as {how!r}: use 'inner' or 'left'.")
+    names = (on,) if isinstance(on, str) else tuple(on)
+    _check_join(stream, table, names)
+    order = next((name for name in (ORDER, OFFSET) if name in stream.columns), None)
+    rows = _on_time(stream, time, delay).where(" AND ".join(f"`{name}` IS NOT NULL" for name in names))
+    left = rows.select(
+        packed([F.col(f"`{name}`").alias(alias) for name, alias in zip(names, table.key, strict=True)]).alias("key"),
+        F.lit(LEFT).alias("side"),
+        packed(stream.columns).alias("value"),
+        F.unix_micros(_WATERMARKED).alias("at"),
+        (F.lit(0) if order is None else F.col(order)).cast("bigint").alias("order"),
+    )
+    if table_delay is not None:
+        table = KTable(table.frame.withWatermark(TIMESTAMP, _text(table_delay)), table.key)
+    both = left.unionAll(changes(table, RIGHT, table.key))
+    joined = with_state(both, "key", JoinStreamWithTable(how), "EventTime")
+    return _flat(joined, stream, table, order)
+
+
+def session_aggregate(
+    frame: DataFrame,
+    key: str | Sequence[str],
+    *,
+    gap: timedelta,
+    delay: timedelta,
+    initial: Value,
+    add: Callable[[Value, Value], Value],
+    merge: Callable[[Value, Value], Value],
+    schema: str,
+    time: str = TIMESTAMP,
+) -> DataFrame:
+    """An aggregate of each session in update mode, where Spark's `session_window` knows only ``append`` and
+    ``complete``.
+
+    Rows of a key at most `gap` apart are one session, as with `session_window` and in Kafka Streams.
+    `add(aggregate, value)` takes in a row, `merge(aggregate, aggregate)` joins two sessions that a late row connects;
+    both get dicts as JSON has them (times are ISO texts), give a new one, and must not change the old; `schema` is the
+    aggregate's, in Spark's DDL. Rows older than the latest `time` seen less `delay` are dropped by Spark.
+
+    The result has the columns `key`, `session` (``start``; ``end``, the last row's time and `gap`), the aggregate's,
+    `_deleted` (the session has become part of another, which is another row) and `_timestamp`, the last row's time.
+    """
+    names = (key,) if isinstance(key, str) else tuple(key)
+    values = [name for name in frame.columns if name not in names]
+    order = next((name for name in (ORDER, OFFSET) if name in frame.columns), None)
+    rows = _on_time(frame, time, delay).where(" AND ".join(f"`{name}` IS NOT NULL" for name in names))
+    rows = rows.select(
+        _WATERMARKED,  # Spark drops what is late by this column
+        packed(names).alias("key"),
+        packed(values).alias("value"),
+        F.unix_micros(_WATERMARKED).alias("at"),
+        (F.lit(0) if order is None else F.col(order)).cast("bigint").alias("order"),
+    )
+    gap_us = gap // timedelta(microseconds=1)
+    found = with_state(rows, "key", Sessions(gap_us, initial, add, merge), "EventTime")
+    kept = found.select(
+        unpacked("key", schema_of(frame, names)).alias("_k"),
+        F.struct(
+            F.timestamp_micros("start").alias("start"), F.timestamp_micros(F.col("last") + gap_us).alias("end")
+        ).alias("session"),
+        unpacked("value", struct_type(schema)).alias("_v"),
+        F.col("value").isNull().alias(DELETED),
+        F.timestamp_micros("last").alias(TIMESTAMP),
+    )
+    return kept.select("_k.*", "session", "_v.*", DELETED, TIMESTAMP)
+
+
+def _on_time(frame: DataFrame, time: str, delay: timedelta) -> DataFrame:
+    return (
+        frame.where(F.col(time).isNotNull())
+        .withColumn(_WATERMARKED, F.col(time))
+        .withWatermark(_WATERMARKED, _text(delay))
+    )
+
+
+def _text(delay: timedelta) -> str:
+    return f"{delay // timedelta(milliseconds=1)} milliseconds"
+
+
+def _check_join(stream: DataFrame, table: KTable, on: tuple[str, ...]) -> None:
+    types = [[field.dataType.simpleString() for field in each] for each in (schema_of(stream, on), table.key_schema)]
+    if types[0] != types[1]:
+        shown = f"{', '.join(types[0])}, and the table's key is {', '.join(types[1])}"
+        raise TopologyError(f"The columns {', '.join(on)} are {shown}: cast them.")
+    taken = {name.lower() for name in stream.columns}
+    if name := next((name for name in table.columns if name.lower() in taken), None):
+        raise TopologyError(f"The stream and the table have a column {name!r}: rename it with map_values.")
+
+
+def _flat(joined: DataFrame, stream: DataFrame, table: KTable, order: str | None) -> DataFrame:
+    left = schema_of(stream, stream.columns)
+    kept = joined.select(unpacked("left", left).alias("_l"), unpacked("right", table.value_schema).alias("_r"))
+    fields = [F.col("_l").getField(name).alias(name) for name in stream.columns]
+    fields += [F.col("_r").getField(name).alias(name) for name in table.columns]
+    if order == OFFSET:
+        fields.append(F.col("_l").getField(OFFSET).alias(ORDER))
+    return kept.select(*fields)

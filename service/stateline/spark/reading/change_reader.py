@@ -1,0 +1,140 @@
+"""Committed changes of a store as a Spark stream: `ChangeReader` plans micro-batches and reads them over HTTP.
+
+A micro-batch is a span of offsets of each partition, all of them committed when it was planned, so a batch that is
+repeated has the same changes: offsets, not connections, say what was read. Servers, workers and drivers may die in
+between. Columns are those of `…/changes/rows` (docs/http.md), as `row_types` has them in Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from stateline.spark.reading.change_offsets import OffsetsJson, Span, Told, initial, reached, spans
+from stateline.spark.reading.change_requests import ChangeOptions, batches, offsets, offsets_now
+from stateline.spark.reading.row_types import RowShape, default_schema
+from stateline.spark.reading.snapshot_server import LOST, PLANNING_S, PassingError
+
+# Spark looks for something new every 10 ms: a server need not be asked so often, nor one that does not answer.
+_IDLE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class ChangeSpan(InputPartition):
+    """The changes of one Spark task."""
+
+    span: Span
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark calls all but `read` in one Python process beside the driver; that runs in the executors' Python.
+
+    What may pass is waited for, up to the option `retry_s`, but for `latestOffset`, which Spark calls again. What does
+    not pass ends the query: `CursorExpiredError` when the log has lost what comes next or is another one.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Raises `InvalidArgumentError` for options that make no sense; asks nobody."""
+        self._options = ChangeOptions.read(options)
+        self._schema = schema
+        self._initial: OffsetsJson | None = None
+        self._target: Told | None = None
+        self._seen: Told | None = None
+        self._failed = 0
+        self._not_before_s = 0.0
+
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's name
+        """Where the options say. Once: Spark asks again before each look at a stream that has had no batch yet, and
+        latest would move on."""
+        if self._initial is None:
+            self._initial = initial(self._checked(offsets(self._options, self._options.begin)))
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        limit = self._options.max_changes
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Waits until the end of every partition is known."""
+        self._target = self._checked(offsets(self._options, "latest"))
+
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's name
+        """As far as the next micro-batch reads; `start` itself when there is nothing new or nobody to ask now."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._target is not None:
+            return reached(start, self._target, most)  # whatever becomes of the server: what is to be read is known
+        if time.monotonic() < self._not_before_s:
+            return start
+        try:
+            told = self._checked(offsets_now(self._options))
+        except LOST as error:  # an exception would end the query; the next trigger looks again
+            self._put_off(error)
+            return start
+        self._seen, self._failed = told, 0
+        end = reached(start, told, most)
+        if end is start:
+            self._not_before_s = time.monotonic() + _IDLE_S
+        return end
+
+    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802  # Spark's name
+        """As it was seen last; None before that."""
+        seen = self._target or self._seen
+        return None if seen is None else reached(initial(seen), seen, None)
+
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[ChangeSpan]:
+        """A span per partition that has anything to read."""
+        return [ChangeSpan(span) for span in spans(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of a span."""
+        assert isinstance(partition, ChangeSpan)
+        return _recast(self._options, self._schema, partition.span)
+
+    def _checked(self, told: Told) -> Told:
+        RowShape(self._schema, told.described(self._options.store))  # raises for what it does not have
+        return told
+
+    def _put_off(self, error: Exception) -> None:
+        """Look again in a while, which is longer each time, and no shorter than the server asks for."""
+        if not self._failed:
+            _log.warning("Changes of %s are not read at the moment: %s", self._options.store, error)
+        self._failed = min(self._failed + 1, 10)
+        asked_s = error.retry_after_s if isinstance(error, PassingError) else 0.0
+        self._not_before_s = time.monotonic() + max(asked_s, min(_IDLE_S * 2**self._failed, _LONGEST_PAUSE_S))
+
+
+def change_schema(options: Mapping[str, str]) -> StructType:
+    """The schema of the changes of this store, all columns or those of the option `columns`.
+
+    Raises `InvalidArgumentError` for options that make no sense, `UnknownQueryTypeError` for a store without changes,
+    and what else the server refuses.
+    """
+    read = ChangeOptions.read(options)
+    told = offsets(read, patience_s=min(PLANNING_S, read.server.retry_s))
+    return default_schema(told.described(read.store), read.columns)
+
+
+def _recast(options: ChangeOptions, schema: StructType, span: Span) -> Iterator[pa.RecordBatch]:
+    columns = tuple(dict.fromkeys([*schema.fieldNames(), "offset"]))
+    shape: RowShape | None = None
+    with closing(batches(options, span, columns)) as found:
+        for batch in found:
+            shape = shape or RowShape(schema, _described(batch.schema, options.store))
+            yield shape.recast(batch)
+
+
+def _described(schema: pa.Schema, store: str) -> dict[str, Any]:
+    columns = [{"name": field.name, "type": str(field.type)} for field in schema]
+    return {"store": store, "value_type": schema.metadata[b"stateline.value_type"].decode(), "columns": columns}

@@ -1,0 +1,143 @@
+"""What a stream of changes asks the server, and the options that say so.
+
+Connections, tokens, retries are those of `snapshot_server`. An attempt that may pass raises one of `LOST`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+from stateline.spark.reading.arrow_stream import ArrowBody
+from stateline.spark.reading.change_offsets import Span, Told
+from stateline.spark.reading.snapshot_server import ARROW, LOST, Asked, Attempts, PassingError, SnapshotServer, segment
+from stateline.spark.reading.source_options import read_server, spelled
+from stateline_store import CursorExpiredError, InvalidArgumentError
+
+OPTIONS = (
+    *("url", "token", "token_file", "ca_file", "timeout_s", "retry_s"),
+    *("store", "changes", "from", "columns", "maxChangesPerTrigger"),
+)
+"""Their case and underscores do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """The options of a stream of changes. Picklable; no token shows in its `repr`."""
+
+    server: SnapshotServer
+    store: str
+    begin: str
+    """earliest, latest, or a position as JSON."""
+    columns: tuple[str, ...] | None
+    max_changes: int | None
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> ChangeOptions:
+        """From Spark's options. Raises `InvalidArgumentError`."""
+        given = spelled(options, OPTIONS)
+        for name in given:
+            if name not in OPTIONS:
+                raise InvalidArgumentError(
+                    f"There is no option {name[:60]!r} of a stream of changes: there are {', '.join(OPTIONS)}."
+                )
+        if given.get("changes", "").lower() != "true":
+            raise InvalidArgumentError(
+                'A stream has the changes of a store: say so with .option("changes", "true"), and with .option("from", '
+                "…) where it begins."
+            )
+        if not (store := given.get("store", "").strip()):
+            raise InvalidArgumentError('The option store is missing: name one, as in .option("store", "orders").')
+        columns = given.get("columns")
+        chosen = None if columns is None else tuple(name.strip() for name in columns.split(","))
+        return cls(read_server(given, os.environ), store, given.get("from", "earliest"), chosen, _most(given))
+
+
+def offsets(options: ChangeOptions, begin: str | None = None, *, patience_s: float | None = None) -> Told:
+    """Where the committed changes end, and where `begin` is. Waits for as long as the option `retry_s` says, or so many
+    seconds; raises what the server refuses, and `NotReadyError` when time ran out.
+    """
+    return _told(options, options.server.ask(_asked(options, begin), patience_s=patience_s))
+
+
+def offsets_now(options: ChangeOptions) -> Told:
+    """The same, each server once. Raises one of `LOST` when none answers."""
+    failed: Exception = PassingError("nobody was asked")
+    for url in options.server.urls:
+        try:
+            with options.server.opened(url, _asked(options, None)) as response:
+                return _told(options, json.loads(response.read()))
+        except LOST as error:
+            failed = error
+        except ValueError as error:
+            failed = PassingError(f"{url} does not answer as a Stateline server: {error}")
+    raise failed
+
+
+def batches(options: ChangeOptions, span: Span, columns: tuple[str, ...]) -> Generator[pa.RecordBatch, None, None]:
+    """The changes of this span with these columns, `offset` among them; taken up behind the last batch where a stream
+    breaks off.
+
+    Raises `CursorExpiredError` when the log has lost some of them or is another one, `NotReadyError` when nothing
+    arrived for as long as the option `retry_s` says.
+    """
+    attempts, first = Attempts(options.server, options.server.retry_s), span.first
+    while True:
+        try:
+            with closing(_attempt(options, attempts.url, span, first, columns)) as found:
+                for batch in found:
+                    yield batch
+                    first = batch.column("offset")[batch.num_rows - 1].as_py() + 1
+                    attempts.progressed()  # however long Spark took for what it was given
+            return
+        except CursorExpiredError as error:
+            raise CursorExpiredError(
+                f"The changes that this query reads next are gone: {error} Go on with a new checkpoint."
+            ) from error
+        except (*LOST, pa.ArrowInvalid) as error:
+            attempts.pause(error)
+
+
+def _attempt(
+    options: ChangeOptions, url: str, span: Span, first: int, columns: tuple[str, ...]
+) -> Generator[pa.RecordBatch, None, None]:
+    between = {"partition": span.partition, "begin": first, "end": span.end, "topic_id": span.topic_id}
+    target = f"{_path(options)}/rows?{urlencode({**between, 'columns': ','.join(columns)})}"
+    with options.server.opened(url, Asked("GET", target, accept=ARROW)) as response:
+        body = ArrowBody(response)
+        with pa.ipc.open_stream(body) as stream:
+            yield from stream
+        body.check_end()
+
+
+def _told(options: ChangeOptions, document: Any) -> Told:
+    try:
+        return Told.of(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        url = options.server.urls[0]
+        raise InvalidArgumentError(f"{url} answers, but not as a Stateline server: is the option url right?") from error
+
+
+def _asked(options: ChangeOptions, begin: str | None) -> Asked:
+    query = "" if begin is None else f"?{urlencode({'from': begin})}"
+    return Asked("GET", f"{_path(options)}/offsets{query}")
+
+
+def _path(options: ChangeOptions) -> str:
+    return f"/v1/stores/{segment(options.store)}/changes"
+
+
+def _most(given: Mapping[str, str]) -> int | None:
+    text = given.get("maxChangesPerTrigger")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < len(text) <= 18 and int(text) > 0):
+        raise InvalidArgumentError(f"maxChangesPerTrigger={text[:60]!r}: a number of changes from 1 on is accepted.")
+    return int(text)

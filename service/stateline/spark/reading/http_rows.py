@@ -1,0 +1,121 @@
+"""The rows of one partition of a snapshot, read to their end whatever becomes of connections and servers.
+
+A stream that breaks off is gone on with: in key-value stores behind the last key that arrived (`after`), in others
+after as many rows as arrived (`skip`), for the rows of a snapshot come in the same order each time.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+
+from stateline.spark.reading.arrow_stream import ArrowBody
+from stateline.spark.reading.filters import LONGEST_KEY
+from stateline.spark.reading.snapshot_server import ARROW, LOST, Asked, Attempts, SnapshotServer
+from stateline_store.errors import CursorExpiredError, DoesNotExistError
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsQuery:
+    """What is read of a partition: columns in this order, rows within `bounds` (`lower`, `upper`, `prefix`, `from`,
+    `to`, `as_of`, as a URL writes them), and only those of `keys`, as JSON has them, if there are any; bounds are times
+    then.
+    """
+
+    columns: tuple[str, ...]
+    bounds: tuple[tuple[str, str], ...] = ()
+    keys: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How far a stream has come: the last key that arrived, and the rows since."""
+
+    after: str | None = None
+    skip: int = 0
+
+    def behind(self, batch: pa.RecordBatch, *, by_key: bool) -> _Place:
+        """Where this batch ends."""
+        key = _last_key(batch) if by_key else None
+        return replace(self, skip=self.skip + batch.num_rows) if key is None else _Place(key)
+
+    def parameters(self) -> dict[str, str]:
+        found = {} if self.after is None else {"after": self.after}
+        return found | ({"skip": str(self.skip)} if self.skip else {})
+
+
+def batches(server: SnapshotServer, path: str, query: RowsQuery) -> Generator[pa.RecordBatch, None, None]:
+    """The rows, in the store's types; `path` is that of the partition in the snapshot.
+
+    Raises `CursorExpiredError` when the snapshot is gone, which is never the end of the rows, `NotReadyError` when
+    nothing arrived for the server's `retry_s`, and what the server refuses.
+    """
+    attempts, place, schema = Attempts(server, server.retry_s), _Place(), None
+    while True:
+        try:
+            with server.opened(attempts.url, _asked(path, query, place)) as response:
+                body = ArrowBody(response)
+                with pa.ipc.open_stream(body) as reader:
+                    schema = _unchanged(schema, reader.schema)
+                    for batch in reader:
+                        attempts.progressed()
+                        place = place.behind(batch, by_key=query.keys is None)
+                        yield batch
+                body.check_end()
+            return
+        except (CursorExpiredError, DoesNotExistError) as error:
+            raise _gone(path, error) from error
+        except (*LOST, pa.ArrowInvalid) as error:
+            attempts.pause(error)
+
+
+def _asked(path: str, query: RowsQuery, place: _Place) -> Asked:
+    parameters = {"columns": ",".join(query.columns), **dict(query.bounds), **place.parameters()}
+    if query.keys is None:
+        return Asked("GET", f"{path}?{urlencode(parameters, quote_via=quote, safe='')}", accept=ARROW)
+    members = {name: _in_json(text) if name != "columns" else text for name, text in parameters.items()}
+    return Asked("POST", path, {**members, "keys": list(query.keys)}, accept=ARROW)
+
+
+def _in_json(text: str) -> str | int:
+    """A time or a number as a body has it."""
+    return int(text) if _NUMBER.fullmatch(text) else text
+
+
+def _last_key(batch: pa.RecordBatch) -> str | None:
+    """The last key as a URL writes it; None where rows do not come by key, and for what no URL should hold."""
+    metadata = batch.schema.metadata or {}
+    kind, key_type = metadata.get(b"stateline.kind", b""), metadata.get(b"stateline.key_type", b"")
+    if not kind.endswith(b"key_value") or "key" not in batch.schema.names or not batch.num_rows:
+        return None
+    key = batch.column("key")[batch.num_rows - 1].as_py()
+    if key_type in (b"string", b"json", b"int32", b"int64"):
+        text = str(key)
+    elif key_type == b"bytes":
+        text = base64.urlsafe_b64encode(key).decode()
+    else:
+        return None  # NaN has no text that is read back as the same bytes, and a type of one's own has any
+    return text if len(text) <= LONGEST_KEY else None
+
+
+def _unchanged(before: pa.Schema | None, now: pa.Schema) -> pa.Schema:
+    """The schema. What is in its metadata (the commit, the retention) decides which rows there are and in what
+    order."""
+    if before is not None and not before.equals(now, check_metadata=True):
+        raise CursorExpiredError("The server was restarted with another declaration of this store while it was read.")
+    return now
+
+
+def _gone(path: str, error: Exception) -> CursorExpiredError:
+    return CursorExpiredError(
+        f"{path} cannot be read any more: {error} Nothing of the job's result can be trusted. Run it again with a "
+        "new DataFrame, which pins a new snapshot; read a snapshot of one's own with `renew`, or with a longer lease."
+    )

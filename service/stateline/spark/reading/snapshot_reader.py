@@ -1,0 +1,115 @@
+"""How Spark reads a snapshot: planned beside the driver, read partition by partition on the executors.
+
+`SnapshotReader` is made anew for each scan of a DataFrame; what makes them one state is the pin, which travels with the
+`DataSource`. Its `partitions` asks for the snapshot of that pin, which the first one to ask gets made.
+
+Executors need this package, pyarrow and pyspark, and never the application: what the rows are, the server says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from stateline.spark.reading.filters import Narrowed, StoreShape, narrowed
+from stateline.spark.reading.lease import keep_while_driver_lives
+from stateline.spark.reading.row_types import RowShape
+from stateline.spark.reading.snapshot_server import PLANNING_S, Asked, segment
+from stateline.spark.reading.source_options import SourceOptions
+from stateline_store.errors import CursorExpiredError, DoesNotExistError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from stateline.spark.reading.http_rows import RowsQuery
+
+_KEYS_AT_ONCE = 500  # of one request; server.limit.max has to allow as many
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RowsPartition(InputPartition):
+    """One partition of the store in the snapshot: one Spark task."""
+
+    path: str
+
+
+def described(options: SourceOptions) -> dict[str, Any]:
+    """What the server says of the store: `kind`, `key_type`, `value_type`, `columns`."""
+    asked = Asked("GET", f"/v1/stores/{segment(options.store)}")
+    found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
+    return found
+
+
+class SnapshotReader(DataSourceReader):
+    """Plans and reads one scan. Spark pickles it before it asks for `partitions`."""
+
+    def __init__(self, options: SourceOptions, pin: str, schema: StructType, store: Mapping[str, Any]) -> None:
+        self._options, self._pin = options, pin
+        self._shape = RowShape(schema, store)
+        self._store = StoreShape(store["kind"], store["key_type"])
+        self._narrowed = Narrowed(options.bounds)
+
+    def partitions(self) -> list[RowsPartition]:
+        """A task per partition of the store. Makes the snapshot, unless it is there, and has its lease renewed."""
+        snapshot = self._snapshot()
+        parts = snapshot["stores"].get(self._options.store)
+        if not parts:
+            there_are = ", ".join(snapshot["stores"])
+            raise DoesNotExistError(f"The snapshot {snapshot['id']} has no {self._options.store!r}, but {there_are}.")
+        keep_while_driver_lives(self._options, snapshot, is_own=self._options.snapshot is None)
+        return [RowsPartition(parts[number]["path"]) for number in sorted(parts, key=int)]
+
+    def read(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # as partitions
+        """The rows of one partition."""
+        from stateline.spark.reading.http_rows import batches
+
+        for query in self._queries():
+            with closing(batches(self._options.server, partition.path, query)) as found:
+                for batch in found:
+                    yield self._shape.recast(batch)
+
+    def _queries(self) -> Iterator[RowsQuery]:
+        from stateline.spark.reading.http_rows import RowsQuery
+
+        bounds, keys = tuple(self._narrowed.bounds.items()), self._narrowed.keys
+        if keys is None:
+            yield RowsQuery(self._shape.names, bounds)
+            return
+        for at in range(0, len(keys), _KEYS_AT_ONCE):
+            yield RowsQuery(self._shape.names, bounds, keys[at : at + _KEYS_AT_ONCE])
+
+    def _snapshot(self) -> dict[str, Any]:
+        options = self._options
+        if options.snapshot is not None:
+            asked = Asked("GET", f"/v1/snapshots/{options.snapshot}")
+        else:
+            members = {"stores": list(options.stores), "ttl_s": options.ttl_s, "pin": options.pin or self._pin}
+            asked = Asked("POST", "/v1/snapshots", members)
+        try:
+            found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
+        except CursorExpiredError as error:
+            raise CursorExpiredError(
+                f"The snapshot of this DataFrame is gone: {error} A DataFrame is always of one state: make a new one "
+                "(spark.read … .load()), which pins a new snapshot."
+            ) from error
+        return found
+
+
+class FilteringSnapshotReader(SnapshotReader):
+    """One that narrows what is read by Spark's filters. Spark refuses a reader with `pushFilters` unless
+    spark.sql.python.filterPushdown.enabled is true.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
+        """All of them are handed back: Spark applies them to the rows that come."""
+        self._narrowed = narrowed(filters, self._store, self._options.bounds)
+        return iter(filters)

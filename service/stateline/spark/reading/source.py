@@ -1,0 +1,70 @@
+"""`StatelineSource`: the format ``stateline``. In batch a snapshot of a store, as a stream its committed changes.
+
+    spark.read.format("stateline").option("url", "http://localhost:8000").option("store", "orders").load()
+
+Spark finds it by itself, by the package `pyspark_stateline`, wherever this one is installed. The options stand in
+`source_options`, the columns in `row_types`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from stateline.spark.reading.row_types import default_schema
+from stateline.spark.reading.snapshot_reader import FilteringSnapshotReader, SnapshotReader, described
+from stateline.spark.reading.source_options import is_of_changes, read_options, spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FORMAT = "stateline"
+# Spark loads this module in processes in which it has filters to push; nowhere else may a reader have `pushFilters`.
+_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class StatelineSource(DataSource):
+    """The format ``stateline``. Made once for a DataFrame, and pickled for each of its scans: they share the pin, and
+    so the snapshot. Nothing is asked of the server before it is known what is wanted: a stream makes no snapshot.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self.pin = secrets.token_hex(12)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of the store, or those of the option `columns`. Not asked for where the user gives a schema."""
+        if is_of_changes(self.options):
+            from stateline.spark.reading.change_reader import change_schema
+
+            return change_schema(self._of_changes())
+        options = read_options(self.options, os.environ)
+        return default_schema(described(options), options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a snapshot."""
+        options = read_options(self.options, os.environ)
+        kind: Callable[..., SnapshotReader] = FilteringSnapshotReader if _PUSHDOWN in sys.modules else SnapshotReader
+        return kind(options, self.pin, schema, described(options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """Of the committed changes."""
+        from stateline.spark.reading.change_reader import ChangeReader
+
+        return ChangeReader(self._of_changes(), schema)
+
+    def _of_changes(self) -> dict[str, str]:
+        from stateline.spark.reading.change_requests import OPTIONS
+
+        return spelled(self.options, OPTIONS)

@@ -1,0 +1,174 @@
+"""The options of `format("stateline")` for snapshots, read. Streams of changes have theirs in `change_requests`.
+
+Spark does not look at the case of an option's name, and here an underscore does not count either: `token_file` and
+`tokenFile` are one. An unknown name is refused: a misspelt `prefix` would read the whole store. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+from urllib.parse import urlsplit
+
+from stateline.spark.reading.snapshot_server import SnapshotServer
+from stateline_store.errors import InvalidArgumentError
+
+T = TypeVar("T")
+N = TypeVar("N", int, float)
+Lease = Literal["driver", "ttl"]
+
+TOKEN_VARIABLE = "STATELINE_TOKEN"
+DEFAULT_TTL_S = 300
+_LONGEST_PIN = 64  # characters; what the server takes
+_CONNECTION = ("url", "token", "token_file", "ca_file", "timeout_s", "retry_s")
+_BOUNDS = ("lower", "upper", "prefix", "from", "to", "as_of")
+SNAPSHOT_OPTIONS = (
+    *_CONNECTION,
+    *("store", "stores", "snapshot", "pin", "ttl_s", "lease", "renew", "columns", "changes"),
+    *_BOUNDS,
+)
+_BOOLEANS = {"true": True, "false": False}
+_MOST_S = 10**9
+_ID = re.compile(r"[0-9a-f]{24}")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a DataFrame of a snapshot was asked for. Picklable; no token shows in its `repr`.
+
+    Exactly one of these says which snapshot: `snapshot`, the id of one that somebody else has made; `pin`, what one's
+    own is called; none, for one of the DataFrame's own. `lease` says who renews that: "driver", something that lives as
+    long as Spark's driver does and releases it then, or "ttl", nobody, and it ends after `ttl_s`.
+    """
+
+    server: SnapshotServer
+    store: str
+    stores: tuple[str, ...]
+    """Of the cut; `store` is among them."""
+    snapshot: str | None = None
+    pin: str | None = None
+    ttl_s: int = DEFAULT_TTL_S
+    lease: Lease = "driver"
+    renew: bool = False
+    columns: tuple[str, ...] | None = None
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    """As the contract names them and a URL writes them: `lower`, `upper`, `prefix`, `from`, `to`, `as_of`."""
+
+
+def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> SourceOptions:
+    """The options of a snapshot. Raises `InvalidArgumentError`."""
+    options = _named(given, SNAPSHOT_OPTIONS)
+    if _choice(options, "changes", _BOOLEANS, default=False):
+        raise InvalidArgumentError("changes=true is of streams (spark.readStream): a snapshot has rows, not changes.")
+    store = options.get("store", "").strip()
+    if not store:
+        raise InvalidArgumentError('The option store is missing: name one, as in .option("store", "orders").')
+    snapshot, pin = options.get("snapshot"), options.get("pin")
+    if snapshot is not None and (pin is not None or "stores" in options):
+        raise InvalidArgumentError("snapshot is a snapshot that there is: leave out pin and stores, or snapshot.")
+    if snapshot is not None and not _ID.fullmatch(snapshot):
+        raise InvalidArgumentError(f"snapshot={snapshot[:60]!r} is no id of a snapshot: 24 hexadecimal digits are.")
+    if pin is not None and not 1 <= len(pin) <= _LONGEST_PIN:
+        raise InvalidArgumentError(f"pin={pin[:60]!r} has {len(pin)} characters: 1 to {_LONGEST_PIN} are accepted.")
+    stores = _list(options.get("stores", store))
+    return SourceOptions(
+        server=read_server(options, environment),
+        store=store,
+        stores=tuple(dict.fromkeys((*stores, store))),
+        snapshot=snapshot,
+        pin=pin,
+        ttl_s=_number(options, "ttl_s", DEFAULT_TTL_S, int),
+        lease=_choice(options, "lease", {"driver": "driver", "ttl": "ttl"}, "driver"),
+        renew=_choice(options, "renew", _BOOLEANS, default=False),
+        columns=None if "columns" not in options else _list(options["columns"]),
+        bounds={name: options[name] for name in _BOUNDS if name in options},
+    )
+
+
+def read_server(options: Mapping[str, str], environment: Mapping[str, str]) -> SnapshotServer:
+    """Where to ask, from options by their names in this module. Raises `InvalidArgumentError`."""
+    urls = _list(options.get("url", ""))
+    if not urls:
+        raise InvalidArgumentError('The option url is missing: as in .option("url", "http://localhost:8000").')
+    for url in urls:
+        _check_url(url)
+    if "token" in options and "token_file" in options:
+        raise InvalidArgumentError("token and token_file are both given: leave out one.")
+    token = options.get("token") if "token_file" not in options else None
+    if token is None and "token_file" not in options:
+        token = environment.get(TOKEN_VARIABLE) or None
+    return SnapshotServer(
+        urls,
+        token,
+        options.get("token_file"),
+        options.get("ca_file"),
+        _number(options, "timeout_s", 30.0, float),
+        _number(options, "retry_s", 120.0, float),
+    )
+
+
+def is_of_changes(given: Mapping[str, str]) -> bool:
+    """Whether these are the options of a stream of changes: `changes` says so."""
+    return any(_plain(name) == "changes" and value.lower() == "true" for name, value in given.items())
+
+
+def spelled(given: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+    """The options by the names that are known; others as they are."""
+    names = {_plain(name): name for name in known}
+    return {names.get(_plain(name), name): value for name, value in given.items()}
+
+
+def _named(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+    names = {_plain(name): name for name in known}
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        if _plain(name) not in names:
+            raise InvalidArgumentError(f"There is no option {name[:60]!r}: there are {', '.join(known)}.")
+        if names[_plain(name)] in found:
+            raise InvalidArgumentError(f"The option {names[_plain(name)]} is given twice: give it once.")
+        found[names[_plain(name)]] = value
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        is_good = False
+    if not is_good or parts.query or parts.fragment:
+        raise InvalidArgumentError("The option url is no address of a server: as in http://localhost:8000.")
+    if parts.username or parts.password:
+        raise InvalidArgumentError("The option url has a name or a password in it: give a token with token_file.")
+
+
+def _number(options: Mapping[str, str], name: str, default: N, kind: Callable[[str], N]) -> N:
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        number = kind(text)
+        if 0 < number < _MOST_S:
+            return number
+    except ValueError:
+        pass
+    raise InvalidArgumentError(f"{name}={text[:60]!r}: a number of seconds above 0 is accepted.")
+
+
+def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, T], default: T) -> T:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in choices:
+        raise InvalidArgumentError(f"{name}={text[:60]!r}: {' or '.join(choices)} is accepted.")
+    return choices[text.lower()]

@@ -1,0 +1,1 @@
+"""From the frames of a pipeline to its result topics, exactly once in effect."""

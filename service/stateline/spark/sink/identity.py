@@ -1,0 +1,140 @@
+"""Whether a pipeline's checkpoint, its markers and its topics belong together, and whether a micro-batch is a replay.
+
+What does not belong together would be written twice, or left out, unnoticed; so it is refused, with the way out:
+
+| found                                                        | because                                            |
+|--------------------------------------------------------------|----------------------------------------------------|
+| the checkpoint names another pipeline or application         | it was copied                                      |
+| the marker is of another query, or there is no checkpoint     | it was deleted or exchanged                        |
+| the checkpoint has finished more than the marker says         | the epochs topic was deleted or made anew, or the  |
+|                                                              | checkpoint is a copy                               |
+| a result topic has another id than the marker says            | it was deleted and made anew                       |
+| the marker knows the pipeline's result topic not              | the pipeline writes to another topic than before   |
+| a replay ends elsewhere than its marker says                 | the checkpoint lost a part                         |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateline.spark.sink.checkpoint import checkpoint_query_id, claim, newest_commit
+from stateline.spark.sink.marker import Marker
+from stateline.spark.sink.result_records import topic_names
+from stateline.topology import Pipeline, epochs_topic
+from stateline_store import DamagedDataError, TopologyError
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One pipeline of one application, and its checkpoint."""
+
+    application_id: str
+    pipeline: Pipeline
+    checkpoint: Path
+
+    def check_start(self, marker: Marker | None, topic_ids: Mapping[str, str]) -> None:
+        """Raise `TopologyError` unless the newest marker, the checkpoint as it is and the result topics that there are
+        belong together. A checkpoint that does not say whose it is is this pipeline's from now on.
+        """
+        finished = newest_commit(self.checkpoint)
+        query_id = checkpoint_query_id(self.checkpoint)
+        if query_id is not None or finished is not None:
+            claim(self.checkpoint, self.application_id, self.pipeline.name)
+        if marker is not None:
+            self._check_query(marker, query_id)
+            self._check_topics(marker, topic_ids)
+        self._check_finished(marker, -1 if finished is None else finished)
+        claim(self.checkpoint, self.application_id, self.pipeline.name)
+
+    def is_replay(self, batch: Marker, markers: Sequence[Marker]) -> bool:
+        """Whether the result topics hold the micro-batch; `markers` are the newest, in order.
+
+        Raises `DamagedDataError` if what they hold is another one, `TopologyError` if it is not this query's.
+        """
+        newest = markers[-1] if markers else None
+        if newest is not None:
+            self._check_query(newest, batch.query_id)
+        if newest is None or batch.batch_id > newest.batch_id:
+            self._check_finished(newest, batch.batch_id - 1)  # Spark begins one when the one before is finished
+            return False
+        marker = next((marker for marker in markers if marker.batch_id == batch.batch_id), None)
+        if marker is not None:
+            self._compare(batch, marker)
+        # An earlier batch than the newest is replayed when a power cut took more than one commit of the checkpoint.
+        _logger.info("pipeline %s: micro-batch %d is written already", self.pipeline.name, batch.batch_id)
+        return True
+
+    def _check_query(self, marker: Marker, query_id: str | None) -> None:
+        if marker.query_id == query_id:
+            return
+        found = f"belongs to query {query_id}" if query_id else "is gone"
+        raise TopologyError(
+            f"Pipeline {self.pipeline.name!r} has written {self._results} up to micro-batch {marker.batch_id} of query "
+            f"{marker.query_id}, but the checkpoint {self.checkpoint} {found}: it was deleted or exchanged, and "
+            "starting over would write every result a second time. Restore the checkpoint; or, to start over, "
+            f"{self._start_over}."
+        )
+
+    def _check_finished(self, marker: Marker | None, finished: int) -> None:
+        written = -1 if marker is None else marker.batch_id
+        if finished <= written:
+            return
+        says = f"no micro-batch of it is in {self._epochs}" if marker is None else f"{self._epochs} ends with {written}"
+        raise TopologyError(
+            f"The checkpoint {self.checkpoint} of pipeline {self.pipeline.name!r} has finished micro-batch {finished}, "
+            f"but {says}: that topic was deleted or made anew, or the checkpoint is a copy of another one, and the "
+            "results in between would be missing. Bring back what belongs together; or, to start over, "
+            f"{self._start_over}."
+        )
+
+    def _check_topics(self, marker: Marker, topic_ids: Mapping[str, str]) -> None:
+        if marker.topic_ids and self.pipeline.writes.name not in marker.topic_ids:
+            raise TopologyError(
+                f"Pipeline {self.pipeline.name!r} has written to {', '.join(marker.topic_ids)} so far, and now writes "
+                f"to {self.pipeline.writes.name!r}, which would have no results from before. Give the pipeline another "
+                f"name; or, to start over, {self._start_over}."
+            )
+        for topic, topic_id in topic_ids.items():
+            if marker.topic_ids.get(topic, topic_id) != topic_id:
+                raise TopologyError(
+                    f"The topic {topic!r} was deleted and made anew since pipeline {self.pipeline.name!r} wrote "
+                    f"micro-batch {marker.batch_id} to it: going on, it would have no results from before. To have "
+                    f"them all written again, {self._start_over}."
+                )
+
+    def _compare(self, batch: Marker, marker: Marker) -> None:
+        if batch.end_offsets != marker.end_offsets:
+            raise DamagedDataError(
+                f"Micro-batch {batch.batch_id} of pipeline {self.pipeline.name!r} now ends at "
+                f"{_shown(batch.end_offsets)}, but was written to {self._results} up to "
+                f"{_shown(marker.end_offsets)}: the checkpoint {self.checkpoint} lost a part. Restore it; or, to "
+                f"start over, {self._start_over}."
+            )
+        if marker.rows is not None and batch.rows != marker.rows:
+            _logger.warning(
+                "pipeline %s: micro-batch %d is written with %d rows, and computed again has %s: what its function "
+                "looks up besides its input (static topics, the time) has changed. What was written counts.",
+                self.pipeline.name, batch.batch_id, marker.rows, batch.rows,
+            )  # fmt: skip
+
+    @property
+    def _results(self) -> str:
+        return ", ".join(map(repr, topic_names(self.pipeline)))
+
+    @property
+    def _epochs(self) -> str:
+        return epochs_topic(self.application_id, self.pipeline.name)
+
+    @property
+    def _start_over(self) -> str:
+        topics = ", ".join(topic_names(self.pipeline))
+        return f"delete the checkpoint, where there is one, and the topics {self._epochs}, {topics}"
+
+
+def _shown(offsets: Sequence[str | None]) -> str:
+    return ", ".join(offset or "-" for offset in offsets)

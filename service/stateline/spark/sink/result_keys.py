@@ -1,0 +1,169 @@
+"""The keys of a pipeline's result rows, a column at a time, and what is wrong with rows that get none. Pure."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateline.serde import Serde
+from stateline.spark.sink.json_texts import iso_texts
+from stateline.spark.sink.rows import is_utf8, key_text, plain
+from stateline.topology import Pipeline, Windowing
+from stateline.windowed_serde import WindowedSerde
+from stateline_store import InvalidArgumentError
+
+_INTEGERS = {"int32": pa.int32(), "int64": pa.int64()}
+_EXACT_SCALE = 6  # as in `json_texts`
+_MILLISECONDS = pa.timestamp("ms", tz="UTC")
+_NO_SEQUENCE = pa.scalar(bytes(4), pa.binary())
+_NO_TEXT = pa.scalar(None, pa.string())
+
+
+def inner_key_serde(pipeline: Pipeline) -> Serde:
+    """The serde of the key columns: of windows and sessions the one inside."""
+    serde = pipeline.writes.key
+    return serde.inner if isinstance(serde, WindowedSerde) else serde
+
+
+def inner_keys(batch: pa.RecordBatch, pipeline: Pipeline) -> list[pa.Array]:
+    """The keys as binary; then texts that say what is wrong, of each reason one column, null where nothing is."""
+    columns = [batch.column(name) for name in pipeline.key]
+    bad = [reason for name, column in zip(pipeline.key, columns, strict=True) for reason in _nulls(name, column)]
+    serde = inner_key_serde(pipeline)
+    if len(columns) > 1 or serde.name == "string":
+        bad += [_not_utf8(name, column) for name, column in zip(pipeline.key, columns, strict=True) if _is_torn(column)]
+        texts = columns[0] if len(columns) == 1 and _is_text(columns[0]) else None
+        if texts is None:
+            texts = pc.binary_join_element_wise(*(_texts(column) for column in columns), "|")
+        return [texts.cast(pa.binary()), *bad]
+    if serde.name in _INTEGERS and pa.types.is_integer(columns[0].type):
+        keys, refused = _integers(columns[0], serde, pipeline)
+    else:
+        keys, refused = _by_serde(columns[0], serde, pipeline)
+    return [keys, *bad, refused]
+
+
+def window_suffixes(batch: pa.RecordBatch, windowing: Windowing) -> list[pa.Array]:
+    """What follows the key of a window or session, as stores have it (`stateline_store.windowed_keys`); then what is
+    wrong. A session of the stores ends with its last record, one of Spark's a gap later.
+    """
+    column = batch.column(windowing.column)
+    start, end = (_milliseconds(pc.struct_field(column, name)) for name in ("start", "end"))
+    length = pc.subtract(end, start)
+    fits = pc.equal if windowing.kind == "window" else pc.greater_equal
+    called = f"the {windowing.kind}"
+    bad = [
+        _said(pc.or_kleene(pc.is_null(start), pc.is_null(end)), f"{called} column {windowing.column!r} is null"),
+        _said(pc.less(start, 0), f"{called} in {windowing.column!r} starts before 1970"),
+        _said(pc.invert(fits(length, windowing.size_ms)), *_wrong_length(windowing, length)),
+    ]
+    if windowing.kind == "window":
+        return [pc.binary_join_element_wise(_big_endian(start), _NO_SEQUENCE, b""), *bad]
+    last = pc.subtract(end, windowing.size_ms)
+    return [pc.binary_join_element_wise(_big_endian(last), _big_endian(start), b""), *bad]
+
+
+def _nulls(name: str, column: pa.Array) -> list[pa.Array]:
+    return [_said(pc.is_null(column), f"the key column {name!r} is null")] if column.null_count else []
+
+
+def _is_text(column: pa.Array) -> bool:
+    return bool(pa.types.is_string(column.type))
+
+
+def _is_torn(column: pa.Array) -> bool:
+    return _is_text(column) and not is_utf8(column)
+
+
+def _not_utf8(name: str, column: pa.Array) -> pa.Array:
+    said = f"the key column {name!r} is not UTF-8 text"
+    return pa.array([said if _is_broken(data) else None for data in column.cast(pa.binary()).to_pylist()], pa.string())
+
+
+def _is_broken(data: bytes | None) -> bool:
+    try:
+        (data or b"").decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """A key column as texts; null for null."""
+    kind = column.type
+    if _is_text(column):
+        return column
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind):
+        return column.cast(pa.string())
+    if pa.types.is_timestamp(kind):
+        return iso_texts(column)
+    if pa.types.is_decimal(kind) and kind.scale <= _EXACT_SCALE:
+        return column.cast(pa.string())
+    return pa.array([None if value is None else key_text(value) for value in plain(column)], pa.string())
+
+
+def _integers(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Array, pa.Array]:
+    numbers, kind = column.cast(pa.int64()), _INTEGERS[serde.name]
+    least, most = -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
+    beyond = pc.or_(pc.less(numbers, least), pc.greater(numbers, most))
+    said = _of_serde(pipeline), numbers.cast(pa.string()), f" is not an {serde.name}: an integer from {least} to {most}"
+    return _big_endian(numbers.cast(kind, safe=False)), _said(beyond, *said)
+
+
+def _by_serde(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Array, pa.Array]:
+    """One by one: bytes, JSON, doubles, and serdes of the application's own."""
+    keys: list[bytes | None] = []
+    refused: list[str | None] = []
+    for value in plain(column):
+        key, why = _serialized(serde.serialize, value)
+        keys.append(key)
+        refused.append(None if why is None else f"{_of_serde(pipeline)}{why}")
+    return pa.array(keys, pa.binary()), pa.array(refused, pa.string())
+
+
+def _serialized(serialize: Callable[[Any], bytes], value: Any) -> tuple[bytes | None, str | None]:
+    if value is None:
+        return None, None  # said already
+    try:
+        return serialize(value), None
+    except InvalidArgumentError as error:
+        return None, str(error).rstrip(".")
+
+
+def _of_serde(pipeline: Pipeline) -> str:
+    return f"the key of {pipeline.writes.name!r} is {inner_key_serde(pipeline).name}, and "
+
+
+def _wrong_length(windowing: Windowing, length: pa.Array) -> tuple[str, pa.Array, str]:
+    declared = "windows of" if windowing.kind == "window" else "sessions with a gap of"
+    before = f"the {windowing.kind} in {windowing.column!r} is "
+    return before, length.cast(pa.string()), f" ms long, and the pipeline declares {declared} {windowing.size_ms} ms"
+
+
+def _said(when: pa.Array, *what: str | pa.Array) -> pa.Array:
+    """This text where it holds, null elsewhere."""
+    if not pc.any(when, min_count=0).as_py():
+        return pa.nulls(len(when), pa.string())
+    text = pc.binary_join_element_wise(*what, "") if len(what) > 1 else pa.scalar(what[0])
+    return pc.if_else(when, text, _NO_TEXT)
+
+
+def _milliseconds(array: pa.Array) -> pa.Array:
+    return array.cast(_MILLISECONDS, safe=False).cast(pa.int64())
+
+
+def _big_endian(numbers: pa.Array) -> pa.Array:
+    """Signed numbers as bytes of their width; of null any."""
+    filled = pc.fill_null(numbers, 0)
+    width = filled.type.bit_width // 8
+    packed = array("q" if width == 8 else "i")
+    packed.frombytes(memoryview(filled.buffers()[1])[width * filled.offset : width * (filled.offset + len(filled))])
+    if sys.byteorder == "little":
+        packed.byteswap()
+    data = pa.py_buffer(packed.tobytes())
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(filled), [None, data]).cast(pa.binary())

@@ -1,0 +1,252 @@
+"""From a topic to the DataFrame, or the table, that a pipeline's function gets.
+
+A topic **with a schema** (Spark DDL of its JSON values) comes as the schema's columns, and `_key`,
+`_timestamp`, `_partition`, `_offset` of the record; tombstones are left out, since they have no columns. A topic
+**without a schema** comes as `key`, `value`, `timestamp`, `topic`, `partition`, `offset`. A **static** topic is the
+same as a batch: the newest record of each key, read anew in each micro-batch, without keys whose newest record is a
+tombstone. A topic as a **table** is a `KTable` of `_key` and the schema's columns, or `value` without a schema.
+
+Keys, and values without a schema, are read by the topic's serde: string and json as text (JSON is not looked into),
+int32, int64 and float64 as INT, BIGINT and DOUBLE, others, serdes of one's own among them, as binary: Spark reads
+those in Python only, with a `udf` of the pipeline's own.
+
+**Records that cannot be read** are bytes of another length than the number's, text that is not UTF-8, a value that is
+not JSON of the schema, and in a table a record without a key. They fail the pipeline and are named, unless
+``deserialization.exception.handler`` is ``skip``: then they are left out and counted (the metric `skipped` of the
+pipeline's progress). With ``dead-letter`` they are left out as well, and the sink writes them to the dead-letter topic
+(`stateline.spark.sink.dead_letters`); those of static topics only stay where they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.types import StructType
+
+from stateline.config import Config
+from stateline.log import EmbeddedLog, Log
+from stateline.spark.columns import DELETED
+from stateline.spark.operators.ktable import KTable, table_of
+from stateline.spark.operators.packing import struct_type
+from stateline.spark.sources.embedded_offsets import OffsetsJson
+from stateline.spark.sources.embedded_source import FORMAT, EmbeddedLogSource
+from stateline.topology import Topic
+from stateline_store import ConfigurationError, TopologyError
+
+SKIPPED = "skipped"
+"""The observed metric of a stream that counts records left out: ``<SKIPPED>.<topic>``."""
+_TABLE_METRIC = f"{SKIPPED}.table"  # a topic may be read as both
+
+_EARLIEST = -2  # of a partition, to Spark's Kafka source
+_BAD = "_stateline_bad_record"
+_SHOWN = 200  # characters of a record in an error
+_LENGTHS = {"int32": 4, "int64": 8, "float64": 8}
+_WAY_OUT = "Correct the topic's declaration, or set deserialization.exception.handler=skip."
+
+
+@dataclass(frozen=True)
+class TopicFrames:
+    """Makes the frames of one application's topics. Use it on the thread that owns the session."""
+
+    session: SparkSession
+    source_format: str
+    options: dict[str, str] = field(default_factory=dict)
+    max_rows_per_batch: int = 200_000
+    fail_on_bad_records: bool = True
+
+    def stream(self, topic: Topic) -> DataFrame:
+        """The topic from its earliest record on. Raises `TopologyError` for a schema that Spark refuses."""
+        return self._shaped(topic, self._records(topic), count_skipped=True)
+
+    def table(self, topic: Topic) -> KTable:
+        """The topic's changes from its earliest record on. Raises as `stream` does."""
+        rows = self._records(topic)
+        if topic.schema is None:
+            readable = self._readable(
+                topic, rows, _problem("key", topic), _problem("value", topic), _no_key(), metric=_TABLE_METRIC
+            )
+            values = [_decoded("value", topic.value.name).alias("value")]
+        else:
+            readable = self._parsed(topic, rows, _no_key(), metric=_TABLE_METRIC)
+            values = [F.col("json").getField(name).alias(name) for name in _schema(topic).names]
+        meta = [F.col(name).alias(f"_{name}") for name in ("timestamp", "offset")]
+        key, deleted = _decoded("key", topic.key.name).alias("_key"), F.col("value").isNull().alias(DELETED)
+        return table_of(readable.select(key, *values, deleted, *meta), "_key")
+
+    def _records(self, topic: Topic) -> DataFrame:
+        reader = self.session.readStream.format(self.source_format).options(**self.options)
+        reader = reader.option("subscribe", topic.name).option("maxOffsetsPerTrigger", self.max_rows_per_batch)
+        if self.source_format == "kafka":
+            reader = reader.option("startingOffsets", "earliest").option("failOnDataLoss", "true")
+        return _loaded(reader)
+
+    def static(self, topic: Topic) -> DataFrame:
+        """The newest record of each key, as of each micro-batch."""
+        reader = self.session.read.format(self.source_format).options(**self.options)
+        reader = reader.option("subscribe", topic.name)
+        if self.source_format == FORMAT:
+            return self._shaped(topic, _loaded(reader.option("newest", "true")))
+        rows = _loaded(reader).where(F.col("key").isNotNull())
+        columns = [F.col(name) for name in ("key", "value", "topic", "partition", "offset", "timestamp")]
+        # A key's records share a partition, so that their offsets tell which is the newest.
+        newest = rows.groupBy("key").agg(F.max_by(F.struct(*columns), F.col("offset")).alias("newest"))
+        return self._shaped(topic, newest.select("newest.*").where(F.col("value").isNotNull()))
+
+    def _shaped(self, topic: Topic, rows: DataFrame, *, count_skipped: bool = False) -> DataFrame:
+        key, metric = _decoded("key", topic.key.name), SKIPPED if count_skipped else None
+        if topic.schema is None:
+            problems = _problem("key", topic), _problem("value", topic)
+            names = ("timestamp", "topic", "partition", "offset")
+            readable = self._readable(topic, rows, *problems, metric=metric)
+            return readable.select(key.alias("key"), _decoded("value", topic.value.name).alias("value"), *names)
+        parsed = self._parsed(topic, rows.where(F.col("value").isNotNull()), metric=metric)
+        fields = [F.col("json").getField(name).alias(name) for name in _schema(topic).names]
+        meta = [F.col(name).alias(f"_{name}") for name in ("timestamp", "partition", "offset")]
+        return parsed.select(*fields, key.alias("_key"), *meta)
+
+    def _parsed(self, topic: Topic, rows: DataFrame, *problems: Column, metric: str | None) -> DataFrame:
+        """The rows that can be read, with the value in the struct `json`."""
+        rows, not_json = _with_json(topic, rows)
+        return self._readable(topic, rows, _problem("key", topic), not_json, *problems, metric=metric)
+
+    def bad_records(self, topic: Topic, start: OffsetsJson, end: OffsetsJson, *, table: bool = False) -> DataFrame:
+        """Of the records between these offsets, as a checkpoint tells them, those that `stream`, or `table`, leaves
+        out: `partition`, `offset`, and `problem`, which says why. A batch.
+        """
+        rows = self._between(topic, start, end)
+        if topic.schema is None:
+            problems = [_problem("key", topic), _problem("value", topic)]
+        else:
+            rows, not_json = _with_json(topic, rows if table else rows.where(F.col("value").isNotNull()))
+            problems = [_problem("key", topic), not_json]
+        problem = F.coalesce(*problems, *([_no_key()] if table else []))
+        return rows.select("partition", "offset", problem.alias("problem")).where(F.col("problem").isNotNull())
+
+    def _between(self, topic: Topic, start: OffsetsJson, end: OffsetsJson) -> DataFrame:
+        reader = self.session.read.format(self.source_format).options(**self.options)
+        if self.source_format == "kafka":  # which wants to be told of every partition, and takes these alone
+            partitions = [int(partition) for partition in end[topic.name]]
+            start = {topic.name: {**dict.fromkeys(end[topic.name], _EARLIEST), **start.get(topic.name, {})}}
+            reader = reader.option("assign", json.dumps({topic.name: partitions}))
+        else:
+            reader = reader.option("subscribe", topic.name)
+        reader = reader.option("startingOffsets", json.dumps(start)).option("endingOffsets", json.dumps(end))
+        return _loaded(reader)
+
+    def _readable(self, topic: Topic, rows: DataFrame, *problems: Column, metric: str | None) -> DataFrame:
+        """Without the rows that have one of these problems; or with a condition that fails the query there."""
+        problem = F.coalesce(*problems)
+        if self.fail_on_bad_records:
+            failure = F.raise_error(problem).cast("boolean")
+            return rows.where(F.when(problem.isNotNull(), failure).otherwise(F.lit(True)))
+        if metric is not None:
+            rows = rows.observe(f"{metric}.{topic.name}", F.count_if(problem.isNotNull()).alias("records"))
+        return rows.where(problem.isNull())
+
+
+def topic_frames(session: SparkSession, config: Config, log: Log, *, max_rows_per_batch: int = 200_000) -> TopicFrames:
+    """The frames of this log's topics; settings ``spark.kafka.*`` go to Spark's Kafka source as ``kafka.*``."""
+    fails = config.deserialization_exception_handler == "fail"
+    if isinstance(log, EmbeddedLog):
+        session.dataSource.register(EmbeddedLogSource)
+        path = {"path": str(Path(log.path).resolve())}
+        return TopicFrames(session, FORMAT, path, max_rows_per_batch, fails)
+    passed_on = {k.removeprefix("spark."): v for k, v in config.spark.items() if k.startswith("spark.kafka.")}
+    options = {
+        "kafka.bootstrap.servers": config.bootstrap_servers,
+        "kafka.isolation.level": "read_committed",
+        **passed_on,
+    }
+    return TopicFrames(session, "kafka", options, max_rows_per_batch, fails)
+
+
+def _loaded(reader: object) -> DataFrame:
+    try:
+        frame: DataFrame = reader.load()  # type: ignore[attr-defined]  # both of Spark's readers have it
+    except AnalysisException as error:
+        if "kafka" not in str(error):
+            raise
+        raise ConfigurationError(
+            "Spark has no Kafka connector: set spark.jars to a folder with its jars (see pom.xml beside this "
+            "module), or to its Maven coordinates, org.apache.spark:spark-sql-kafka-0-10_2.13:<version>."
+        ) from error
+    return frame
+
+
+def _with_json(topic: Topic, rows: DataFrame) -> tuple[DataFrame, Column]:
+    """The rows with the value in the struct `json`, and what is wrong with values that are none."""
+    schema = _schema(topic).add(_BAD, "string")
+    parsed = F.from_json(F.col("value").cast("string"), schema, {"columnNameOfCorruptRecord": _BAD})
+    # An empty value gives no struct at all; anything else that is unreadable is kept in the extra column.
+    is_bad = F.col("value").isNotNull() & (F.col("json").isNull() | F.col(f"json.{_BAD}").isNotNull())
+    text = F.substring(F.col("value").cast("string"), 1, _SHOWN)
+    return rows.withColumn("json", parsed), F.when(is_bad, _refusal("value", "is not JSON of the topic's schema", text))
+
+
+def _schema(topic: Topic) -> StructType:
+    try:
+        return struct_type(topic.schema or "")
+    except TopologyError as error:
+        raise TopologyError(f"Topic {topic.name!r}: {error}") from error
+
+
+def _problem(column: str, topic: Topic) -> Column:
+    """What is wrong with the bytes for the topic's serde; null: nothing, or there are none."""
+    serde = topic.key.name if column == "key" else topic.value.name
+    binary = F.col(column)
+    shown = F.substring(F.hex(binary), 1, _SHOWN)
+    if serde in _LENGTHS:
+        is_bad = F.length(binary) != _LENGTHS[serde]
+        what = F.concat(F.lit(f"is not an {serde}, it has "), F.length(binary), F.lit(" bytes"))
+        return F.when(is_bad, _refusal(column, what, shown))
+    if serde in ("string", "json"):
+        return F.when(~F.is_valid_utf8(binary.cast("string")), _refusal(column, "is not UTF-8 text", shown))
+    return F.lit(None).cast("string")
+
+
+def _no_key() -> Column:
+    where = [F.col("topic"), F.lit("-"), F.col("partition"), F.lit(" offset "), F.col("offset")]
+    message = F.concat(
+        F.lit("Record "), *where, F.lit(" has no key, and a row of a table needs one. "), F.lit(_WAY_OUT)
+    )
+    return F.when(F.col("key").isNull(), message)
+
+
+def _refusal(column: str, what: str | Column, shown: Column) -> Column:
+    """A message with the place and the beginning of the record."""
+    where = [F.col("topic"), F.lit("-"), F.col("partition"), F.lit(" offset "), F.col("offset"), F.lit(" ")]
+    reason = F.lit(what) if isinstance(what, str) else what
+    return F.concat(F.lit(f"The {column} of record "), *where, reason, F.lit(": "), shown, F.lit(f". {_WAY_OUT}"))
+
+
+def _decoded(column: str, serde: str) -> Column:
+    """The column as the serde's type; bytes of another length than the type's become null."""
+    binary = F.col(column)
+    if serde in ("string", "json"):
+        return binary.cast("string")
+    if serde not in _LENGTHS:
+        return binary
+    # All within the JVM: a Python function for each row would cost ten times as much.
+    fits = F.length(binary) == _LENGTHS[serde]
+    if serde == "int32":
+        unsigned = F.when(fits, F.conv(F.hex(binary), 16, 10).cast("bigint"))
+        return F.when(unsigned >= 1 << 31, unsigned - (1 << 32)).otherwise(unsigned).cast("int")
+    bits = F.when(fits, F.conv(F.hex(binary), 16, -10).cast("bigint"))
+    return bits if serde == "int64" else _float64(bits)
+
+
+def _float64(bits: Column) -> Column:
+    """The double of these bits (IEEE 754), by steps that are exact each."""
+    fraction = bits.bitwiseAND(F.lit((1 << 52) - 1))
+    exponent = F.shiftrightunsigned(bits, 52).bitwiseAND(F.lit(0x7FF))
+    sign = F.when(bits < 0, F.lit(-1.0)).otherwise(F.lit(1.0))
+    part = fraction.cast("double") * F.lit(2.0**-52)
+    normal = (part + F.lit(1.0)) * F.pow(F.lit(2.0), (exponent - 1023).cast("double"))
+    small = part * F.lit(2.0**-1022)
+    special = F.when(fraction == 0, F.lit(float("inf"))).otherwise(F.lit(float("nan")))
+    return sign * F.when(exponent == 0x7FF, special).when(exponent == 0, small).otherwise(normal)
