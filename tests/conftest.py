@@ -16,6 +16,33 @@ from stateline.log import Log, open_log
 settings.register_profile("untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+_TESTS = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests run in one process, so that what a module's fixtures start is started once; those that share a
+    Spark session in two, since each one wants both processors and takes a minute to get fast. What takes long goes
+    first: nobody shall wait for it alone at the end.
+    """
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=lambda item: _ORDER.index(_folder(item)))  # stable
+
+
+_ORDER = ("service/spark/operators", "service/spark", "integration", "conformance", "service", "")
+
+
+def _folder(item: pytest.Item) -> str:
+    place = item.path.relative_to(_TESTS).as_posix()
+    return next(folder for folder in _ORDER if place.startswith(folder))
+
+
+def _group(item: pytest.Item) -> str:
+    if isinstance(item, pytest.Function) and "session" in item.fixturenames:  # Spark's
+        return _folder(item)
+    return item.path.relative_to(_TESTS).as_posix()
+
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[KafkaBroker]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import spark_cluster
+from query_server import OwningWorker, server_process, wait_until
 from service.spark import departures as d
 from stateline.log import EmbeddedLog
 from stateline.spark import submit
@@ -71,23 +73,69 @@ def _until(condition: Callable[[], bool], about: Callable[[], str] | str) -> Non
         time.sleep(0.05)
 
 
-def test_a_submitted_pipeline_equals_the_oracle_and_goes_on_after_its_driver_was_stopped(tmp_path: Path) -> None:
+class Cluster:
+    """A cluster, and who has worked for it."""
+
+    def __init__(self, master: str, directory: Path) -> None:
+        self.master = master
+        self._directory = directory
+        self._seen: set[Path] = set()
+
+    def executors(self) -> list[str]:
+        """The numbers of those that came since the last call; each application has its own from 0 on."""
+        found = set(self._directory.glob("work/app-*/*"))
+        new, self._seen = found - self._seen, found
+        return sorted(path.name for path in new)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    with spark_cluster.standalone(directory) as master:
+        yield Cluster(master, directory)
+
+
+def test_a_submitted_pipeline_equals_the_oracle_and_goes_on_after_its_driver_was_stopped(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     log = EmbeddedLog(tmp_path / "log.db")
     d.create_topics(log)
     directory = tmp_path / "flights" / "pipelines" / "hourly"
     made = d.random_departures(600, seed=21)
     d.load(log, made[:400])
-    with spark_cluster.standalone(tmp_path) as master:
-        first = Submitted(tmp_path, master)
-        first.until(lambda: d.counted(log) == 400)
-        first.process.send_signal(signal.SIGTERM)  # which reaches the JVM, and through it Python
-        first.wait()
-        _until(lambda: lock_holder(directory / ".lock") == (False, None), "Python goes when its JVM has gone")
-        d.load(log, made[400:])
-        second = Submitted(tmp_path, master, "--available-now")
-        assert second.wait() == 0, second.said()[-3000:]
-        executors = sorted(path.name for path in tmp_path.glob("work/app-*/*"))
-    assert executors == ["0", "0", "1", "1"], "both workers worked for both drivers"
+    first = Submitted(tmp_path, cluster.master)
+    first.until(lambda: d.counted(log) == 400)
+    first.process.send_signal(signal.SIGTERM)  # which reaches the JVM, and through it Python
+    first.wait()
+    _until(lambda: lock_holder(directory / ".lock") == (False, None), "Python goes when its JVM has gone")
+    d.load(log, made[400:])
+    second = Submitted(tmp_path, cluster.master, "--available-now")
+    assert second.wait() == 0, second.said()[-3000:]
+    assert cluster.executors() == ["0", "0", "1", "1"], "both workers worked for both drivers"
     assert d.written_updates(log) == d.expected_updates(log)
     assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
     assert read_status(directory) is None
+
+
+def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluster, tmp_path: Path) -> None:
+    expected = {f"key-{number}": number for number in range(500)}
+    job, found = _TESTS / "snapshot_job.py", tmp_path / "found.json"
+    worker = OwningWorker(tmp_path / "state")
+    worker.put_all(expected)
+    worker.commit()
+    with server_process(tmp_path / "state") as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        conf = ["spark.executor.memory=512m", "spark.driver.memory=512m"]
+        arguments = [str(client.base_url), "aircraft", str(found)]
+        done = subprocess.run(
+            spark_cluster.submit(job, arguments, cluster.master, conf, []),
+            env=spark_cluster.environment([]), cwd=tmp_path,
+            capture_output=True, text=True, timeout=_DEADLINE_S, check=False,
+        )  # fmt: skip
+    worker.close()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert cluster.executors() == ["0", "1"]
+    said = json.loads(found.read_text())
+    assert {key: json.loads(value) for key, value in said["rows"].items()} == expected
+    assert said["read"] == 500
+    assert not said["has_app"]
