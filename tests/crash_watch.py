@@ -134,14 +134,17 @@ class Watcher(threading.Thread):
             assert counts[key][1] >= total, f"{key!r} lost records at {offset}"
 
 
-def start_worker(run: str, settings: list[str], output: Path, restore_slice: int = 5_000) -> subprocess.Popen[bytes]:
-    """`stateline worker` with the application of this run, as a process; what it prints is appended to `output`."""
-    command = [sys.executable, "-m", "stateline", "worker", "crash_app:app"]
+def start_worker(
+    run: str, settings: list[str], output: Path, restore_slice: int = 5_000, command: str = "worker"
+) -> subprocess.Popen[bytes]:
+    """`stateline worker`, or another command, with the application of this run, as a process; what it prints is
+    appended to `output`."""
+    words = [sys.executable, "-m", "stateline", command, "crash_app:app"]
     for setting in settings:
-        command += ["--set", setting]
+        words += ["--set", setting]
     with output.open("ab") as file:
         environment = {**os.environ, "CRASH_RUN": run, "CRASH_RESTORE_SLICE": str(restore_slice)}
-        return subprocess.Popen(command, cwd=Path(crash_app.__file__).parent, env=environment, stdout=file, stderr=file)
+        return subprocess.Popen(words, cwd=Path(crash_app.__file__).parent, env=environment, stdout=file, stderr=file)
 
 
 def check_forwarded(log: Log, run: str, inputs: Oracle, *, exact: bool) -> None:

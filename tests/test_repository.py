@@ -87,7 +87,10 @@ def test_make_knows_its_targets_and_help_names_them(target: str) -> None:
     [
         (["demo", "ONCE=1", "PORT=9"], ".venv/bin/stateline demo --once --port 9"),
         (["demo"], ".venv/bin/stateline demo"),
-        (["test", "PYTEST_ARGS=-k position"], ".venv/bin/pytest -n 3 --dist loadgroup --no-loadscope-reorder -k position"),
+        (
+            ["test", "PYTEST_ARGS=-k position"],
+            ".venv/bin/pytest -n 3 --dist loadgroup --no-loadscope-reorder -k position",
+        ),
     ],
 )
 def test_make_passes_its_variables_on(arguments: list[str], command: str) -> None:

@@ -3,7 +3,7 @@
 A worker commits an epoch in all of its partitions one after the other, and a secondary follows each by itself. So the
 number that the worker keeps in every store (`stateline.worker.epochs`) is compared: when the partitions of one owner
 have different ones, all of them are asked again after the next commit. Partitions of different workers are not
-compared: these commit when each has come to the end.
+compared: these commit when each has come to the end. One that no worker has is compared with all.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class WholeEpochs:
                 return {partition: Failure(_not_whole(store)) for partition in outcomes}
 
     def _is_whole(self, store: ServedStore, outcomes: Mapping[int, Outcome]) -> bool:
-        seen: dict[str | None, tuple[int, ...]] = {}
+        seen: dict[str | None, set[tuple[int, ...]]] = {}
         for partition, outcome in outcomes.items():
             if isinstance(outcome, Answer):
-                owner = self._owner(store.placement.task_id(partition))
-                if seen.setdefault(owner, outcome.epochs) != outcome.epochs:
-                    return False
-        return True
+                seen.setdefault(self._owner(store.placement.task_id(partition)), set()).add(outcome.epochs)
+        # What nobody has, anybody may be about to take: a worker that starts tells of its partitions one by one.
+        nobodys = seen.pop(None, set())
+        return all(len(epochs | nobodys) <= 1 for epochs in seen.values() or [set[tuple[int, ...]]()])
 
 
 def _not_whole(store: ServedStore) -> NotReadyError:

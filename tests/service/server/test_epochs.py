@@ -8,6 +8,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from served_here import Here, served_here
 from stateline.log import Log, open_log
 from stateline.server import epochs
 from stateline.worker.epochs import LOADING
+from stateline.worker.publication import InstanceFile
 from stateline_store import StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
 from whole_epochs import PARTITIONS, Pipeline, whole_app
 
@@ -119,6 +121,27 @@ def test_half_a_commit_is_not_shown(
         for partition in range(PARTITIONS):
             set_number(stopped, pipeline, partition, 9)
         assert len(values(here.client.get(f"{STORE}/range").json())) == len(KEYS)
+
+
+def test_what_no_worker_has_is_compared_with_what_one_has(
+    stopped: Path, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was killed in the middle of a commit and starts again tells of its tasks one by one."""
+    monkeypatch.setattr(epochs, "_PATIENCE_S", 0.3)
+    application = StateDirectory(stopped, NAME).application
+    tasks = sorted(path.name for path in application.glob("*_[0-9]"))
+    set_number(stopped, pipeline, 2, 7)
+    presence = InstanceFile(application, "worker-0")
+    try:
+        for told in ([], tasks[:2], tasks):
+            presence.update(application / "no-socket", dict.fromkeys(told, "restoring"), uuid4())
+            with served_here(stopped, app=whole_app(NAME)) as here:
+                answer = here.client.get(f"{STORE}/range")
+                assert (answer.status_code, answer.json()["reason"]) == (503, "NOT_READY"), (told, answer.text)
+                both = here.client.get(f"{STORE}/range", params={"partition": [0, 1]})
+                assert len(values(both.json())) == 21, both.text
+    finally:
+        presence.remove()
 
 
 def test_a_snapshot_is_of_one_epoch(stopped: Path, log: Log, pipeline: Pipeline, tmp_path: Path) -> None:

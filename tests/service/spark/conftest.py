@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+import spark_archive
 from kafka_broker import missing_is_a_failure
-from maven import JarsUnavailableError, jars, one_at_a_time
+from maven import JarsUnavailableError, jars
 from service.spark.departures import settings
 from stateline.config import load_config
 from stateline.spark.session import close_session, spark_session
 
 _REPOSITORY = Path(__file__).parents[3]
-_CACHE = _REPOSITORY / ".cache"
 _POM = _REPOSITORY / "service" / "stateline" / "spark" / "pom.xml"
-_RECORD = (
-    "import sys; from pathlib import Path; from stateline.config import load_config;"
-    "from stateline.spark.session import record_class_archive;"
-    "record_class_archive(load_config('archive'), Path(sys.argv[1]))"
-)
 
 
 @pytest.fixture(scope="session")
 def class_archive() -> Path:
     """The JVM's class archive: recorded once per machine, so that each of many drivers starts in half the time."""
-    archive = _CACHE / f"spark-{pyspark.__version__}.jsa"
-    with one_at_a_time("spark"):
-        if not archive.exists():
-            subprocess.run([sys.executable, "-c", _RECORD, str(archive)], check=True, timeout=200)
-    return archive
+    return spark_archive.class_archive()
 
 
 @pytest.fixture(scope="session")

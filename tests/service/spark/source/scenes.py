@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
+import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from kinds_app import SIZE_MS
 from matrix_app import Deployment
+from query_server import wait_until
 
 Row: TypeAlias = dict[str, Any]
 WINDOWS, SESSIONS = ("counts", "newest"), ("visits", "stamped-visits")
@@ -81,3 +87,37 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, datetime):  # PySpark's are naive, in the zone of this process
         return round(value.astimezone(UTC).timestamp() * 1000)
     return json.loads(value) if name == "value" and isinstance(value, str) else value
+
+
+def _gated(started: Path, go: Path, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Spark's part of a test: when the first rows are there, say so, and wait."""
+    for batch in found:
+        started.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        yield batch.select(["key"])
+
+
+def gated_read(frame: DataFrame, tmp_path: Path, meanwhile: Callable[[], None]) -> list[Any]:
+    """The keys of a frame as a Spark job reads them that stands still after its first rows while something happens; or
+    what it failed with."""
+    started, go = tmp_path / "started", tmp_path / "go"
+    keys = frame.mapInArrow(partial(_gated, started, go), frame.select("key").schema)
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.extend(row.key for row in keys.collect())
+        except Exception as error:  # noqa: BLE001 - it is looked at by the test
+            found.append(error)
+
+    job = threading.Thread(target=run)
+    job.start()
+    try:
+        wait_until(lambda: started.exists() or not job.is_alive(), 60)
+        meanwhile()
+    finally:
+        go.touch()
+        job.join(120)
+    assert not job.is_alive()
+    return found

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from query_server import OwningWorker, server_process, wait_until
 from serve_process import Served, served, until_ready
-from service.spark.source.scenes import Kinds, as_counted, read, rows
+from service.spark.source.scenes import Kinds, as_counted, gated_read, read, rows
 from stateline.spark.reading.http_rows import RowsQuery, batches
 from stateline.spark.reading.lease import is_kept
 from stateline.spark.reading.snapshot_server import Asked, SnapshotServer
@@ -33,6 +32,7 @@ from stateline_store import (
 )
 
 MANY = 30_000
+LEASE_S = 5  # long enough for a job to begin
 MOST_BYTES = 30_000_000  # two thirds of all, of which Spark takes the first 10,000 rows at once
 KEYS = [b"big-%06d" % number for number in range(MANY)]
 
@@ -132,42 +132,6 @@ def test_a_snapshot_that_ends_while_it_is_read_is_an_error_and_never_the_end(
         list(found)
 
 
-def gated(started: Path, go: Path, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Spark's part of a test: when the first rows are there, say so, and wait."""
-    for batch in found:
-        started.touch()
-        while not go.exists():
-            time.sleep(0.01)
-        yield batch.select(["key"])
-
-
-def gated_read(
-    session: SparkSession, url: str, tmp_path: Path, meanwhile: Callable[[], None], **options: Any
-) -> list[bytes]:
-    """The keys of `blobs` as a Spark job reads them that stands still after its first rows while something happens."""
-    started, go = tmp_path / "started", tmp_path / "go"
-    frame = read(session, url, "blobs", lower="YmlnLQ==", **options)
-    keys = frame.mapInArrow(partial(gated, started, go), "key BINARY")
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.extend(bytes(row.key) for row in keys.collect())
-        except Exception as error:  # noqa: BLE001 - it is looked at by the test
-            found.append(error)
-
-    job = threading.Thread(target=run)
-    job.start()
-    try:
-        wait_until(lambda: started.exists() or not job.is_alive(), 60)
-        meanwhile()
-    finally:
-        go.touch()
-        job.join(120)
-    assert not job.is_alive()
-    return found
-
-
 @pytest.mark.usefixtures("many")
 def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
     session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path
@@ -186,9 +150,14 @@ def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
             proxy.target = _port(second)
             proxy.most_bytes = None
 
-        found = gated_read(session, proxy.url, tmp_path, kill)
+        found = gated_read(all_big(session, proxy.url), tmp_path, kill)
         assert any(b"after=" in request for request in proxy.requests), "all had arrived: the test shows nothing"
-    assert sorted(found) == KEYS
+    assert sorted(map(bytes, found)) == KEYS
+
+
+def all_big(session: SparkSession, url: str, **options: Any) -> DataFrame:
+    """What `many` has put."""
+    return read(session, url, "blobs", lower="YmlnLQ==", **options)
 
 
 def _port(server: Served) -> int:
@@ -196,20 +165,30 @@ def _port(server: Served) -> int:
 
 
 @pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("released", [True, False])
 def test_a_job_whose_lease_ends_fails_and_says_what_to_do(
-    session: SparkSession, client: httpx.Client, proxy: FaultyProxy, tmp_path: Path
+    session: SparkSession, client: httpx.Client, proxy: FaultyProxy, tmp_path: Path, released: bool
 ) -> None:
-    proxy.most_bytes = MOST_BYTES
+    """Released by somebody, or by itself."""
+
+    def is_gone(path: str) -> bool:
+        return client.get(path).status_code == 410
 
     def end() -> None:
         for snapshot in client.get("/v1/snapshots").json()["snapshots"]:
-            client.delete(f"/v1/snapshots/{snapshot['id']}")
+            path = f"/v1/snapshots/{snapshot['id']}"
+            if released:
+                client.delete(path)
+            elif snapshot["expires_at"] - snapshot["created_at"] <= LEASE_S * 1000:
+                wait_until(partial(is_gone, path))
         proxy.lose_connections()
-        proxy.most_bytes = None
 
-    (error,) = gated_read(session, proxy.url, tmp_path, end, lease="ttl")
+    frame = all_big(session, proxy.url, lease="ttl", ttl_s=600 if released else LEASE_S)
+    (error,) = gated_read(frame, tmp_path, end)
     assert "has ended" in str(error)
     assert "Run it again with a new DataFrame" in str(error)
+    with pytest.raises(Exception, match="has ended"):
+        frame.count()
 
 
 def test_tokens_are_needed_read_from_a_file_and_shown_nowhere(

@@ -1,0 +1,251 @@
+"""Drivers, their JVMs, workers and servers killed with `kill -9`, at every step of a micro-batch and of a commit, while
+input keeps coming: when it pauses, the stores are what plain Python makes of all of it, and every answer that was given
+meanwhile over all partitions of a pipeline of whole epochs was of one micro-batch.
+
+`CRASH_ROUNDS` says how often all of it is done: once, with 24 kills, unless it is set. The long run, with 124:
+
+    CRASH_ROUNDS=5 .venv/bin/pytest -n 0 tests/integration/test_pipeline_crashes.py -o log_cli_level=INFO
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pipeline_app import NAME, PARTITIONS
+from pipeline_ledger import Books, Feeder, Ledger, Sums, difference
+from pipeline_processes import ANY_MOMENT, JVM, Kill, Processes, moments
+from ports import free_port
+from running_worker import create, read_all
+from service.spark.departures import settings
+from spark_archive import put_class_archive
+from stateline.log import EmbeddedLog
+from stateline.spark.sink.marker import Marker
+from stateline.topology import epochs_topic
+
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "1"))
+SINK_STEPS = [
+    "sink:computed", "sink:encoded", "sink:begun", "sink:rows-produced", "sink:flushed", "sink:marker-produced",
+    "sink:committed",
+]  # fmt: skip
+COMMIT_STEPS = [
+    "commit:begun", "commit:changes-produced", "commit:changes-flushed", "commit:offsets-sent", "commit:log-committed",
+]  # fmt: skip
+STORE_STEPS = [
+    "commit:batch-ready", "commit:batch-written", "commit:store-committed", "commit:task-committed",
+    "commit:store-announced", "commit:task-announced",
+]  # fmt: skip
+PIPELINES = ["total", "keep_uneven", "by_minute", "pass_on"]
+KEY_VALUE = ("totals", "uneven", "books")
+PATIENCE_S = 120.0
+TYPED = {"NOT_READY", "NOT_PRESENT", "NOT_ACTIVE"}
+_log = logging.getLogger(__name__)
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
+
+pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer: there is no java.")
+
+
+def sums(values: list[tuple[Any, Any]]) -> Sums:
+    """Entries of a store, each of which must be there once."""
+    found = {key: (value["n"], value["total"]) if isinstance(value, dict) else tuple(value) for key, value in values}
+    assert len(found) == len(values), "a key came twice"
+    return found
+
+
+class Reader:
+    """Committed stores, over HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self.client = httpx.Client(base_url=url, timeout=30)
+
+    def stores(self) -> dict[str, Sums]:
+        """All that are kept of results."""
+        found = {name: sums([(e["key"], e["value"]) for e in self._entries(f"{name}/range")]) for name in KEY_VALUE}
+        windows = self._entries("minutes/windows", {"from": 0, "to": 2**62})
+        return {**found, "minutes": sums([((e["key"], e["start"]), e["value"]) for e in windows])}
+
+    def books(self) -> Books | None:
+        """All of the store at one moment, as one answer over all partitions says; None while there is none."""
+        try:
+            answer = self.client.get("/v1/stores/books/range", params={"isolation_level": "read_committed"})
+        except httpx.TransportError:
+            return None
+        told = answer.json()
+        if answer.status_code != 200:
+            assert told["reason"] in TYPED, str(told)
+            return None
+        assert told.get("cursor") is None
+        return tuple(sorted(sums([(e["key"], e["value"]) for e in told["entries"]]).items()))
+
+    def _entries(self, path: str, parameters: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        given: dict[str, Any] = {"isolation_level": "read_committed", "limit": 10_000, "wait_ms": 5_000}
+        told = self.client.get(f"/v1/stores/{path}", params=given | (parameters or {})).raise_for_status().json()
+        yield from told["entries"]
+        while (cursor := told.get("cursor")) is not None:
+            told = self.client.get(f"/v1/stores/{path}", params={"cursor": cursor}).raise_for_status().json()
+            yield from told["entries"]
+
+
+class Watcher(threading.Thread):
+    """Asks for all books without pause; `seen` is what it was told, without repetitions."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(name="watcher")
+        self._reader = Reader(url)
+        self._stopping = threading.Event()
+        self.seen: list[Books] = []
+        self.answers = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.wait(0.03):
+                if (books := self._reader.books()) is not None:
+                    self.answers += 1
+                    if self.seen[-1:] != [books]:
+                        self.seen.append(books)
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
+            self.error = error
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+        self._reader.client.close()
+        if self.error is not None:
+            raise self.error
+
+
+class Scene:
+    """One log, one state directory, input that keeps coming, and processes that are killed."""
+
+    def __init__(self, root: Path) -> None:
+        url = f"http://127.0.0.1:{(port := free_port())}"
+        log_file = root / "log.db"
+        self.log, self.ledger, self.reader = EmbeddedLog(log_file), Ledger(), Reader(url)
+        create(self.log, {"journal": PARTITIONS})
+        put_class_archive(root / "state")
+        self.processes = Processes(root, url, [
+            *settings(str(root / "state"), f"embedded:{log_file}"),
+            "spark.trigger.interval.ms=100",
+            "pipeline.drivers=one",
+            "processing.guarantee=exactly_once_v2",
+            "commit.interval.ms=1",
+            "group.instance.id=the-worker",
+            f"server.port={port}",
+        ])  # fmt: skip
+        self.feeder, self.watcher = Feeder(self.log, self.ledger), Watcher(url)
+        self.feeder.start()
+        self.watcher.start()
+
+    def close(self) -> None:
+        try:
+            self.feeder.stop()
+            self.watcher.stop()
+        finally:
+            self.processes.close()
+            self.reader.client.close()
+            self.log.close()
+
+    def go_through(self, driver: list[Kill], worker: list[Kill], server: list[Kill]) -> None:
+        """Kill them in these ways while input comes."""
+        self.feeder.flow()
+        plans = zip(self.processes.every, (driver, worker, server), strict=True)
+        for process, kills in plans:
+            process.plan(kills)
+        self.processes.until_left_alone((len(driver) + 1) * 2 * PATIENCE_S)
+
+    def check_stores(self) -> None:
+        """Once the input pauses, the stores come to what all of it makes."""
+        self.feeder.be_quiet()
+        wanted = self.ledger.stores()
+        found = ""
+
+        def are_equal() -> bool:
+            nonlocal found
+            found = _differences(self.reader, wanted)
+            return not found
+
+        self.processes.until(are_equal, lambda: found, PATIENCE_S)
+
+    def check_epochs(self) -> None:
+        """Markers count on, the rows that they tell of are there, and what the watcher was told were their epochs."""
+        for pipeline, topic in (("total", "totals"), ("by_minute", "minutes"), ("pass_on", "entries")):
+            markers = self._markers(pipeline)
+            assert [marker.batch_id for marker in markers] == list(range(len(markers)))
+            assert sum(marker.rows or 0 for marker in markers) == len(read_all(self.log, topic, PARTITIONS)), topic
+        assert any(record.value is None for record in read_all(self.log, "uneven", PARTITIONS)), "no row disappeared"
+        numbers = {books: number for number, books in enumerate(self.ledger.books_at_epochs(self._markers("pass_on")))}
+        strange = [books for books in self.watcher.seen if books not in numbers]
+        assert not strange, f"{len(strange)} of {len(self.watcher.seen)} answers are of no epoch, as {strange[0]}"
+        seen = [numbers[books] for books in self.watcher.seen]
+        assert seen == sorted(seen), "an answer went back"
+        _log.info("%d answers, of %d of %d epochs", self.watcher.answers, len(seen), len(numbers))
+
+    def _markers(self, pipeline: str) -> list[Marker]:
+        records = read_all(self.log, epochs_topic(NAME, pipeline), 1)
+        return [Marker.decode(record.value) for record in records if record.value is not None]
+
+
+def _differences(reader: Reader, wanted: dict[str, Sums]) -> str:
+    try:
+        found = reader.stores()
+    except httpx.HTTPStatusError as error:
+        return f"{error}: {error.response.text}"
+    return "; ".join(f"{name}: {said}" for name in wanted if (said := difference(found[name], wanted[name])))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with closing(Scene(tmp_path)) as scene:
+        yield scene
+
+
+def plans(chance: random.Random, number: int) -> tuple[list[Kill], list[Kill], list[Kill]]:
+    """What this round does to driver, worker and server. Whoever lives from the round before is killed at any moment,
+    before it can be told of a step. A driver that dies at a step runs one pipeline, which starts sooner; others all."""
+    pipelines = chance.sample(PIPELINES, len(PIPELINES)) * 2
+    sink = [
+        Kill(f"{step}#{chance.randint(1, 3)}", arguments=("pass_on" if step == "sink:flushed" else pipelines.pop(),))
+        for step in SINK_STEPS
+    ]
+    commits = [Kill(f"{step}#{chance.randint(1, 3)}") for step in COMMIT_STEPS]
+    commits += [Kill(f"{step}#{chance.randint(1, 2 * PARTITIONS)}") for step in STORE_STEPS]
+    commits += moments(chance, 2, busy_s=2, start_s=1)
+    chance.shuffle(sink)
+    chance.shuffle(commits)
+    all_run = moments(chance, min(number, 1), busy_s=2, start_s=8, at=JVM if number % 2 else ANY_MOMENT)
+    servers = moments(chance, 3, busy_s=4, start_s=1)
+    return all_run + sink, moments(chance, 1, busy_s=2, start_s=1) + commits, servers
+
+
+@pytest.mark.timeout(600 * ROUNDS)
+def test_whoever_is_killed_and_whenever_the_stores_are_what_the_whole_input_makes(scene: Scene) -> None:
+    chance = random.Random(ROUNDS)
+    for number in range(ROUNDS):
+        scene.go_through(*plans(chance, number))
+        began_s = time.monotonic()
+        scene.check_stores()
+        _log.info(
+            "round %d: %d kills, right after %.1f s", number, scene.processes.kills.total(), time.monotonic() - began_s
+        )
+    scene.processes.stop()
+    scene.watcher.stop()
+    scene.check_epochs()
+    kills = scene.processes.kills
+    assert kills.total() >= 24 * ROUNDS
+    assert {f"driver {step}" for step in SINK_STEPS} | {f"worker {step}" for step in COMMIT_STEPS + STORE_STEPS} < set(
+        kills
+    )
+    for what, count in sorted(kills.items()):
+        _log.info("%4d  %s", count, what)

@@ -1,0 +1,72 @@
+"""The application of the tests that kill pipelines: a pipeline of each kind, their results in stores.
+
+An entry of the journal is `amount` for an account and a book. Accounts and minutes come and go with time: a result that
+is lost is not made good by a later one. The books stay; what is counted of them counts every row, so that one that is
+written twice or lost shows for ever.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.store_views import StoreView
+from stateline.topology import Windowing
+from stateline.worker import InputRecord
+
+NAME = "ledger"
+PARTITIONS = 3
+MINUTE_MS = 60_000
+KEPT_REST = 3  # an account is in `uneven` unless its total divides by this
+
+app = App(NAME)
+journal = app.topic(
+    "journal", key=serdes.string, value=serdes.json, schema="account string, book string, amount long, at timestamp"
+)
+app.table("totals", key=serdes.string, value=serdes.json)
+app.table("uneven", key=serdes.string, value=serdes.json)
+app.table("minutes", windowed=timedelta(minutes=1), retention=timedelta(days=400), key=serdes.string, value=serdes.json)
+entries = app.topic("entries", key=serdes.string, value=serdes.json)
+books = app.store(stores.key_value("books", key=serdes.string, value=serdes.json))
+
+
+@app.pipeline(reads=journal, writes="totals", key="account")
+def total(journal: DataFrame) -> DataFrame:
+    """Update mode: entries and sum of each account."""
+    return _summed(journal, "account")
+
+
+@app.pipeline(reads=journal, writes="uneven", key="account", output_mode="complete")
+def keep_uneven(journal: DataFrame) -> DataFrame:
+    """Complete mode, with rows that disappear: accounts whose sum does not divide by three."""
+    return _summed(journal, "account").where(F.col("total") % KEPT_REST != 0)
+
+
+@app.pipeline(reads=journal, writes="minutes", key="book", windowing=Windowing("window", "minute", MINUTE_MS))
+def by_minute(journal: DataFrame) -> DataFrame:
+    """Windows: entries and sum of each book and minute."""
+    return _summed(journal, F.window("at", "1 minute").alias("minute"), "book")
+
+
+@app.pipeline(
+    reads=journal, writes=entries, key="book", output_mode="append", result="stream", whole_epochs=True,
+    partitions=PARTITIONS,
+)  # fmt: skip
+def pass_on(journal: DataFrame) -> DataFrame:
+    """Whole epochs: every entry, under its book."""
+    return journal.select("book", "amount")
+
+
+@app.process(entries, stores=[books])
+def count(record: InputRecord, books: StoreView) -> None:
+    """Entries and sum of each book, row by row."""
+    n, total = books.get(record.key) or (0, 0)
+    books.put(record.key, [n + 1, total + record.value["amount"]])
+
+
+def _summed(frame: DataFrame, *by: Column | str) -> DataFrame:
+    return frame.groupBy(*by).agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
