@@ -1,4 +1,4 @@
-"""How far the worker and the pipeline are, and waiting until the answers reflect a position."""
+"""How far the worker and the pipelines are, and waiting until the answers reflect a position."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def await_pipeline(log: Log, epochs: str, position: Position, idle: Idle, *, tim
     while not _reaches(pipeline_read_so_far(log, epochs), position):
         if time.monotonic() > deadline:
             raise NotUpToBoundError(
-                f"The pipeline did not catch up within {timeout_s:g} s: its messages are in the demo's output.log."
+                f"The pipeline did not catch up within {timeout_s:g} s, by {epochs}: its messages are in the demo's "
+                "output.log."
             )
         idle()
         time.sleep(_LOOK_INTERVAL_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import httpx
 import orjson
+
+from stateline_store import StatelineError
 
 _TIMEOUT_S = 90.0  # beyond the longest wait_ms
 _ENTRIES_SHOWN = 3
@@ -57,6 +59,17 @@ class Client:
     def key(self, store: str, key: str, parameters: Parameters | None = None) -> Answer:
         """The value of one key."""
         return self.get(f"/v1/stores/{store}/keys/{quote(key, safe='')}", parameters)
+
+    def entries(self, path: str, parameters: Parameters) -> Iterator[dict[str, Any]]:
+        """The entries of all pages, of one state. Raises `StatelineError` when a page is refused."""
+        answer = self.get(path, parameters)
+        while True:
+            if answer.status != 200:
+                raise StatelineError(f"{answer.curl} was refused: {answer.body.get('detail', answer.status)}")
+            yield from answer.body["entries"]
+            if "cursor" not in answer.body:
+                return
+            answer = self.get(path, {"cursor": answer.body["cursor"], "limit": parameters["limit"]})
 
     def query(self, store: str, body: Mapping[str, Any]) -> Answer:
         """POST any query as a JSON body."""

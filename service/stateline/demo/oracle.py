@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from stateline.demo import oracle_times
+from stateline.demo.oracle_times import Flight, Version
+
 Value = dict[str, Any]
 
 _NEW_YORK = ZoneInfo("America/New_York")
@@ -29,12 +32,18 @@ _NOT_IN_A_DEPARTURE = {"year", "month", "day", "hour", "minute", "time_hour", "s
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Key → value of each store. `aircraft_times` has the timestamps of `aircraft`, in milliseconds."""
+    """Key → value of each store; times are milliseconds. `aircraft_times` has the timestamps of `aircraft`.
+
+    `delay_windows` is by origin and start, `aircraft_days` by tail number, start and end; `ranking` is a list.
+    """
 
     aircraft: dict[str, Value] = field(default_factory=dict)
     aircraft_times: dict[str, int] = field(default_factory=dict)
     airport_totals: dict[str, Value] = field(default_factory=dict)
     delays: dict[str, Value] = field(default_factory=dict)
+    delay_windows: dict[tuple[str, int], Value] = field(default_factory=dict)
+    aircraft_days: dict[tuple[str, int, int], Value] = field(default_factory=dict)
+    ranking: list[Value] = field(default_factory=list)
 
 
 def expected(departures: int) -> Answers:
@@ -45,20 +54,23 @@ def expected(departures: int) -> Answers:
     first = sorted(range(len(rows)), key=times.__getitem__)[:departures]
     names = {row[0]: row[1] for row in _rows("airlines").picked("carrier", "name")}
     answers, latest = Answers(), dict[str, int]()
-    tails, origins, carriers, delays = zip(*rows.picked("tailnum", "origin", "carrier", "dep_delay"), strict=True)
-    for at in first:
-        latest["unknown" if tails[at] == "NA" else tails[at]] = at
-        delay = _number(delays[at])
-        _add(answers.airport_totals.setdefault(origins[at], _zero()), delay)
+    flights = _flights(rows, times, first)
+    for at, flight in zip(first, flights, strict=True):
+        latest[flight.tail or "unknown"] = at
+        _add(answers.airport_totals.setdefault(flight.origin, _zero()), flight.departure_delay)
         hour = times[at].strftime("%Y-%m-%dT%H:00Z")
-        key = f"{origins[at]}|{carriers[at]}|{hour}"
+        key = f"{flight.origin}|{flight.carrier}|{hour}"
         if key not in answers.delays:
-            of = {"origin": origins[at], "carrier": carriers[at], "hour": hour}
-            answers.delays[key] = {**of, "airline": names.get(carriers[at]), **_zero()}
-        _add(answers.delays[key], delay)
+            of = {"origin": flight.origin, "carrier": flight.carrier, "hour": hour}
+            answers.delays[key] = {**of, "airline": names.get(flight.carrier), **_zero()}
+        _add(answers.delays[key], flight.departure_delay)
     for tail, at in latest.items():
         answers.aircraft[tail] = _departure(rows.row(at), times[at])
-        answers.aircraft_times[tail] = int(times[at].timestamp()) * 1000
+        answers.aircraft_times[tail] = _milliseconds(times[at])
+    answers.delay_windows.update(oracle_times.delay_windows(flights))
+    answers.aircraft_days.update(oracle_times.aircraft_days(flights))
+    airports = {row[0]: row[1] for row in _rows("airports").picked("faa", "name")}
+    answers.ranking.extend(oracle_times.ranking(flights, names, airports))
     return answers
 
 
@@ -71,6 +83,29 @@ def expected_table(name: str) -> dict[str, Value]:
         key = f"{first}|{row['time_hour'].removesuffix(':00Z')}Z" if name == "weather" else first
         answers[key] = {column: _typed(column, text) for column, text in row.items()}
     return answers
+
+
+def expected_weather() -> dict[str, list[Version]]:
+    """Origin → the weather of each hour, the oldest first."""
+    return oracle_times.versions(
+        (value["origin"], _milliseconds(datetime.fromisoformat(value["time_hour"])), value)
+        for value in expected_table("weather").values()
+    )
+
+
+def _flights(rows: _Rows, times: list[datetime], first: list[int]) -> list[Flight]:
+    columns = ("tailnum", "origin", "carrier", "dep_delay", "arr_delay", "air_time")
+    picked = list(rows.picked(*columns))
+    flights = []
+    for at in first:
+        tail, origin, carrier, *numbers = picked[at]
+        known = None if tail == "NA" else tail
+        flights.append(Flight(_milliseconds(times[at]), known, origin, carrier, *map(_number, numbers)))
+    return flights
+
+
+def _milliseconds(time: datetime) -> int:
+    return int(time.timestamp()) * 1000
 
 
 def _scheduled(rows: _Rows) -> list[datetime]:

@@ -1,18 +1,21 @@
 """`stateline demo`: starts everything, loads, asks, checks, and goes on serving a replay of the rest.
 
-Order: the directory and the port are claimed; topics are created; pipeline, worker and server start, and are loaded
+Order: the directory and the port are claimed; topics are created; pipelines, worker and server start, and are loaded
 meanwhile with all but the last departures; once every answer reflects them, a slice streams in while requests
-are shown; what the stores answer then is checked against the oracle, for exactly the departures written so far.
+are shown; what the stores answer then, and what a Spark job makes of a snapshot of them, is checked against the oracle,
+for exactly the departures written so far.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from stateline.demo import oracle
 from stateline.demo.catching_up import (
@@ -25,14 +28,16 @@ from stateline.demo.catching_up import (
 from stateline.demo.checks import Tally, check_keys, check_stores
 from stateline.demo.client import Client
 from stateline.demo.data import data_directory, departures
-from stateline.demo.flights import app, by_airport
+from stateline.demo.flights import app, by_airport, weather_by_airport
 from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
 from stateline.demo.place import free_port, fresh_directory
-from stateline.demo.screen import Screen
-from stateline.demo.services import demo_settings, running_services
+from stateline.demo.ranking_process import NEEDED_BYTES, RankingProcess, free_bytes
+from stateline.demo.screen import Screen, ranking_line
+from stateline.demo.services import Services, demo_settings, running_services
+from stateline.demo.time_checks import check_times
 from stateline.demo.tour import Replay, Tour
 from stateline.log import Log, open_log
-from stateline.supervisor import Supervisor
+from stateline.topology import epochs_topic
 from stateline_store import Position
 
 DEFAULT_STATE_DIR = Path(".stateline/demo")
@@ -45,7 +50,8 @@ _QUICK_PER_SECOND, _SLOW_PER_SECOND = 400, 50
 _CATCH_UP_TIMEOUT_S = 300.0  # minutes more than it takes; a stuck process must not hang the demo for ever
 _LOOK_INTERVAL_S = 0.5
 _TICK_S = 0.05
-_EPOCHS = f"{app.application_id}-delays-epochs"  # the pipeline's markers, see stateline.spark.sink.epoch_sink
+# Pipeline → the topic of its markers; each is called as the store of its results.
+_PIPELINES = {name: epochs_topic(app.application_id, name) for name in app.topology().pipelines}
 
 
 def run_demo(
@@ -66,27 +72,30 @@ def run_demo(
     data_directory()  # before anything is wiped or started
     with fresh_directory(state_dir), _sigterm_as_ctrl_c(), closing(open_log("embedded", state_dir)) as log:
         create_topics(log)
-        screen.headline(f"Starting a Spark pipeline, a worker and a server on http://{host}:{port}")
+        screen.headline(f"Starting Spark pipelines, a worker and a server on http://{host}:{port}")
         screen.say(f"  What they say goes to {state_dir / 'output.log'}.")
         with (
-            running_services(app, demo_settings(state_dir, host, port), screen.say) as supervisor,
+            running_services(app, demo_settings(state_dir, host, port), screen.say) as services,
             Client(f"http://{host}:{port}") as client,
             closing(log.producer()) as producer,
         ):
             load_tables(log)
             feed = Feed(producer, departures())
-            return _Demo(log, client, supervisor, feed, screen).run(once=once)
+            return _Demo(log, client, services, feed, screen, state_dir).run(once=once)
 
 
 class _Demo:
     """One run, once everything has been started."""
 
-    def __init__(self, log: Log, client: Client, supervisor: Supervisor, feed: Feed, screen: Screen) -> None:
+    def __init__(
+        self, log: Log, client: Client, services: Services, feed: Feed, screen: Screen, directory: Path
+    ) -> None:
         self._log = log
         self._client = client
-        self._supervisor = supervisor
+        self._services = services
         self._feed = feed
         self._screen = screen
+        self._directory = directory
         self._tally = Tally()
 
     def run(self, *, once: bool) -> int:
@@ -108,13 +117,14 @@ class _Demo:
         """Everything but the rest that is kept; returns when all stores reflect it."""
         count = self._feed.waiting - _KEPT_FOR_STREAMING
         self._screen.headline(f"Loading {count:,} departures of {self._feed.waiting:,}")
-        with self._screen.bars(dict.fromkeys(("written", "worker", "Spark"), count)) as bars:
+        with self._screen.bars(dict.fromkeys(("written", "worker", *_PIPELINES), count)) as bars:
 
             def look() -> None:
-                self._supervisor.poll()
+                self._services.poll()
                 bars.set("written", self._feed.sent)
                 bars.set("worker", _records(read_so_far(self._client, "aircraft")))
-                bars.set("Spark", _records(pipeline_read_so_far(self._log, _EPOCHS)))
+                for name, epochs in _PIPELINES.items():
+                    bars.set(name, _records(pipeline_read_so_far(self._log, epochs)))
 
             idle = _at_most_every(_LOOK_INTERVAL_S, look)
             while self._feed.sent < count:
@@ -129,33 +139,66 @@ class _Demo:
         for store, position in bounds.items():
             await_store(self._client, store, position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
         # The worker commits what it forwards no later than the table, so all of it is visible by now.
-        bounds["airport_totals"] = last_position(self._log, by_airport.name)
-        await_pipeline(self._log, _EPOCHS, self._feed.position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
-        bounds["delays"] = last_position(self._log, "delays")
-        for store in ("airport_totals", "delays"):
-            await_store(self._client, store, bounds[store], idle, timeout_s=_CATCH_UP_TIMEOUT_S)
-        return bounds
+        derived = {
+            "airport_totals": last_position(self._log, by_airport.name),
+            "weather_as_of": last_position(self._log, weather_by_airport.name),
+        }
+        for name, epochs in _PIPELINES.items():
+            await_pipeline(self._log, epochs, self._feed.position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
+            derived[name] = last_position(self._log, name)
+        for store, position in derived.items():
+            await_store(self._client, store, position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
+        return bounds | derived
 
     def _stream(self, replay: Replay, keep: int) -> None:
         """Let departures out until only so many are left."""
         with self._screen.live_line() as show:
             while self._feed.waiting > keep:
-                self._supervisor.poll()
+                self._services.poll()
                 replay.tick()
                 show(f"streaming: {self._feed.sent:,} departures written")
                 time.sleep(_TICK_S)
 
     def _check(self) -> None:
         self._screen.headline(f"Checking against the CSV files: {self._feed.sent:,} departures")
-        bounds = self._settle(_at_most_every(_LOOK_INTERVAL_S, self._supervisor.poll))
-        expected = oracle.expected(self._feed.sent)
+        bounds = self._settle(_at_most_every(_LOOK_INTERVAL_S, self._services.poll))
         positions = {store: position.to_json() for store, position in bounds.items()}
-        check_stores(self._client, positions, expected, self._tally)
-        for name in TABLES:
-            check_keys(self._client, name, oracle.expected_table(name), {}, {}, self._tally)
+        url, directory = self._client.base_url, self._directory
+        with self._room_for_spark() as poll, self._screen.live_line() as show, RankingProcess(url, directory) as job:
+            show("reading the CSV files, while a Spark job reads a snapshot")
+            expected, weather = oracle.expected(self._feed.sent), oracle.expected_weather()
+            show("asking for every key")
+            check_stores(self._client, positions, expected, self._tally)
+            poll()
+            show(f"asking for windows, sessions and versions, after {self._tally.checked:,} answers")
+            check_times(self._client, positions, expected, weather, self._tally)
+            for name in TABLES:
+                check_keys(self._client, name, oracle.expected_table(name), {}, {}, self._tally)
+            show(f"waiting for the Spark job, after {self._tally.checked:,} answers")
+            ranked = job.rows(poll)
+        self._show_ranking(ranked)
+        for found, right in zip_longest(ranked, expected.ranking):
+            self._tally.check("ranking", found, right)
         for wrong in self._tally.wrong[:10]:
             self._screen.say(f"  WRONG {wrong}")
         self._screen.say(f"  {self._tally.verdict}")
+
+    @contextmanager
+    def _room_for_spark(self) -> Iterator[Callable[[], None]]:
+        """Memory for a second Spark, the pipelines' stopped meanwhile if need be; what to call now and then."""
+        free = free_bytes()
+        if free is None or free >= NEEDED_BYTES:
+            yield _at_most_every(_LOOK_INTERVAL_S, self._services.poll)
+            return
+        self._screen.say(f"  {free >> 20:,} MB of memory are free: the pipelines stop while a Spark job runs.")
+        with self._services.without_pipelines():
+            yield lambda: None
+
+    def _show_ranking(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._screen.say("# a Spark job over a snapshot of the running server: where one waits longest")
+        self._screen.say(f"$ python -m stateline.demo.ranking {self._client.base_url}")
+        for place, row in enumerate(rows, 1):
+            self._screen.say(f"  {ranking_line(place, row)}")
 
     def _serve(self) -> None:
         """Replay the rest, then go on answering, until Ctrl-C."""
@@ -165,7 +208,7 @@ class _Demo:
         try:
             with self._screen.live_line() as show:
                 while True:
-                    self._supervisor.poll()
+                    self._services.poll()
                     replay.tick()
                     show(f"{self._feed.sent:,} departures written, {self._feed.waiting:,} to come")
                     time.sleep(_TICK_S)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 _PLAIN_INTERVAL_S = 5.0  # between two plain lines of progress
+
+
+def ranking_line(place: int, row: Mapping[str, Any]) -> str:
+    """A row of the ranking that `stateline.demo.ranking` makes."""
+    what = f"{row['mean']:5.2f} min, {row['flights']:>6,} flights, {row['minutes']:>7,} min in all"
+    return f"{place:>2}. {row['airport']} {row['carrier']}  {what}  {row['airline']}, {row['airport_name']}"
 
 
 class Bars:
@@ -70,7 +77,7 @@ class Screen:
             yield bars
             bars.say()
             return
-        columns = (TextColumn("  {task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn("  {task.description:<13}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console) as progress:
             yield Bars(progress, totals, self._console)
 

@@ -1,17 +1,18 @@
-"""The demo's processes (pipeline, worker, server) and their output, which goes to a file.
+"""The demo's processes (pipelines, worker, server) and their output, which goes to a file.
 
 When one of them ends although nobody stopped it, its last lines are shown.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from stateline.app import App
-from stateline.cli_processes import application_children
+from stateline.cli_processes import ALL_PIPELINES, application_children
 from stateline.config import load_config
 from stateline.supervisor import SAYS, Supervisor
 
@@ -29,6 +30,7 @@ def demo_settings(state_dir: Path, host: str, port: int) -> dict[str, str]:
         "processing.guarantee": "exactly_once_v2",
         "commit.interval.ms": "1000",
         "num.workers": "1",
+        "pipeline.drivers": "one",  # a JVM for all three
         # After each micro-batch Spark would run an empty one to drop old state; the demo's is small.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # C1 alone: in two minutes of work C2's compiling costs more than its better code saves (31 s to 23 s of
@@ -38,15 +40,20 @@ def demo_settings(state_dir: Path, host: str, port: int) -> dict[str, str]:
 
 
 class OutputFile:
-    """Takes the lines of all processes. The supervisor calls it from several threads, one call at a time."""
+    """Takes the lines of all processes, from any thread."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self._file = path.open("w", encoding="utf-8", buffering=1)
         self._path = path
         self._say = say
         self._tails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_TAIL_LINES))
+        self._writing = threading.Lock()
 
     def __call__(self, name: str, line: str) -> None:
+        with self._writing:
+            self._write(name, line)
+
+    def _write(self, name: str, line: str) -> None:
         self._file.write(f"{name:<10} | {line}\n")
         if name != SAYS:
             self._tails[name].append(line)
@@ -60,8 +67,29 @@ class OutputFile:
         self._file.close()
 
 
+class Services:
+    """The application's processes. One thread owns them."""
+
+    def __init__(self, pipelines: Supervisor, others: Supervisor) -> None:
+        self._pipelines = pipelines
+        self._others = others
+
+    def poll(self) -> None:
+        """See that all of them run; as `Supervisor.poll`."""
+        self._others.poll()
+        self._pipelines.poll()
+
+    @contextmanager
+    def without_pipelines(self) -> Iterator[None]:
+        """Their driver is stopped while the block runs, its memory free; then it goes on where it was. Do not `poll`
+        meanwhile."""
+        self._pipelines.stop()
+        yield
+        self._pipelines.start()
+
+
 @contextmanager
-def running_services(app: App, settings: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Supervisor]:
+def running_services(app: App, settings: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Services]:
     """The application's processes, started; stopped in order at the end of the block.
 
     Their settings also stand in ``<state.dir>/stateline.toml``, which is given to them instead of one that may lie
@@ -76,7 +104,10 @@ def running_services(app: App, settings: Mapping[str, str], say: Callable[[str],
         passed_on += ["--set", override]
     output = OutputFile(config.state_dir / "output.log", say)
     try:
-        with Supervisor(application_children(app, config, TARGET, passed_on), emit=output) as supervisor:
-            yield supervisor
+        children = application_children(app, config, TARGET, passed_on)
+        pipelines = [child for child in children if child.name == ALL_PIPELINES]
+        others = [child for child in children if child not in pipelines]
+        with Supervisor(others, emit=output) as rest, Supervisor(pipelines, emit=output) as driver:
+            yield Services(driver, rest)
     finally:
         output.close()

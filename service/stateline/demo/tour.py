@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -11,6 +13,7 @@ from stateline.demo.checks import Tally
 from stateline.demo.client import Answer, Client
 from stateline.demo.loader import Feed
 from stateline.demo.screen import Screen
+from stateline.demo.time_checks import left_at_ms
 
 _DIFFERENCE_TIMEOUT_S = 10.0
 _WAIT_MS = 10_000
@@ -45,7 +48,8 @@ class Tour:
         """Every kind of query once."""
         self._screen.headline("What the stores say")
         client = self._client
-        self._show("the latest departure of an aircraft", client.key("aircraft", "N725MQ"))
+        latest = client.key("aircraft", "N725MQ")
+        self._show("the latest departure of an aircraft", latest)
         self._show("an airport's running totals", client.key("airport_totals", "JFK"))
         hours = {"lower": "EWR|UA|2013-07-04T10:00Z", "upper": "EWR|UA|2013-07-04T14:00Z"}
         self._show("a range of what Spark computed", client.get("/v1/stores/delays/range", hours))
@@ -53,7 +57,22 @@ class Tour:
         self._show("a prefix: the night of a blizzard", client.get("/v1/stores/weather/range", night))
         keys = {"type": "keys", "keys": ["UA", "B6", "no such"]}
         self._show("several keys at once", client.query("airlines", keys))
+        self._windows_sessions_versions(latest.body.get("value") or {})
         self._show("how many there are, about", client.get("/v1/stores/delays/count"))
+
+    def _windows_sessions_versions(self, departure: Mapping[str, Any]) -> None:
+        client = self._client
+        afternoon = {"from": "2013-02-08T18:00Z", "to": "2013-02-08T20:00Z", "order": "asc"}
+        windows = client.get("/v1/stores/delay_windows/keys/JFK/windows", afternoon)
+        self._show("windows: the hours in which the blizzard came", windows)
+        week = {"from": "2013-10-28T00:00Z", "to": "2013-11-01T00:00Z", "order": "asc"}
+        days = client.get("/v1/stores/aircraft_days/keys/N725MQ/sessions", week)
+        self._show("sessions: an aircraft's days, from its first departure to its last", days)
+        if departure:
+            left = datetime.fromtimestamp(left_at_ms(departure) / 1000, UTC)
+            as_of = {"as_of": left.strftime("%Y-%m-%dT%H:%M:%SZ")}
+            weather = client.key("weather_as_of", departure["origin"], as_of)
+            self._show("versions: the weather when the departure above left", weather)
 
     def both_isolation_levels(self, replay: Replay) -> None:
         """One key, at both levels, while its airport's departures stream in."""

@@ -12,7 +12,7 @@ import pytest
 from running_worker import Stores, configured, eventually, running
 from stateline.demo import data, oracle
 from stateline.demo.catching_up import last_position
-from stateline.demo.flights import app, by_airport
+from stateline.demo.flights import app, by_airport, weather_by_airport
 from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
 from stateline.log import EmbeddedLog
 
@@ -36,6 +36,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory, departures: list[data.Sourc
             for name in TABLES:
                 _caught_up(log, stores, name, name)
             _caught_up(log, stores, "airport_totals", by_airport.name)
+            _caught_up(log, stores, "weather_as_of", weather_by_airport.name)
         yield stores
 
 

@@ -19,6 +19,14 @@ def test_a_demo_begins_with_an_empty_directory(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / "new" / "demo").iterdir()] == ["demo.lock"]
 
 
+def test_what_makes_sparks_start_quicker_is_kept_for_the_next_demo(tmp_path: Path) -> None:
+    with fresh_directory(tmp_path):
+        (tmp_path / ".cache").mkdir()
+        (tmp_path / ".cache" / "spark.jsa").touch()
+    with fresh_directory(tmp_path):
+        assert (tmp_path / ".cache" / "spark.jsa").exists()
+
+
 def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ConfigurationError, match="--state-dir"), fresh_directory(tmp_path):

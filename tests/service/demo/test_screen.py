@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from stateline.demo.screen import Screen
+from stateline.demo.screen import Screen, ranking_line
 
 
 def _screen(*, terminal: bool) -> tuple[Screen, io.StringIO]:
@@ -48,3 +48,9 @@ def test_a_live_line_in_a_file_is_not_repeated_at_every_change() -> None:
         for number in range(100):
             show(f"{number} departures")
     assert out.getvalue() == "0 departures\n"
+
+
+def test_a_place_of_the_ranking_is_a_line_of_what_was_counted() -> None:
+    row = {"airport": "LGA", "airport_name": "La Guardia", "carrier": "F9", "airline": "Frontier Airlines Inc."}
+    line = ranking_line(1, {**row, "flights": 1_643, "minutes": 34_913, "mean": 34_913 / 1_643})
+    assert line == " 1. LGA F9  21.25 min,  1,643 flights,  34,913 min in all  Frontier Airlines Inc., La Guardia"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from stateline.config import read_config
 from stateline.demo.flights import app
-from stateline.demo.services import OutputFile, demo_settings
-from stateline.supervisor import SAYS
+from stateline.demo.services import OutputFile, Services, demo_settings
+from stateline.supervisor import SAYS, Child, Supervisor
 
 
 def test_lines_go_to_the_file_and_the_last_ones_are_shown_when_a_process_ends(tmp_path: Path) -> None:
@@ -41,3 +42,18 @@ def test_the_demos_settings_win_over_those_of_its_surroundings(tmp_path: Path) -
     config = read_config(app.application_id, path=file, overrides=overrides, defaults=app.config)
     assert (config.state_dir, config.server_port, config.commit_interval_ms) == (tmp_path / "demo", 8123, 1000)
     assert (config.bootstrap_servers, config.exactly_once) == ("embedded", True)
+
+
+def test_the_pipelines_alone_can_be_stopped_for_a_while() -> None:
+    waiting = (sys.executable, "-c", "import time; time.sleep(600)")
+    with (
+        Supervisor([Child("server", waiting)], emit=lambda name, line: None) as others,
+        Supervisor([Child("pipelines", waiting)], emit=lambda name, line: None) as pipelines,
+    ):
+        services = Services(pipelines, others)
+        before = {**others.processes, **pipelines.processes}
+        with services.without_pipelines():
+            assert (others.processes, pipelines.processes) == ({"server": before["server"]}, {})
+        services.poll()
+        assert others.processes == {"server": before["server"]}
+        assert pipelines.processes["pipelines"] != before["pipelines"]

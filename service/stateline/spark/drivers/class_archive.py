@@ -30,7 +30,7 @@ from stateline_store import LockedError
 from stateline_store.directory import TaskLock, make_directory
 
 _logger = logging.getLogger(__name__)
-_DELAY_S = 10.0  # the pipelines have started by then, and catch up with what waits
+_DELAY_S = 60.0  # the pipelines have started by then, and most have caught up with what waited
 _NEEDED_BYTES = 1 << 30
 _LOOK_INTERVAL_S = 0.5
 
