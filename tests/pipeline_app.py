@@ -1,8 +1,8 @@
 """The application of the tests that kill pipelines: a pipeline of each kind, their results in stores.
 
-An entry of the journal is `amount` for an account and a book. Accounts and minutes come and go with time: a result that
-is lost is not made good by a later one. The books stay; what is counted of them counts every row, so that one that is
-written twice or lost shows for ever.
+An entry of the journal is `amount` for an account and a book. Accounts, minutes and visits come and go with time: a
+result that is lost is not made good by a later one. The books stay; what is counted of them counts every row, so that
+one that is written twice or lost shows for ever.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes, stores
 from stateline.app import App
+from stateline.spark import KTable, session_aggregate, table_of
+from stateline.spark.columns import DELETED
 from stateline.store_views import StoreView
 from stateline.topology import Windowing
 from stateline.worker import InputRecord
@@ -21,23 +23,22 @@ from stateline.worker import InputRecord
 NAME = "ledger"
 PARTITIONS = 3
 MINUTE_MS = 60_000
+GAP_MS = 3_000  # entries of one visit are at most so far apart
 KEPT_REST = 3  # an account is in `uneven` unless its total divides by this
+SHELF, VISITOR = slice(6), slice(2, 3)  # of an account's name, of a book's
+_LONG = timedelta(days=400)
+_WATERMARK_DELAY = timedelta(minutes=5)  # entries are seconds late; what is late for Spark would be dropped
 
 app = App(NAME)
 journal = app.topic(
     "journal", key=serdes.string, value=serdes.json, schema="account string, book string, amount long, at timestamp"
 )
-app.table("totals", key=serdes.string, value=serdes.json)
 app.table("uneven", key=serdes.string, value=serdes.json)
-app.table("minutes", windowed=timedelta(minutes=1), retention=timedelta(days=400), key=serdes.string, value=serdes.json)
+app.table("shelves", key=serdes.string, value=serdes.json)
+app.table("minutes", windowed=timedelta(minutes=1), retention=_LONG, key=serdes.string, value=serdes.json)
+app.table("visits", sessions=True, retention=_LONG, key=serdes.string, value=serdes.json)
 entries = app.topic("entries", key=serdes.string, value=serdes.json)
 books = app.store(stores.key_value("books", key=serdes.string, value=serdes.json))
-
-
-@app.pipeline(reads=journal, writes="totals", key="account")
-def total(journal: DataFrame) -> DataFrame:
-    """Update mode: entries and sum of each account."""
-    return _summed(journal, "account")
 
 
 @app.pipeline(reads=journal, writes="uneven", key="account", output_mode="complete")
@@ -46,10 +47,36 @@ def keep_uneven(journal: DataFrame) -> DataFrame:
     return _summed(journal, "account").where(F.col("total") % KEPT_REST != 0)
 
 
+@app.pipeline(reads=journal, writes="shelves", key="shelf")
+def by_shelf(journal: DataFrame) -> KTable:
+    """Tables: accounts by the shelf that they are on now. They move, and their last amount or their place may go: an
+    entry below zero takes the place away, one that divides by five the amount."""
+    shelf = F.concat(_part("account", SHELF), _part("book", VISITOR))
+    places = journal.select("account", shelf.alias("shelf"), (F.col("amount") < 0).alias(DELETED), "_offset")
+    amounts = journal.where("amount % 2 = 0").select(
+        "account", "amount", (F.col("amount") % 5 == 0).alias(DELETED), "_offset"
+    )
+    both = table_of(places, "account").join(table_of(amounts, "account"))
+    counted = both.map_values("shelf", F.lit(1).alias("n"), F.col("amount").alias("total"))
+    return counted.group_by("shelf").sum("n", "total")
+
+
 @app.pipeline(reads=journal, writes="minutes", key="book", windowing=Windowing("window", "minute", MINUTE_MS))
 def by_minute(journal: DataFrame) -> DataFrame:
-    """Windows: entries and sum of each book and minute."""
+    """Update mode, windows: entries and sum of each book and minute."""
     return _summed(journal, F.window("at", "1 minute").alias("minute"), "book")
+
+
+@app.pipeline(reads=journal, writes="visits", key="visitor", windowing=Windowing("session", "session", GAP_MS))
+def by_visit(journal: DataFrame) -> DataFrame:
+    """Sessions that grow, and become one when a late entry comes between them."""
+    return session_aggregate(
+        journal.select(_part("book", VISITOR).alias("visitor"), "amount", "at", "_offset"), "visitor", time="at",
+        gap=timedelta(milliseconds=GAP_MS), delay=_WATERMARK_DELAY, initial={"n": 0, "total": 0},
+        add=lambda sums, entry: {"n": sums["n"] + 1, "total": sums["total"] + entry["amount"]},
+        merge=lambda one, other: {name: one[name] + other[name] for name in one},
+        schema="n bigint, total bigint",
+    )  # fmt: skip
 
 
 @app.pipeline(
@@ -66,6 +93,11 @@ def count(record: InputRecord, books: StoreView) -> None:
     """Entries and sum of each book, row by row."""
     n, total = books.get(record.key) or (0, 0)
     books.put(record.key, [n + 1, total + record.value["amount"]])
+
+
+def _part(column: str, part: slice) -> Column:
+    start = part.start or 0
+    return F.substring(column, start + 1, part.stop - start)
 
 
 def _summed(frame: DataFrame, *by: Column | str) -> DataFrame:

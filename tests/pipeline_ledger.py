@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from pipeline_app import KEPT_REST, MINUTE_MS, PARTITIONS
+from pipeline_app import GAP_MS, KEPT_REST, MINUTE_MS, PARTITIONS, SHELF, VISITOR
 from service.spark.departures import iso
 from stateline.log import Log
 from stateline.spark.sink.marker import Marker
@@ -19,6 +19,7 @@ _BEGIN_MS = 1_356_998_400_000
 _STEP_MS = 500  # between two entries: a minute has 120 of them
 _PER_ACCOUNT = 40  # entries, about; then the account is not seen again
 _OPEN_ACCOUNTS = 10
+_LATE_MS = 8_000  # a tenth of the entries, at most so much
 
 
 class Entry(NamedTuple):
@@ -45,11 +46,13 @@ class Ledger:
         self._made = 0
 
     def add(self) -> tuple[int, Entry]:
-        """One more, and its partition."""
+        """One more, and its partition: an account's are in one, so that its newest entry is the one that came last."""
         account = self._made // _PER_ACCOUNT + self._random.randrange(_OPEN_ACCOUNTS)
         book, amount = self._random.randrange(BOOKS), self._random.randrange(-50, 100)
-        entry = Entry(f"a{account:06}", f"b{book:02}", amount, _BEGIN_MS + self._made * _STEP_MS)
-        partition = self._random.randrange(PARTITIONS)
+        late_ms = self._random.randrange(_LATE_MS) if self._random.random() < 0.1 else 0
+        at_ms = _BEGIN_MS + self._made * _STEP_MS - late_ms
+        entry = Entry(f"a{account:06}", f"b{book:02}", amount, at_ms - at_ms % 1_000)
+        partition = account % PARTITIONS
         self.entries[partition].append(entry)
         self._made += 1
         return partition, entry
@@ -59,9 +62,10 @@ class Ledger:
         every = [entry for entries in self.entries for entry in entries]
         totals = _summed((entry.account, entry) for entry in every)
         return {
-            "totals": totals,
             "uneven": {account: sums for account, sums in totals.items() if sums[1] % KEPT_REST},
+            "shelves": _shelves(every),
             "minutes": _summed(((entry.book, entry.at_ms - entry.at_ms % MINUTE_MS), entry) for entry in every),
+            "visits": _visits(every),
             "books": _summed((entry.book, entry) for entry in every),
         }
 
@@ -78,6 +82,40 @@ class Ledger:
                 begin[partition] = end
             found.append(tuple(sorted(sums.items())))
         return found
+
+
+def _shelves(entries: Iterable[Entry]) -> Sums:
+    """Of each shelf the accounts that have a place there and an amount, and the sum of these; entries of an account in
+    the order in which they came."""
+    places: dict[str, str | None] = {}
+    amounts: dict[str, int | None] = {}
+    for entry in entries:
+        places[entry.account] = None if entry.amount < 0 else entry.account[SHELF] + entry.book[VISITOR]
+        if entry.amount % 2 == 0:
+            amounts[entry.account] = None if entry.amount % 5 == 0 else entry.amount
+    found: dict[str, tuple[int, int]] = {}
+    for account, shelf in places.items():
+        if shelf is not None and (amount := amounts.get(account)) is not None:
+            n, total = found.get(shelf, (0, 0))
+            found[shelf] = (n + 1, total + amount)
+    return found
+
+
+def _visits(entries: Iterable[Entry]) -> Sums:
+    """Of each visitor and its visit's first and last time the entries and their sum."""
+    visits: dict[str, list[list[Entry]]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.at_ms):
+        known = visits.setdefault(entry.book[VISITOR], [])
+        if known and entry.at_ms - known[-1][-1].at_ms <= GAP_MS:
+            known[-1].append(entry)
+        else:
+            known.append([entry])
+    return _summed(
+        ((visitor, visit[0].at_ms, visit[-1].at_ms), entry)
+        for visitor, known in visits.items()
+        for visit in known
+        for entry in visit
+    )
 
 
 def _summed(keyed: Iterable[tuple[Any, Entry]]) -> Sums:
@@ -123,7 +161,7 @@ class Feeder(threading.Thread):
     def run(self) -> None:
         try:
             with closing(self._log.producer()) as producer:
-                while not self._stopping.wait(0.05):
+                while not self._stopping.wait(0.1):
                     with self._writing:
                         if not self._wanted.is_set():
                             continue

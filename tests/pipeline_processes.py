@@ -159,14 +159,16 @@ class Processes:
         self.server = of("server", "serve", self._is_ready)
         self.every = (self.driver, self.worker, self.server)
 
-    def until(self, condition: Callable[[], bool], what: Callable[[], str], timeout_s: float) -> None:
-        """Keep them going, by their plans, until the condition holds."""
+    def until(
+        self, condition: Callable[[], bool], what: Callable[[], str], timeout_s: float, pause_s: float = 0.02
+    ) -> None:
+        """Keep them going, by their plans, until the condition holds; look at it and at them in these steps."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline_s, f"Waited {timeout_s} s in vain: {what()}"
             for process in self.every:
                 process.turn()
-            time.sleep(0.01)
+            time.sleep(pause_s)
 
     def until_left_alone(self, timeout_s: float) -> None:
         """All have died as planned, and work again."""

@@ -43,6 +43,7 @@ class Pipeline:
         create(log, {f"{name}-in": PARTITIONS, self.out: PARTITIONS, self.epochs: 1})
         self.producer = log.producer(f"{name}-sums")
         self.producer.init_transactions()
+        self.says_ends = True  # as it does since whole epochs were asked for
         self.ends: dict[TopicPartition, int] = {}
         self.batches = 0
 
@@ -61,6 +62,8 @@ class Pipeline:
         self.producer.commit_transaction()
 
     def marker(self) -> bytes:
+        if not self.says_ends:
+            return json.dumps({"queryId": "q", "batchId": self.batches, "endOffsets": []}).encode()
         ends: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in self.ends.items():
             ends.setdefault(topic, {})[str(partition)] = offset

@@ -33,7 +33,7 @@ import orjson
 
 from stateline.log.interface import Consumer, Log, Record
 from stateline.topology import Topology
-from stateline_store import DamagedDataError, DoesNotExistError, TopicPartition
+from stateline_store import DamagedDataError, DoesNotExistError, LogUnavailableError, TopicPartition
 
 EpochNumbers: TypeAlias = Mapping[TopicPartition, int]
 """Partition 0 of a markers' topic → the number of an epoch, as stores keep it."""
@@ -52,25 +52,29 @@ _OFFSET = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One micro-batch: its number, which is the marker's next offset, and the last offset of each partition then."""
+    """One micro-batch: its number, which is the marker's next offset, and the last offset of each partition then.
+
+    `ends` is None of a time when the pipeline did not ask for whole epochs: nobody knows where it ends, so nothing is
+    in it, and nobody comes to its end. The next start of the pipeline's driver says where all so far ends.
+    """
 
     number: int
-    ends: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int] | None
 
     def bound(self, partition: TopicPartition) -> int:
         """The offset that is not in this epoch any more."""
-        return self.ends.get(partition, -1) + 1
+        return 0 if self.ends is None else self.ends.get(partition, -1) + 1
 
 
-def epoch_of(record: Record) -> Epoch | None:
-    """What a marker says of ends; None for one of a time when the pipeline did not ask for whole epochs.
+def epoch_of(record: Record) -> Epoch:
+    """What a marker says of ends.
 
     Raises `DamagedDataError` for what is no marker.
     """
     try:
         ends = orjson.loads(record.value or b"{}").get("resultEnds")
         if ends is None:
-            return None
+            return Epoch(record.offset + 1, None)
         parsed = {TopicPartition(topic, int(p)): int(end) for topic, of in ends.items() for p, end in of.items()}
     except (orjson.JSONDecodeError, TypeError, ValueError, AttributeError) as error:
         raise DamagedDataError(
@@ -89,16 +93,23 @@ class Epochs:
     def __init__(self) -> None:
         self.newest = self.target = Epoch(0, {})  # before the first micro-batch there is nothing
 
+    def begin(self) -> None:
+        """All markers that there are were read: nothing at all is the target no longer, if there is any."""
+        if self.target.number == 0:
+            self.target = self.newest
+
     def move_on(self, positions: Mapping[TopicPartition, int]) -> None:
         """Make the newest epoch the target, if all have come to the end of the last one, or one of them is beyond it.
         Call it when a commit that is due was made, if it could be: now is the moment that is whole."""
         passed = any(at > self.target.bound(partition) for partition, at in positions.items())
-        if passed or self.is_reached(positions):
+        if passed or self.target.ends is None or self.is_reached(positions):
             self.target = self.newest
 
     def is_reached(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Whether all are at the end of the target."""
-        return all(at == self.target.bound(partition) for partition, at in positions.items())
+        return self.target.ends is not None and all(
+            at == self.target.bound(partition) for partition, at in positions.items()
+        )
 
 
 @dataclass(slots=True)
@@ -149,10 +160,19 @@ class EpochGate:
             self._look_for_topics()
         if self._consumer is None:
             return
-        for record in self._consumer.poll(_MAX_MARKERS, 0.0):
-            if (epoch := epoch_of(record)) is not None:
-                next(p for p in self._pipelines if p.epochs_topic == record.topic).epochs.newest = epoch
+        for record in self._markers(self._consumer):
+            next(p for p in self._pipelines if p.epochs_topic == record.topic).epochs.newest = epoch_of(record)
         self._unread = {tp: end for tp, end in self._unread.items() if (self._consumer.next_offset(tp) or 0) < end}
+        if not self._unread:
+            for pipeline in self._pipelines:
+                pipeline.epochs.begin()
+
+    def _markers(self, consumer: Consumer) -> Sequence[Record]:
+        """Raises `LogUnavailableError` when their topic is gone: whoever starts over deletes it with the results."""
+        try:
+            return consumer.poll(_MAX_MARKERS, 0.0)
+        except DoesNotExistError as error:
+            raise LogUnavailableError(f"A pipeline's markers are gone: {error}") from error
 
     def cut(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> Cut:
         """Of what was polled now and kept before, the records that are not beyond their target; the others are kept."""
@@ -196,11 +216,19 @@ class EpochGate:
         """What stores keep when the targets were reached, by its name (`Topology.epoch_numbers`)."""
         return {TopicPartition(each.epochs_topic, 0): each.epochs.target.number for each in self._pipelines}
 
+    def start_over(self) -> None:
+        """Forget everything: tasks are opened anew, and the topics may be others of the same names."""
+        self.close()
+        self._has_looked, self._look_for_topics_s = False, 0.0
+        self._kept, self._given = {}, {}
+        for pipeline in self._pipelines:
+            pipeline.epochs = Epochs()
+
     def close(self) -> None:
         """Release the consumer."""
         if self._consumer is not None:
             self._consumer.close()
-        self._consumer = None
+        self._consumer, self._assigned, self._unread = None, set(), {}
 
     def _taken(self, partition: TopicPartition, records: Sequence[Record]) -> int:
         pipeline = self._of_topic.get(partition.topic)

@@ -525,6 +525,13 @@ def test_a_first_batch_is_read_from_where_it_began_wherever_a_query_would_begin_
     assert spans(again, batch) == spans(first, batch)
 
 
+def test_partitions_that_are_added_later_are_read_from_their_beginning() -> None:
+    first = reached(initial(told := Told("t", "id", 2, {0: 3}, {0: 5, 1: 1})), told, None)
+    assert reached(first, Told("t", "id", 4, None, {0: 5, 1: 1}), None) is first
+    batch = reached(first, Told("t", "id", 4, None, {0: 5, 1: 1, 3: 2}), None)
+    assert [(span.partition, span.first, span.end) for span in spans(first, batch)] == [(3, 0, 2)]
+
+
 def test_a_batch_has_no_more_changes_than_are_allowed() -> None:
     told = Told("t", "id", 2, {0: 0, 1: 0}, {0: 100, 1: 50})
     batch = reached(initial(told), told, ReadMaxRows(30).max_rows)

@@ -50,9 +50,10 @@ class Batches:
             self.sink.close()
             raise
 
-    def write(self, batch_id: int, *rows: tuple[Any, ...], end: str | None = None) -> Written:
+    def write(self, batch_id: int, *rows: tuple[Any, ...], end: int | None = None) -> Written:
         """Hand over this micro-batch, which ends at `end` (by default at its own number); what it came to."""
-        (self._checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{end or batch_id}")
+        offsets = json.dumps({"in": {"0": batch_id if end is None else end, "id": "one"}})
+        (self._checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{offsets}")
         frame = self._session.createDataFrame(list(rows), self._columns)
         self.sink(frame, batch_id)
         assert self.sink.last is not None
@@ -117,8 +118,8 @@ def test_a_replay_of_an_earlier_batch_is_dropped_and_refused_where_it_ends_elsew
         first.write(batch_id, ("k", f"row {batch_id}", 7))
     for batches in (first, make(bench.log, topic)):
         batches.write(1, ("k", "replay", 7))
-        with pytest.raises(DamagedDataError, match=r"batch 1.* ends at elsewhere.* up to 1.*lost a part"):
-            batches.write(1, ("k", "another row", 7), end="elsewhere")
+        with pytest.raises(DamagedDataError, match=r"batch 1.* ends at .*2.* up to .*1.*lost a part"):
+            batches.write(1, ("k", "another row", 7), end=2)
     assert results(bench, topic) == ["row 0", "row 1", "row 2"]
 
 
@@ -128,9 +129,20 @@ def test_a_replay_from_before_the_markers_that_are_kept_is_dropped(make: Make, b
     for batch_id in range(40):  # two offsets each: its marker and the end of its transaction
         written.write(batch_id)
     replayed = make(bench.log, topic)
-    replayed.write(0, ("k", "replay", 7), end="elsewhere")
+    replayed.write(0, ("k", "replay", 7), end=5)
     with pytest.raises(DamagedDataError, match="batch 39"):
-        replayed.write(39, ("k", "replay", 7), end="elsewhere")
+        replayed.write(39, ("k", "replay", 7), end=38)
+    assert results(bench, topic) == []
+
+
+def test_an_old_copy_of_the_checkpoint_that_reads_on_is_refused_at_once(make: Make, bench: Bench) -> None:
+    topic = bench.topic()
+    written = make(bench.log, topic)
+    for batch_id in range(40):
+        written.write(batch_id)
+    restored = make(bench.log, topic)
+    with pytest.raises(DamagedDataError, match=r"batch 3 .*old copy.*Restore the newest"):
+        restored.write(3, ("k", "new", 7), end=40)
     assert results(bench, topic) == []
 
 
@@ -364,3 +376,19 @@ def test_the_marker_of_a_whole_epoch_says_where_all_partitions_end(
     assert ends[-1] == {topic: {str(record.partition): record.offset for record in newest}}
     assert ends[1] == ends[2]
     assert all(end is not None and set(end[topic]) == {"0", "1"} for end in ends)
+
+
+def test_a_pipeline_that_is_asked_for_whole_epochs_later_says_at_once_where_all_so_far_ends(
+    make: Make, bench: Bench
+) -> None:
+    topic = bench.topic()
+    make(bench.log, topic, bench.id).write(0, ("a", "1", 7), ("b", "1", 7))
+    later = make(bench.log, topic, bench.id, whole_epochs=True)
+    markers = [Marker.decode(value or b"") for value in bench.values(f"{bench.id}-p-epochs")]
+    assert [marker.batch_id for marker in markers] == [0, 0]
+    place = TopicPartition(topic, 0)
+    last = bench.admin.log_end(place) - 1
+    assert [marker.result_ends for marker in markers] == [None, {topic: {"0": last}}]
+    later.write(0, ("a", "replay", 7), ("b", "1", 7))
+    later.write(1, ("a", "2", 7))
+    assert results(bench, topic) == ["1", "1", "2"]

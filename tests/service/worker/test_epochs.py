@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from log_bench import until
 from running_worker import Stores, configured, eventually, running
 from stateline.app import App
 from stateline.config import Config
@@ -175,6 +177,46 @@ def test_an_epoch_that_is_larger_than_the_memory_for_it_is_committed_in_parts_th
 # ---- the rules, without a log
 
 
+def test_rows_from_before_whole_epochs_were_asked_for_are_of_none(
+    log: Log, name: str, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """Nobody knows where they end, so a store that is read from the beginning has no number, which would be its word
+    that nothing was written."""
+    app = whole_app(name)
+    config = configured(app, tmp_path / "state")
+    watcher = Watcher(app, config, tmp_path)
+    pipeline.says_ends = False
+    pipeline.write({0: 2, 1: 1, 2: 1})
+    with running(app, config, log) as worker:
+        eventually(lambda: worker._turns > 100, "the worker had time")
+        assert set(watcher.numbers()) <= {None, LOADING}
+        pipeline.says_ends = True
+        pipeline.write({0: 1})
+        eventually(lambda: len(set(watcher.numbers())) == 1 and watcher.numbers()[0] not in (None, LOADING), "an epoch")
+        assert len(watcher.rows()) == 4
+    watcher.stores.close()
+
+
+def test_a_worker_goes_on_when_a_pipeline_starts_over(log: Log, name: str, pipeline: Pipeline, tmp_path: Path) -> None:
+    app = whole_app(name)
+    config = configured(app, tmp_path / "state")
+    watcher = Watcher(app, config, tmp_path)
+    with running(app, config, log):
+        for _ in range(5):
+            pipeline.write({0: 2, 1: 1, 2: 1})
+        eventually(lambda: set(watcher.rows().values()) == {b"4"}, "the fifth epoch")
+        pipeline.producer.close()
+        with closing(log.admin()) as admin:
+            admin.delete_topics([pipeline.out, pipeline.epochs, f"{name}-in"])
+            until(lambda: not {pipeline.out, pipeline.epochs, f"{name}-in"} & set(admin.topics()))
+        anew = Pipeline(log, name)
+        for _ in range(3):
+            anew.write({0: 1, 1: 1, 2: 1})
+        eventually(lambda: watcher.rows() == {b"p%d-0" % number: b"2" for number in range(3)}, "the third epoch anew")
+        anew.producer.close()
+    watcher.stores.close()
+
+
 def marker(value: Any, offset: int = 4) -> Record:
     return Record(
         EPOCHS.topic, 0, offset, 1, b"sums", value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -185,7 +227,7 @@ def test_a_marker_says_where_its_epoch_ends() -> None:
     found = epoch_of(marker({"batchId": 3, "resultEnds": {"out": {"0": 7, "2": 0}}}))
     assert found == Epoch(5, {TopicPartition("out", 0): 7, TopicPartition("out", 2): 0})
     assert [found.bound(TopicPartition("out", number)) for number in range(3)] == [8, 0, 1]
-    assert epoch_of(marker({"batchId": 3})) is None
+    assert epoch_of(marker({"batchId": 3})).ends is None
 
 
 @pytest.mark.parametrize("value", [b"no json", [1], {"resultEnds": 3}, {"resultEnds": {"out": {"x": 1}}}])

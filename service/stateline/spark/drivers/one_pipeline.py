@@ -127,7 +127,7 @@ class PipelineRun:
         streams.addListener(listener)
         try:
             sink.open(result.columns)
-            gate = BatchGate(sink)
+            gate = BatchGate(sink, self._note_begin)
             query = self._start(result, gate, available_now)
             _wait(query, gate, stopping)
             # Else the last progress goes unreported.
@@ -136,6 +136,10 @@ class PipelineRun:
         finally:
             sink.close()
             streams.removeListener(listener)
+
+    def _note_begin(self) -> None:
+        if self.status.now.state == "waiting":
+            self.status.change(state="running")
 
     def _start(self, result: DataFrame, gate: BatchGate, available_now: bool) -> StreamingQuery:
         writer = (
@@ -163,8 +167,9 @@ class BatchGate:
     regular expression that ends in a StackOverflowError for long texts.
     """
 
-    def __init__(self, sink: Callable[[DataFrame, int], None]) -> None:
-        self._sink = sink
+    def __init__(self, sink: Callable[[DataFrame, int], None], begins: Callable[[], None] = lambda: None) -> None:
+        """`begins` is called when a micro-batch begins."""
+        self._sink, self._begins = sink, begins
         self._shut = False
         self._writing = threading.Lock()  # held while the sink writes, on Spark's thread
 
@@ -172,6 +177,7 @@ class BatchGate:
         with self._writing:
             if self._shut:
                 raise StatelineError("The pipeline stops.")  # ends the query; the batch is computed again
+            self._begins()
             self._sink(frame, batch_id)
 
     def shut(self, timeout_s: float) -> None:

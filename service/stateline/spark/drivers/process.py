@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -94,7 +95,7 @@ def _interruptible(stopping: threading.Event) -> Iterator[None]:
 
     Its JVM is killed: left in the middle of its start it would never end.
     """
-    armed = threading.current_thread() is threading.main_thread()
+    armed, others = threading.current_thread() is threading.main_thread(), _children()
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal armed
@@ -113,18 +114,33 @@ def _interruptible(stopping: threading.Event) -> Iterator[None]:
             armed = False
     except (_StoppedEarly, KeyboardInterrupt):  # Spark's own handler of SIGINT raises the latter
         stopping.set()
-        kill_jvm()
+        kill_jvm(spare=others)
 
 
-def kill_jvm() -> None:
+def kill_jvm(spare: Collection[int] = ()) -> None:
     """Kill the JVM that this process has started, or is starting.
 
-    PySpark tells of its process only once the JVM has answered; the frames that were left still refer to it.
+    PySpark tells of its process only once the JVM has answered; the frames that were left still refer to it. If they do
+    not, because it was just being started, Linux knows it as a child of this process: all but `spare` are killed.
     """
     for found in gc.get_objects():
         if isinstance(found, subprocess.Popen) and "spark-submit" in str(found.args) and found.poll() is None:
             found.kill()
             found.wait()
+    for pid in set(_children()).difference(spare):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    """Processes that this one has started; none where the system does not tell."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 @contextmanager

@@ -184,7 +184,8 @@ class _Driven:
             state="restarting", last_error=message_of(error), last_error_at_ms=now,
             restarts=self._status.now.restarts + 1, next_start_at_ms=now + int(delay_s * 1000),
         )  # fmt: skip
-        _logger.error("pipeline %s failed: %s It starts again in %g s.", self.pipeline.name, message_of(error), delay_s)
+        why = message_of(error).rstrip(".")
+        _logger.error("pipeline %s failed: %s. It starts again in %g s.", self.pipeline.name, why, delay_s)
         _logger.debug("pipeline %s failed", self.pipeline.name, exc_info=error)
         self.ending.stopping.wait(delay_s)
 

@@ -28,7 +28,7 @@ from stateline.spark.sources.frames import SKIPPED
 _logger = logging.getLogger(__name__)
 
 State = Literal["starting", "running", "waiting", "restarting", "failed"]
-"""`running` once a micro-batch is through, `waiting` when there is nothing to read, `restarting` after a failure, until
+"""`running` from the first micro-batch on, `waiting` when there is nothing to read, `restarting` after a failure, until
 it starts again, `failed` when it does not: the caller has to act first."""
 
 # Spark's names for the steps of a micro-batch, without the whole. The sink's own are most of addBatch.

@@ -12,7 +12,7 @@ whose name begins with "_" is part of the value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +35,7 @@ from stateline.spark.operators.packing import packed, struct_type, unpacked
 from stateline.spark.operators.processors import (
     LEFT,
     RIGHT,
+    Aggregator,
     GroupTotals,
     JoinTables,
     PreviousGroups,
@@ -160,18 +161,19 @@ class GroupedKTable:
     def aggregate(
         self,
         initial: Value,
-        add: Callable[[Value, Value], Value],
-        subtract: Callable[[Value, Value], Value],
+        add: Aggregator,
+        subtract: Aggregator,
         schema: str,
     ) -> KTable:
         """An aggregate of your own: `add(aggregate, value)` and `subtract(aggregate, value)` give the new aggregate.
 
         Both are dicts as JSON has them (times are ISO texts), and must not be changed; `schema` is the aggregate's, in
-        Spark's DDL. The functions run in Spark's Python workers, once or more often for a row.
+        Spark's DDL. Where one of them gives None the group is deleted, and the next value is added to `initial`, as in
+        Kafka Streams. The functions run in Spark's Python workers, once or more often for a row.
         """
         return self._totals(self.table.columns, initial, add, subtract, struct_type(schema))
 
-    def reduce(self, add: Callable[[Value, Value], Value], subtract: Callable[[Value, Value], Value]) -> KTable:
+    def reduce(self, add: Aggregator, subtract: Aggregator) -> KTable:
         """As `aggregate`, with aggregates of the value's own columns; the first value is the first aggregate."""
         return self._totals(self.table.columns, None, add, subtract, self.table.value_schema)
 
@@ -179,8 +181,8 @@ class GroupedKTable:
         self,
         values: Sequence[str | Column],
         initial: Value | None,
-        add: Callable[[Value, Value], Value],
-        subtract: Callable[[Value, Value], Value],
+        add: Aggregator,
+        subtract: Aggregator,
         schema: StructType,
     ) -> KTable:
         members = F.lit(True)

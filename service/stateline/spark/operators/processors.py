@@ -27,6 +27,8 @@ from stateline import serdes
 
 Value = dict[str, Any]
 """A row of values as JSON has it: times and dates as ISO texts, binary as base64."""
+Aggregator = Callable[[Value, Value], Value | None]
+"""Of an aggregate and a row's value, or another aggregate, makes the new one; None: there is none, as without rows."""
 
 LEFT, RIGHT = 0, 1  # the sides of a join
 
@@ -90,13 +92,14 @@ class GroupTotals(_Processor):
     """An aggregate of each group's members.
 
     `add` and `subtract` make a new aggregate of one and a member's value; `initial` is that of no member, None: the
-    first member's value. Values that left are subtracted before others are added. In: what `PreviousGroups` gives.
-    Out: `group`, `value` (null: the group has no member any more), `at`.
+    first member's value. Values that left are subtracted before others are added. Where one of them gave None, the
+    next value is added to `initial`, and those that leave before are not subtracted. In: what `PreviousGroups` gives.
+    Out: `group`, `value` (null: the group has no member any more, or no aggregate), `at`.
     """
 
     initial: Value | None
-    add: Callable[[Value, Value], Value]
-    subtract: Callable[[Value, Value], Value]
+    add: Aggregator
+    subtract: Aggregator
     state_ddl = "members bigint, aggregate string, at bigint"
     returns = "group string, value string, at bigint"
 
@@ -108,20 +111,21 @@ class GroupTotals(_Processor):
             members += row.sign
             at = _later(at, row.at)
             aggregate = self._changed(aggregate, row.sign, serdes.json.deserialize(row.value.encode()))
+        had_result = text is not None
+        text = serdes.json.serialize(aggregate).decode() if members > 0 and aggregate is not None else None
         if members > 0:
-            text = serdes.json.serialize(aggregate).decode()
             self._state.update((members, text, at))
-            yield _Total(key[0], text, at)
-        elif state is not None:
+        else:
             self._state.clear()
-            yield _Total(key[0], None, at)
+        if had_result or text is not None:
+            yield _Total(key[0], text, at)
 
     def _changed(self, aggregate: Value | None, sign: int, value: Value) -> Value | None:
+        if sign < 0:
+            return None if aggregate is None else self.subtract(aggregate, value)
         if aggregate is None:
             aggregate = self.initial
-        if sign > 0:
-            return value if aggregate is None else self.add(aggregate, value)
-        return None if aggregate is None else self.subtract(aggregate, value)
+        return value if aggregate is None else self.add(aggregate, value)
 
 
 @dataclass(frozen=True)
@@ -230,14 +234,14 @@ class Sessions(_Processor):
     """Sessions of each key: rows at most `gap_us` apart belong to one.
 
     In: `key`, `value`, `at`, `order`. Out: `key`, `start`, `last` (the first and the last row's time), `value` (null:
-    the session became part of another), one row for each session that changed. A session is forgotten when the
-    watermark has passed its end.
+    the session became part of another, or has no aggregate any more), one row for each session that changed. A session
+    is forgotten when the watermark has passed its end, or `add` gave None.
     """
 
     gap_us: int
     initial: Value
-    add: Callable[[Value, Value], Value]
-    merge: Callable[[Value, Value], Value]
+    add: Aggregator
+    merge: Aggregator
     state_ddl = "sessions string"  # [[start, last, aggregate], …], oldest first
     returns = "key string, start bigint, last bigint, value string"
 
@@ -278,7 +282,8 @@ class Sessions(_Processor):
             else:
                 others.append(each)
         aggregate = self.add(self.initial if aggregate is None else aggregate, value)
-        return sorted([*others, [start, last, aggregate]], key=lambda session: session[0])
+        grown = [] if aggregate is None else [[start, last, aggregate]]
+        return sorted([*others, *grown], key=lambda session: session[0])
 
     def _keep(self, sessions: list[list[Any]], watermark_ms: int) -> None:
         if not sessions:

@@ -4,7 +4,7 @@ results are updated as they grow. Both run on `transformWithState`, by event tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -14,7 +14,15 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
 from stateline.spark.operators.ktable import KTable, changes, schema_of
 from stateline.spark.operators.packing import packed, struct_type, unpacked
-from stateline.spark.operators.processors import LEFT, RIGHT, JoinStreamWithTable, Sessions, Value, with_state
+from stateline.spark.operators.processors import (
+    LEFT,
+    RIGHT,
+    Aggregator,
+    JoinStreamWithTable,
+    Sessions,
+    Value,
+    with_state,
+)
 from stateline_store import TopologyError
 
 _WATERMARKED = "_stateline_at"
@@ -72,8 +80,8 @@ def session_aggregate(
     gap: timedelta,
     delay: timedelta,
     initial: Value,
-    add: Callable[[Value, Value], Value],
-    merge: Callable[[Value, Value], Value],
+    add: Aggregator,
+    merge: Aggregator,
     schema: str,
     time: str = TIMESTAMP,
 ) -> DataFrame:
@@ -83,10 +91,12 @@ def session_aggregate(
     Rows of a key at most `gap` apart are one session, as with `session_window` and in Kafka Streams.
     `add(aggregate, value)` takes in a row, `merge(aggregate, aggregate)` joins two sessions that a late row connects;
     both get dicts as JSON has them (times are ISO texts), give a new one, and must not change the old; `schema` is the
-    aggregate's, in Spark's DDL. Rows older than the latest `time` seen less `delay` are dropped by Spark.
+    aggregate's, in Spark's DDL. Where `add` gives None the session is deleted, and the next row begins another. Rows
+    older than the latest `time` seen less `delay` are dropped by Spark.
 
     The result has the columns `key`, `session` (``start``; ``end``, the last row's time and `gap`), the aggregate's,
-    `_deleted` (the session has become part of another, which is another row) and `_timestamp`, the last row's time.
+    `_deleted` (the session has become part of another, which is another row, or was deleted) and `_timestamp`, the
+    last row's time.
     """
     names = (key,) if isinstance(key, str) else tuple(key)
     values = [name for name in frame.columns if name not in names]

@@ -82,7 +82,8 @@ def reached(start: OffsetsJson, told: Told, max_changes: int | None) -> OffsetsJ
     `CursorExpiredError` when the topic is another one since.
     """
     refuse_another(start, told.topic, told.topic_id)
-    since = _by_partition(start["next"])
+    # Partitions that were added since begin at their beginning.
+    since = {**dict.fromkeys(range(told.partitions), 0), **_by_partition(start["next"])}
     # A server that was restarted may know of less for a while; what was committed once is so for ever.
     ends = {p: max(told.end.get(p, 0), at) for p, at in since.items()}
     begins, wanted = _placed(told.topic, since), _placed(told.topic, ends)

@@ -66,9 +66,9 @@ def batches(server: SnapshotServer, path: str, query: RowsQuery) -> Generator[pa
                 with pa.ipc.open_stream(body) as reader:
                     schema = _unchanged(schema, reader.schema)
                     for batch in reader:
-                        attempts.progressed()
                         place = place.behind(batch, by_key=query.keys is None)
                         yield batch
+                        attempts.progressed()  # however long Spark took for what it was given
                 body.check_end()
             return
         except (CursorExpiredError, DoesNotExistError) as error:

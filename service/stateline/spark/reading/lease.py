@@ -20,12 +20,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateline.spark.reading.snapshot_server import Asked, SnapshotServer
-from stateline_store.errors import CallerError, CursorExpiredError, StatelineError
+from stateline_store.errors import CallerError, CursorExpiredError, NotReadyError, StatelineError
 
 if TYPE_CHECKING:
     from stateline.spark.reading.source_options import SourceOptions
@@ -115,9 +116,10 @@ def _keep(kept: _Kept) -> None:
             return
         try:
             while not select.select([driver], [], [], kept.ttl_s / 3)[0]:
-                renew(server, kept.snapshot, kept.ttl_s)
+                with suppress(NotReadyError):  # out of reach: it may come back before the lease ends
+                    renew(server, kept.snapshot, kept.ttl_s)
         except StatelineError:
-            return  # gone, or not ours to renew, or out of reach for longer than readers try: they say so themselves
+            return  # gone, or not ours to renew: readers say so themselves
         finally:
             os.close(driver)
         if kept.release:

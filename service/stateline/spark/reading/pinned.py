@@ -11,7 +11,7 @@ from typing import Any
 
 from stateline.spark.reading.lease import release, renew
 from stateline.spark.reading.snapshot_server import PLANNING_S, Asked, SnapshotServer
-from stateline_store.errors import StatelineError
+from stateline_store.errors import CallerError, CursorExpiredError, StatelineError
 
 _logger = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ def pinned(server: SnapshotServer, stores: Sequence[str], ttl_s: int) -> Iterato
     """A snapshot of these stores, as the server describes it. Its lease of `ttl_s` seconds is renewed every third of
     it until the block ends, and it is released then.
 
-    Raises what the server refuses, and `NotReadyError` when it does not answer. A lease that cannot be renewed is
-    logged; whoever reads is told that the snapshot is gone.
+    Raises what the server refuses, and `NotReadyError` when it does not answer. That a lease is not renewed is logged;
+    whoever reads is told when the snapshot is gone.
     """
     pin = os.urandom(12).hex()  # so that an answer that is lost is asked for again
     members = {"stores": list(stores), "ttl_s": ttl_s, "pin": pin}
@@ -44,6 +44,8 @@ def _keep_on(server: SnapshotServer, snapshot: str, ttl_s: int, ended: threading
     while not ended.wait(ttl_s / 3):
         try:
             renew(server, snapshot, ttl_s)
-        except StatelineError as error:
-            _logger.warning("The lease of the snapshot %s is not renewed: %s", snapshot, error)
+        except (CursorExpiredError, CallerError) as error:  # gone, or not ours
+            _logger.warning("The lease of the snapshot %s is not renewed any more: %s", snapshot, error)
             return
+        except StatelineError as error:  # out of reach: it may come back before the lease ends
+            _logger.warning("The lease of the snapshot %s is not renewed: %s", snapshot, error)

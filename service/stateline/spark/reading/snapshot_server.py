@@ -54,10 +54,13 @@ _SHOWN = 2000  # characters of an answer in a message
 
 
 class PassingError(Exception):
-    """This attempt failed, and another may not. `retry_after_s` is when the server wants to be asked again."""
+    """This attempt failed, and another may not. `status` is HTTP's, 0 without an answer; `retry_after_s` is when the
+    server wants to be asked again.
+    """
 
-    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, message: str, status: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
+        self.status = status
         self.retry_after_s = retry_after_s
 
 
@@ -191,11 +194,7 @@ class Attempts:
         self._failed = min(self._failed + 1, 30)
         pause_s = asked_s + random.uniform(0, longest_s)  # many tasks fail at once, and should not come back at once
         if time.monotonic() + pause_s > self._end_s:
-            why = str(error) or type(error).__name__
-            raise NotReadyError(
-                f"{url} did not answer as it should for {self._patience_s:g} s: {why} Is the server running there, and "
-                "reached from this machine? Wait for longer with the option retry_s."
-            ) from error
+            raise NotReadyError(_given_up(url, error, self._patience_s)) from error
         time.sleep(pause_s)
 
 
@@ -212,10 +211,23 @@ def _failure(url: str, response: HTTPResponse) -> StatelineError | PassingError:
     except (ValueError, KeyError, TypeError):
         detail = f"{url} answers with status {response.status} and no reason."
     if response.status in _PASSING:
-        return PassingError(f"{detail} (status {response.status}).", _retry_after_s(response))
+        return PassingError(f"{detail} (status {response.status}).", response.status, _retry_after_s(response))
     if response.status == 401:
         detail += " Give the option token_file, or token, or set STATELINE_TOKEN for the driver."
     return _REFUSALS.get(response.status, StatelineError)(detail)
+
+
+def _given_up(url: str, error: Exception, patience_s: float) -> str:
+    why = (str(error) or type(error).__name__).rstrip(".")
+    if isinstance(error, PassingError) and error.status == 429:
+        return (
+            f"{url} has refused for {patience_s:g} s: {why}. A DataFrame of .load() keeps its snapshot until Spark's "
+            'driver ends: use stateline.spark.cut, which releases it, or .option("lease", "ttl"), or allow for more.'
+        )
+    return (
+        f"{url} did not answer as it should for {patience_s:g} s: {why}. Is the server running there, and reached from "
+        "this machine? If it only takes longer, wait for longer (in Spark the option retry_s)."
+    )
 
 
 def _retry_after_s(response: HTTPResponse) -> float:

@@ -174,8 +174,19 @@ class EpochSink:
         self._identity.check_start(self._markers[-1] if self._markers else None, self._topic_ids)
         if self._pipeline.whole_epochs:
             self._ends_at_start = last_offsets(self._log, self._partitions)
+            self._say_ends()
         if self._pipeline.output_mode == "complete":
             self._table = ResultTable(self._pipeline, self._partitions, all_records(self._log, self._partitions))
+
+    def _say_ends(self) -> None:
+        """Whole epochs were switched on: write the newest marker again, with where its results end."""
+        if self._markers and self._markers[-1].result_ends is None:
+            assert self._producer is not None
+            marker = replace(self._markers[-1], result_ends=self._ends_at_start)
+            self._producer.begin_transaction()
+            self._produce_marker(self._producer, marker)
+            self._producer.commit_transaction()
+            self._markers.append(marker)
 
     def _renew(self) -> None:
         """A producer that has fenced and settled whatever was before it; only then is the marker's word final."""
@@ -253,13 +264,17 @@ class EpochSink:
         marker = replace(batch.marker, result_ends=ends)
         for letter in batch.dead_letters:
             produce(letter.topic, letter.key, letter.value, timestamp_ms=letter.timestamp_ms, headers=letter.headers)
-        produce(self._topic, self._pipeline.name.encode(), marker.encode(), timestamp_ms=now_ms(), partition=0)
+        self._produce_marker(producer, marker)
         reached("sink:marker-produced")
         clock.passed("produce")
         producer.commit_transaction()
         reached("sink:committed")
         clock.passed("commit")
         return marker
+
+    def _produce_marker(self, producer: Producer, marker: Marker) -> None:
+        name = self._pipeline.name.encode()
+        producer.produce(self._topic, name, marker.encode(), timestamp_ms=now_ms(), partition=0)
 
     def _produce_rows(self, producer: Producer, batch: _Batch) -> None:
         produce = producer.produce

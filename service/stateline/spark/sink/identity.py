@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
+
 from stateline.spark.sink.checkpoint import checkpoint_query_id, claim, newest_commit
 from stateline.spark.sink.marker import Marker
 from stateline.spark.sink.result_records import topic_names
@@ -65,6 +67,8 @@ class Identity:
         marker = next((marker for marker in markers if marker.batch_id == batch.batch_id), None)
         if marker is not None:
             self._compare(batch, marker)
+        elif _is_beyond(batch.end_offsets, newest.end_offsets):
+            self._refuse_old_checkpoint(batch, newest)
         # An earlier batch than the newest is replayed when a power cut took more than one commit of the checkpoint.
         _logger.info("pipeline %s: micro-batch %d is written already", self.pipeline.name, batch.batch_id)
         return True
@@ -107,6 +111,14 @@ class Identity:
                     f"them all written again, {self._start_over}."
                 )
 
+    def _refuse_old_checkpoint(self, batch: Marker, newest: Marker) -> None:
+        raise DamagedDataError(
+            f"Micro-batch {batch.batch_id} of pipeline {self.pipeline.name!r} reads up to {_shown(batch.end_offsets)}, "
+            f"beyond {_shown(newest.end_offsets)}, where the results end with micro-batch {newest.batch_id}: the "
+            f"checkpoint {self.checkpoint} is an old copy, and what it reads now would be left out. Restore the newest "
+            f"one; or, to start over, {self._start_over}."
+        )
+
     def _compare(self, batch: Marker, marker: Marker) -> None:
         if batch.end_offsets != marker.end_offsets:
             raise DamagedDataError(
@@ -133,7 +145,26 @@ class Identity:
     @property
     def _start_over(self) -> str:
         topics = ", ".join(topic_names(self.pipeline))
-        return f"delete the checkpoint, where there is one, and the topics {self._epochs}, {topics}"
+        return (
+            f"delete the checkpoint, where there is one, and the topics {self._epochs}, {topics} (stateline topics "
+            "--delete)"
+        )
+
+
+def _is_beyond(ends: Sequence[str | None], newest: Sequence[str | None]) -> bool:
+    """Whether any partition ends later; these are offsets as Spark's sources write them."""
+    return any(
+        offset > reached.get(place, 0)
+        for mine, other in zip(ends, newest, strict=False)
+        for reached in [_numbers(other)]
+        for place, offset in _numbers(mine).items()
+    )
+
+
+def _numbers(text: str | None) -> dict[tuple[str, str], int]:
+    """(topic, partition) → offset."""
+    topics = orjson.loads(text) if text else {}
+    return {(topic, p): at for topic, of in topics.items() for p, at in of.items() if isinstance(at, int)}
 
 
 def _shown(offsets: Sequence[str | None]) -> str:

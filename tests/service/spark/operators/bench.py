@@ -33,14 +33,19 @@ class OperatorBench:
     folder: Path
     config: Config
     batches: int = field(default=0, init=False)
+    observed: list[dict[str, Any]] = field(default_factory=list, init=False)
+    """Of each micro-batch of the last run what `observe` gave, by its name."""
     _runs: int = field(default=0, init=False)
 
     @property
     def log(self) -> EmbeddedLog:
         return EmbeddedLog(self.folder / "log.db")
 
-    def write(self, topic: str, records: Iterable[Record], partitions: int = 2) -> None:
-        """Append the records as text keys and JSON values (bytes as they are); the topic is made if it is missing."""
+    def write(self, topic: str, records: Iterable[Record], partitions: int = 3) -> None:
+        """Append the records as text keys and JSON values (bytes as they are); the topic is made if it is missing.
+
+        Of three partitions, since those keys of one letter that tests use share one of two.
+        """
         log = self.log
         with closing(log.admin()) as admin:
             if topic not in admin.topics():
@@ -87,6 +92,7 @@ class OperatorBench:
         query = writer.option("checkpointLocation", str(place)).trigger(availableNow=True).start()
         query.awaitTermination()
         self.batches = len(numbers)
+        self.observed = [progress.observedMetrics for progress in query.recentProgress]
         return found
 
 

@@ -183,3 +183,39 @@ def test_a_change_that_changes_nothing_moves_nothing() -> None:
     rows = [Row(key="k", group="x", value=text(1), at=at, order=at) for at in (1, 2)]
     assert [row.sign for row in moves.test("k", rows[:1])] == [1]
     assert moves.test("k", rows[1:]) == []
+
+
+def test_a_group_whose_aggregate_is_none_is_deleted_and_begins_anew_with_the_next_value() -> None:
+    def capped(total: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
+        return {"n": total["n"] + value["n"]} if total["n"] + value["n"] < 10 else None
+
+    totals = TwsTester(GroupTotals({"n": 0}, capped, Sum(("n",), -1)))
+
+    def after(*moves: tuple[int, int]) -> list[str | None]:
+        return [row.value for row in totals.test("g", [Row(group="g", sign=s, value=text(n), at=1) for s, n in moves])]
+
+    assert after((1, 4), (1, 5)) == ['{"n":9}']
+    assert after((1, 3)) == [None]
+    assert after((-1, 4)) == []  # nothing is there that it could be taken out of
+    assert after((-1, 5), (1, 2)) == ['{"n":2}']
+    assert after((-1, 3), (-1, 2)) == [None]
+    assert totals.peekValueState("state", "g") is None
+
+
+def test_a_session_whose_aggregate_is_none_is_deleted_and_the_next_row_begins_another() -> None:
+    def until_zero(total: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
+        return {"n": total["n"] + value["n"]} if value["n"] else None
+
+    sessions = TwsTester(
+        Sessions(GAP_US, {"n": 0}, until_zero, Sum(("n",))), timeMode="EventTime", eventTimeExtractor=lambda row: 1
+    )
+
+    def after(*rows: tuple[int, int]) -> list[tuple[int, int, str | None]]:
+        given = [Row(key="k", value=text(n), at=at * 1000, order=0) for at, n in rows]
+        return [(row.start // 1000, row.last // 1000, row.value) for row in sessions.test("k", given)]
+
+    assert after((0, 1), (4, 2)) == [(0, 4, '{"n":3}')]
+    assert after((5, 0)) == [(0, 4, None)]
+    assert sessions.peekValueState("state", "k") is None
+    assert after((6, 0)) == []
+    assert after((7, 0), (8, 5)) == [(8, 8, '{"n":5}')]

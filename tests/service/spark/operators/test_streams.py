@@ -19,15 +19,16 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from service.spark.operators.bench import OperatorBench, Record
+from service.spark.operators.bench import OperatorBench, Record, newest
 from stateline import serdes
 from stateline.app import App
-from stateline.spark.columns import TOPIC
+from stateline.spark.columns import DELETED, TOPIC
 
 app = App("operators")
 words = app.topic("words", key=serdes.string, value=serdes.json, schema="text string, n int")
 more_words = app.topic("more-words", key=serdes.string, value=serdes.json, schema="text string, n int")
 each = partial(app.pipeline, reads=words, writes="out", key="_key", output_mode="append")
+looked_up = partial(each, static=[more_words])
 aggregated = partial(app.pipeline, reads=words, writes="out", key="_key")
 timed = partial(app.pipeline, reads=words, writes="out", key=("_key", "start"))
 
@@ -93,6 +94,21 @@ def flat_mapped(words: DataFrame) -> DataFrame:
     return words.select(F.explode(F.split("text", " ")).alias("word"), "n")
 
 
+# --- Joins with a table as it is at the micro-batch
+
+
+@looked_up()
+def joined_at_once(words: DataFrame, more_words: DataFrame) -> DataFrame:
+    """KStream–KTable join, at once."""
+    return words.join(more_words.select("_key", F.col("text").alias("other")), "_key")
+
+
+@looked_up()
+def left_joined_at_once(words: DataFrame, more_words: DataFrame) -> DataFrame:
+    """KStream–KTable leftJoin, at once."""
+    return words.join(more_words.select("_key", F.col("text").alias("other")), "_key", "left")
+
+
 # --- With state of one's own
 
 
@@ -135,7 +151,7 @@ def seen_in(path: Path, pass_on: bool) -> Any:
 
 
 def peeking(path: Path) -> App:
-    """peek and foreach, for a file that only a test knows."""
+    """peek and foreach, for a folder that only a test knows."""
     looking = App("operators")
     topic = looking.topic("words", key=serdes.string, value=serdes.json, schema="text string, n int")
 
@@ -148,6 +164,11 @@ def peeking(path: Path) -> App:
     def for_each(words: DataFrame) -> DataFrame:
         """foreach, process: nothing leaves."""
         return words.mapInArrow(seen_in(path / "for_each", pass_on=False), words.schema)
+
+    @looking.pipeline(reads=topic, writes="out", key="_key", output_mode="append")
+    def counted(words: DataFrame) -> DataFrame:
+        """peek: counts alone."""
+        return words.observe("words", F.count("*").alias("records"), F.sum("n").alias("n"))
 
     return looking
 
@@ -164,6 +185,12 @@ def totals() -> list[Column]:
 def plain(words: DataFrame) -> DataFrame:
     """countByKey, reduceByKey, aggregateByKey."""
     return words.groupBy("_key").agg(*totals())
+
+
+@aggregated()
+def undivided(words: DataFrame) -> DataFrame:
+    """Of an aggregate the keys of which a condition is true; of one that no longer is among them a tombstone."""
+    return words.groupBy("_key").agg(F.sum("n").alias("sum")).withColumn(DELETED, F.col("sum") % 3 == 0)
 
 
 @timed()
@@ -188,6 +215,13 @@ def whole_windows(words: DataFrame) -> DataFrame:
         .agg(*totals())
         .withColumn("start", F.col("window.start"))
     )
+
+
+@timed(output_mode="append")
+def ended_windows(words: DataFrame) -> DataFrame:
+    """Each window once, when it has ended."""
+    grouped = words.withWatermark("_timestamp", "1 minute").groupBy("_key", F.window("_timestamp", "1 minute"))
+    return grouped.agg(*totals()).withColumn("start", F.col("window.start"))
 
 
 @timed(output_mode="append")
@@ -244,6 +278,19 @@ def test_operators_on_single_records_equal_plain_python(bench: OperatorBench, ro
     }
 
 
+def test_joins_at_once_take_the_newest_row_of_each_key(bench: OperatorBench, rows_per_batch: int) -> None:
+    records, others = random_words(50, seed=8), random_words(20, seed=9)
+    bench.write("words", records)
+    bench.write("more-words", [*others, ("x", {"text": "newest", "n": 0}, 1), ("y", None, 1)])
+    found = bench.run(named("joined_at_once"), named("left_joined_at_once"), rows_per_batch=rows_per_batch)
+    table = {key: value["text"] for key, value, _ in others if key != "y"} | {"x": "newest"}
+    wanted = Counter((key, value["n"], table.get(key or "")) for key, value, _ in records)
+    assert found_in(found["left_joined_at_once"], "_key", "n", "other") == wanted
+    matched = Counter({row: count for row, count in wanted.items() if row[2] is not None})
+    assert found_in(found["joined_at_once"], "_key", "n", "other") == matched
+    assert 0 < len(matched) < len(wanted)
+
+
 def test_a_transformation_has_its_state_in_order_of_offsets(bench: OperatorBench, rows_per_batch: int) -> None:
     records = random_words(60, seed=3)
     bench.write("words", records)
@@ -266,6 +313,10 @@ def test_peek_and_foreach_see_each_record(bench: OperatorBench, rows_per_batch: 
         assert Counter((bench.folder / name).read_text(encoding="utf-8").splitlines()) == texts
     assert found_in(found["peeked"], "text") == Counter({(text,): count for text, count in texts.items()})
     assert found["for_each"] == []
+    assert sum(seen["words"]["records"] for seen in bench.observed if "words" in seen) == len(records)
+    assert sum(seen["words"]["n"] or 0 for seen in bench.observed if "words" in seen) == sum(
+        v["n"] for _, v, _ in records
+    )
 
 
 Groups = dict[Any, list[int]]
@@ -276,10 +327,10 @@ def aggregates(groups: Groups) -> dict[Any, Any]:
 
 
 def newest_aggregates(rows: list[dict[str, Any]], *key: str) -> dict[Any, Any]:
-    newest: dict[Any, Any] = {}
+    found: dict[Any, Any] = {}
     for row in sorted(rows, key=lambda row: row["batch"]):
-        newest[tuple(row[name] for name in key)] = (row["rows"], row["most"], sorted(row["numbers"]))
-    return newest
+        found[tuple(row[name] for name in key)] = (row["rows"], row["most"], sorted(row["numbers"]))
+    return found
 
 
 def seconds(text: str) -> int:
@@ -319,11 +370,14 @@ def with_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_plain_aggregates_equal_plain_python(bench: OperatorBench, rows_per_batch: int) -> None:
     records = random_words(80, seed=5)
     bench.write("words", records)
-    found = bench.run(named("plain"), rows_per_batch=rows_per_batch)["plain"]
+    found = bench.run(named("plain"), named("undivided"), rows_per_batch=rows_per_batch)
     groups: Groups = {}
     for key, value, _ in records:
         groups.setdefault((key,), []).append(value["n"])
-    assert newest_aggregates(found, "_key") == aggregates(groups)
+    assert newest_aggregates(found["plain"], "_key") == aggregates(groups)
+    sums = {key: sum(numbers) for (key,), numbers in groups.items()}
+    assert newest(found["undivided"], "_key") == {key: {"sum": n} for key, n in sums.items() if n % 3}
+    assert {row["_deleted"] for row in found["undivided"]} == {True, False}
 
 
 @pytest.mark.parametrize(("name", "slide_s"), [("tumbling", 60), ("sliding", 20), ("whole_windows", 60)])
@@ -339,10 +393,13 @@ def test_windowed_aggregates_equal_plain_python(
         assert len(last) == len(by_window(records, slide_s))
 
 
-def test_aggregates_by_session_equal_plain_python(bench: OperatorBench, rows_per_batch: int) -> None:
+def test_sessions_and_windows_leave_once_when_they_have_ended(bench: OperatorBench, rows_per_batch: int) -> None:
     records = random_words(80, seed=7)
     end: Record = ("end", {"text": "end", "n": 0}, 3_600_000)
-    bench.write("words", [*records, end], partitions=1)
-    found = with_seconds(bench.run(named("sessions"), rows_per_batch=rows_per_batch)["sessions"])
-    assert newest_aggregates(found, "_key", "start") == aggregates(by_session(records))
-    assert len(found) == len(by_session(records))  # each leaves once
+    bench.write("words", [*records, end])
+    found = bench.run(named("sessions"), named("ended_windows"), rows_per_batch=rows_per_batch)
+    for name, groups in (("sessions", by_session(records)), ("ended_windows", by_window(records, slide_s=60))):
+        rows = with_seconds(found[name])
+        assert newest_aggregates(rows, "_key", "start") == aggregates(groups)
+        assert len(rows) == len(groups)
+    assert (len({row["batch"] for row in found["ended_windows"]}) > 1) == (rows_per_batch < len(records))

@@ -1,6 +1,8 @@
 """Joins by event time and sessions: what leaves a pipeline equals what plain Python makes of the whole topics.
 
-The last record of each topic is hours later: the watermark passes all others, and nothing waits any more.
+Keys are in several partitions, of which a micro-batch of few records reads some of each: they come in order of time
+within a key only. The last record of each topic is hours later: the watermark passes all others, and nothing waits any
+more.
 """
 
 from __future__ import annotations
@@ -8,14 +10,21 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
 from service.spark.operators.bench import OperatorBench, Record, newest
 from stateline import serdes
@@ -99,6 +108,36 @@ def visits(clicks: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+class Reminders(StatefulProcessor):
+    """Of each row a reminder, a minute after its time."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
+        for row in rows:
+            self._handle.registerTimer(row["at"] + MINUTE)
+        return iter(())
+
+    def handleExpiredTimer(  # noqa: N802  # Spark's name
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803  # Spark's name
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803  # Spark's name
+    ) -> Iterator[Row]:
+        yield Row(_key=key[0], due=expiredTimerInfo.getExpiryTimeInMs())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@app.pipeline(reads=clicks, writes="out", key=("_key", "due"), output_mode="append")
+def reminded(clicks: DataFrame) -> DataFrame:
+    """transform, process: timers of one's own, by event time."""
+    rows = clicks.withWatermark("_timestamp", "1 hour").withColumn("at", F.unix_millis("_timestamp"))
+    return rows.groupBy("_key").transformWithState(Reminders(), "_key string, due bigint", "Append", "EventTime")
+
+
 def random_events(count: int, seed: int, member: str = "n") -> list[Record]:
     """Of a few keys, a minute apart or so; a tenth of them is some minutes late."""
     chance = random.Random(seed)
@@ -128,8 +167,8 @@ def iso(at_ms: int) -> str:
 
 def test_a_stream_joins_a_table_as_of_each_rows_time(bench: OperatorBench, rows_per_batch: int) -> None:
     of_clicks, of_prices = random_events(40, seed=1), random_prices(120, seed=2)
-    bench.write("clicks", [*of_clicks, END], partitions=1)
-    bench.write("prices", [*of_prices, ("end", {"price": 1}, END[2])], partitions=1)
+    bench.write("clicks", [*of_clicks, END])
+    bench.write("prices", [*of_prices, ("end", {"price": 1}, END[2])])
     found = bench.run(named("priced"), named("priced_or_not"), rows_per_batch=rows_per_batch)
 
     versions = sorted(
@@ -151,8 +190,8 @@ def test_a_stream_joins_a_table_as_of_each_rows_time(bench: OperatorBench, rows_
 
 def test_a_row_that_comes_after_the_watermark_still_leaves(bench: OperatorBench) -> None:
     events = random_events(60, seed=6)
-    bench.write("clicks", [*events, END], partitions=1)
-    bench.write("prices", [END], partitions=1)
+    bench.write("clicks", [*events, END])
+    bench.write("prices", [END])
     rows = bench.run(named("priced_early"), rows_per_batch=20)["priced_early"]
     assert sorted(row["n"] for row in rows if row["_key"] != "end") == list(range(60))
 
@@ -172,8 +211,8 @@ def test_the_example_of_the_document_runs(bench: OperatorBench) -> None:
 
 def test_joins_of_streams_equal_the_pairs_within_the_window(bench: OperatorBench, rows_per_batch: int) -> None:
     of_clicks, of_views = random_events(50, seed=3), random_events(50, seed=4)
-    bench.write("clicks", [*of_clicks, END], partitions=1)
-    bench.write("views", [*of_views, END], partitions=1)
+    bench.write("clicks", [*of_clicks, END])
+    bench.write("views", [*of_views, END])
     found = bench.run(named("met"), named("met_or_clicked"), named("met_or_either"), rows_per_batch=rows_per_batch)
     pairs = [
         (key, key, value["n"], other["n"])
@@ -197,7 +236,7 @@ def test_joins_of_streams_equal_the_pairs_within_the_window(bench: OperatorBench
 
 def test_sessions_grow_merge_and_leave_tombstones(bench: OperatorBench, rows_per_batch: int) -> None:
     events = random_events(90, seed=5)
-    bench.write("clicks", [*events, END], partitions=1)
+    bench.write("clicks", [*events, END])
     rows = bench.run(named("visits"), rows_per_batch=rows_per_batch)["visits"]
     expected: dict[Any, dict[str, int]] = {}
     for key in "abcd":
@@ -217,6 +256,13 @@ def test_sessions_grow_merge_and_leave_tombstones(bench: OperatorBench, rows_per
     ]
     assert newest(flat, "_key", "start", "end") == expected
     assert any(row["_deleted"] for row in rows) == (rows_per_batch < 90)
+
+
+def test_timers_of_ones_own_come_once_each(bench: OperatorBench, rows_per_batch: int) -> None:
+    events = random_events(60, seed=7)
+    bench.write("clicks", [*events, END])
+    rows = bench.run(named("reminded"), rows_per_batch=rows_per_batch)["reminded"]
+    assert sorted((row["_key"], row["due"]) for row in rows) == sorted({(key, at + MINUTE) for key, _, at in events})
 
 
 def test_what_cannot_be_joined_by_time_is_refused(bench: OperatorBench) -> None:

@@ -98,6 +98,20 @@ def test_the_server_decides_when_it_is_asked_again(client: httpx.Client, proxy: 
     assert time.monotonic() - begin_s >= 2
 
 
+@pytest.mark.usefixtures("many")
+def test_whoever_takes_long_for_a_batch_has_as_much_time_as_before_for_the_next(
+    client: httpx.Client, proxy: FaultyProxy
+) -> None:
+    _, path = snapshot_of(client, "blobs")
+    found = batches(SnapshotServer((proxy.url,), retry_s=1), path, RowsQuery(("key",)))
+    first = next(found)
+    proxy.most_bytes = 0  # what comes before the connection is lost is not the rest
+    time.sleep(1.2)
+    proxy.lose_connections()
+    proxy.most_bytes = None
+    assert [*first.column("key").to_pylist(), *column(found, "key")] == KEYS
+
+
 def test_a_server_that_does_not_come_back_is_an_error_that_says_where(client: httpx.Client) -> None:
     _, path = snapshot_of(client, "blobs")
     with faulty_proxy(1) as proxy:
@@ -174,6 +188,8 @@ def test_a_job_whose_lease_ends_fails_and_says_what_to_do(
     def is_gone(path: str) -> bool:
         return client.get(path).status_code == 410
 
+    proxy.most_bytes = MOST_BYTES
+
     def end() -> None:
         for snapshot in client.get("/v1/snapshots").json()["snapshots"]:
             path = f"/v1/snapshots/{snapshot['id']}"
@@ -182,6 +198,7 @@ def test_a_job_whose_lease_ends_fails_and_says_what_to_do(
             elif snapshot["expires_at"] - snapshot["created_at"] <= LEASE_S * 1000:
                 wait_until(partial(is_gone, path))
         proxy.lose_connections()
+        proxy.most_bytes = None
 
     frame = all_big(session, proxy.url, lease="ttl", ttl_s=600 if released else LEASE_S)
     (error,) = gated_read(frame, tmp_path, end)
