@@ -13,8 +13,9 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -48,7 +49,8 @@ class KafkaBroker:
     `kill` and `stop` keep the data for a `restart`; `close` (and leaving the `with`) removes it.
     """
 
-    def __init__(self, heap: str = "768m") -> None:
+    def __init__(self, heap: str = "768m", settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`settings` win over those of tests/kafka/server.properties; placeholders in them are filled in too."""
         self._libs = _libs()
         self._heap = heap
         self._directory = Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
@@ -56,8 +58,7 @@ class KafkaBroker:
         self.bootstrap_servers = f"127.0.0.1:{broker_port}"
         self._properties = self._directory / "server.properties"
         self._properties.write_text(
-            (_HERE / "server.properties")
-            .read_text()
+            "\n".join([(_HERE / "server.properties").read_text(), *(f"{k}={v}" for k, v in settings.items())])
             .replace("{broker_port}", str(broker_port))
             .replace("{controller_port}", str(controller_port))
             .replace("{log_dir}", str(self._directory / "data"))

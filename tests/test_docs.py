@@ -24,6 +24,7 @@ from rocksdict import AccessType, Options, Rdict
 from typer.main import get_command
 
 from running_worker import Stores, create, eventually, produce, read_all, running
+from served_here import served_here
 from stateline import serdes
 from stateline.cli import cli
 from stateline.config import Config, load_config
@@ -50,6 +51,7 @@ from stateline_store import (
     TopicPartition,
     WindowStore,
 )
+from stateline_store.windowed_keys import window_key
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -224,6 +226,36 @@ def test_the_applications_that_the_documents_show_run(tmp_path: Path) -> None:
             finally:
                 stores.close()
         assert [record.key for record in read_all(log, "large-orders", 1)] == [b"Ada", b"Ada"]
+
+
+def test_the_page_for_kafka_streams_applications_is_true(tmp_path: Path) -> None:
+    """With the changelogs that such an application wrote."""
+    page, scope = document("docs/kafka-streams.md"), dict[str, Any]()
+    (code,) = blocks(page, "python")
+    exec(code, scope)
+    app = scope["app"]
+    times = {b"kafka": (760_000, 814_382), b"streams": (820_000, 834_382), b"http": (820_000, 874_382)}
+    windows = [(window_key(key, 1_795_259_000_000 + start), 1, at) for key, (start, at) in times.items()]
+    windows += [
+        (window_key(b"kafka", 1_795_259_000_000 + start), 1, at)
+        for start, at in ((820_000, 854_382), (880_000, 894_382))
+    ]
+    counts = [(b"kafka", 1, 814_382), (b"streams", 1, 834_382), (b"http", 1, 874_382), (b"kafka", 3, 894_382)]
+    with closing(open_log("embedded", tmp_path)) as log:
+        create(log, {"word-count-count-changelog": 1, "word-count-tumbling-changelog": 1})
+        for name, rows_of in (("count", counts), ("tumbling", windows)):
+            changes = [(key, value.to_bytes(8, "big"), 1_795_259_000_000 + at) for key, value, at in rows_of]
+            produce(log, f"word-count-{name}-changelog", changes)
+        settings = ["bootstrap.servers=embedded", "default.state.isolation.level=read_uncommitted"]
+        config = load_config(app.application_id, overrides=[f"state.dir={tmp_path}", settings[0]], environment={})
+        with running(app, config, log), served_here(tmp_path, *settings, app=app) as here:
+            for name, store, offset in (("count", "count", 3), ("tumbling", "per_minute", 4)):
+                position = json.dumps({f"word-count-{name}-changelog": {"0": offset}})
+                bound: dict[str, str | int] = {"position_bound": position, "wait_ms": 30_000}
+                assert here.client.get(f"/v1/stores/{store}/count", params=bound).status_code == 200
+            for exchange in exchanges(page):
+                shown = json.loads(re.sub(r", …}\s*$", "}", exchange.answer))
+                assert_shown(shown, asked(exchange.command, str(here.client.base_url)).json(), exchange.command)
 
 
 # ---- Every link and every command exists.
@@ -460,10 +492,16 @@ def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
 
 
 def test_the_files_for_servers_are_as_shown(hello: Hello) -> None:
-    _, topology, instance, status = (json.loads(block) for block in blocks(document("docs/formats.md"), "json"))
+    _, topology, instance, figures, status = (
+        json.loads(block) for block in blocks(document("docs/formats.md"), "json")
+    )
     application = hello.directory / ".stateline" / "hello"
     assert_shown(topology, orjson.loads((application / "topology.json").read_bytes()), "topology.json")
     assert_shown(instance, orjson.loads((application / "instances" / "worker-0.json").read_bytes()), "instance")
+    told = orjson.loads((application / "instances" / "worker-0.figures").read_bytes())
+    assert list(figures) == list(told)
+    for member in ("totals", "rates", "ratios", "commit_latency"):
+        assert list(figures[member]) == list(told[member])
     assert list(status) == [field.name for field in fields(PipelineStatus)]
 
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from stateline import serdes, stores
+from stateline.external_stores import changelog_of, kept_from, refuse_writers
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
 from stateline.table_kinds import inner_key, kind_of_table, windows_table
@@ -106,6 +107,19 @@ class App:
         else:
             kept = stores.timestamped_key_value(name, key=source.key, value=value, persistent=persistent)
         return self.store(replace(kept, source=source))
+
+    def external_store(
+        self, definition: StoreDefinition, *, of: str, changelog: str | None = None, store: str | None = None
+    ) -> StoreDefinition:
+        """Serve a store of the Kafka Streams application whose ``application.id`` is `of`, read only.
+
+        `definition` (see `stateline.stores`) is the store as it is there: its name, its kind, the types of its keys and
+        values, the size and retention of its windows. It is kept here from its changelog, ``<of>-<name>-changelog``
+        unless `changelog` names another topic, under its own name unless `store` gives another. What the application
+        has not committed, or has aborted, is never seen. Nothing is written to its topics, and none is created.
+        """
+        topic = self._declare(changelog_of(self.application_id, definition, of, changelog))
+        return self.store(kept_from(topic, definition, store))
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:
         """Declare a store (see `stateline.stores`); processors that name it share it."""
@@ -202,8 +216,9 @@ class App:
     def topology(self) -> Topology:
         """Everything declared, grouped into subtopologies.
 
-        Raises `TopologyError` for a store that no processor uses.
+        Raises `TopologyError` for a store that no processor uses, and for writers to a store of another application.
         """
+        refuse_writers(self._topics.values(), self._processors.values(), self._pipelines.values())
         return Topology(
             self.application_id,
             subtopologies(self._stores.values(), self._processors.values()),

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -20,7 +20,7 @@ from typer.exceptions import TyperException
 
 from stateline import cli_tokens
 from stateline.cli_help import FLAGS, PlainHelp
-from stateline.cli_logging import set_up_logging
+from stateline.cli_logging import say_error, set_up_logging, use_log_format, write_json_line
 from stateline_store.errors import CallerError, RecordError, StatelineError
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def run(target: Target, settings: Settings = None, config_file: ConfigFile = Non
 
     app, config = _loaded(target, config_file, settings)
     with only_run(config):
-        Supervisor(application_children(app, config, target, _passed_on(config_file, settings))).run()
+        children = application_children(app, config, target, _passed_on(config_file, settings))
+        Supervisor(children, emit=_written(config)).run()
 
 
 @_command()
@@ -159,7 +160,8 @@ def pipeline(
     if available_now or share_a_driver(config, chosen):
         run_pipelines_here(app, config, chosen, available_now=available_now)
     else:
-        Supervisor(pipeline_children(config, chosen, target, _passed_on(config_file, settings))).run()
+        children = pipeline_children(config, chosen, target, _passed_on(config_file, settings))
+        Supervisor(children, emit=_written(config)).run()
 
 
 @_command()
@@ -171,19 +173,25 @@ def topics(
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Of each topic that --create creates.", show_default="4")
     ] = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Delete this topic with all that is in it; can be repeated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the application's topics, and create missing ones.
+    """List the application's topics, create missing ones, delete some.
 
     Shows what each is for, its partitions and records. Stateline creates its own topics when it starts;
-    source topics are yours, and --create creates them for you.
+    source topics are yours, and --create creates them for you. To start a pipeline over, stop it, and
+    delete the topics that it writes, as its message says.
 
     Example: stateline topics flights:app --create --partitions 8
     """
     from stateline import cli_topics
 
-    app, config = _loaded(target, config_file, settings, to_write=create)
-    typer.echo(cli_topics.topics(app, config, create=create, partitions=partitions, as_json=as_json))
+    app, config = _loaded(target, config_file, settings, to_write=create or bool(delete))
+    said = cli_topics.topics(app, config, create=create, delete=delete or (), partitions=partitions, as_json=as_json)
+    typer.echo(said)
 
 
 @_command()
@@ -342,6 +350,7 @@ def _loaded(
     from stateline.config_directory import check_state_directory, make_state_directory
 
     app, config = _read(target, config_file, settings)
+    use_log_format(config.log_format)
     for row in config.describe():
         if row.origin != "default":
             logger.debug("%s = %s (from %s)", row.name, row.value, row.origin)
@@ -357,6 +366,13 @@ def _read(target: str, config_file: Path | None, settings: Sequence[str] | None)
 
     app = load_app(target)
     return app, read_config(app.application_id, path=config_file, overrides=settings or (), defaults=app.config)
+
+
+def _written(config: Config) -> Callable[[str, str], None]:
+    """How a supervisor passes on what its processes say."""
+    from stateline.supervisor import write_line
+
+    return write_json_line if config.log_format == "json" else write_line
 
 
 def _passed_on(config_file: Path | None, settings: Sequence[str] | None) -> list[str]:
@@ -431,5 +447,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
             traceback.print_exc()
         message, code = explained(error)
-        sys.stderr.write(f"error: {message}\n")
+        say_error(message)
         return code

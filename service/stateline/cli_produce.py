@@ -40,12 +40,18 @@ def produce(app: App, config: Config, topic_name: str, lines: Iterable[str]) -> 
 
 
 def declared_topic(app: App, name: str) -> Topic:
-    """The topic as the application declares it. Raises `DoesNotExistError` naming those that there are."""
+    """The topic as the application declares it. Raises `DoesNotExistError` naming those that there are, and
+    `InvalidArgumentError` for the changelog of another application."""
     topology = app.topology()
     topics = {t.name: t for s in topology.subtopologies for t in s.sources}
-    topics |= {t.name: t for p in topology.pipelines.values() for t in (*p.reads, *p.static)}
+    topics |= {t.name: t for p in topology.pipelines.values() for t in p.inputs}
     if name not in topics:
         raise DoesNotExistError(f"The application reads no topic {name!r}: it reads {', '.join(topics)}.")
+    if (owner := topics[name].external) is not None:
+        raise InvalidArgumentError(
+            f"{name!r} is a changelog of Kafka Streams application {owner!r}, and read only here: write to a topic "
+            "that the application reads."
+        )
     return topics[name]
 
 

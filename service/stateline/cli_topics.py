@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
 from stateline.app import App
@@ -10,22 +10,30 @@ from stateline.cli_table import Row, as_text
 from stateline.config import Config
 from stateline.configured_log import configured_log, log_exists
 from stateline.log.interface import Admin, NewTopic, TopicInfo
-from stateline.topology import Topology
-from stateline_store import InvalidArgumentError, TopicPartition
+from stateline.topology import Topology, epochs_topic
+from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
 DEFAULT_PARTITIONS = 4
 
 
-def topics(app: App, config: Config, *, create: bool, partitions: int | None, as_json: bool) -> str:
-    """The listing as text, after creating missing source topics if that is wanted.
+def topics(
+    app: App, config: Config, *, create: bool, delete: Sequence[str], partitions: int | None, as_json: bool
+) -> str:
+    """The listing as text, after deleting these topics, and creating missing source topics, if that is wanted.
 
-    Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`.
+    Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`;
+    `DoesNotExistError`, and deletes nothing, for one that the application does not have.
     """
     roles = topic_roles(app.topology(), config.dead_letter_topic)
     if not create and not log_exists(config):
         return as_text(topic_rows(roles, {}, {}), as_json=as_json)  # a listing makes no file
-    with closing(configured_log(config, read_only=not create)) as log, closing(log.admin()) as admin:
+    is_written = create or bool(delete)
+    with closing(configured_log(config, read_only=not is_written)) as log, closing(log.admin()) as admin:
         existing = admin.topics()
+        if delete:
+            refuse_to_delete(app, roles, existing, delete)
+            admin.delete_topics(delete)
+            existing = {name: info for name, info in existing.items() if name not in delete}
         if create:
             if partitions is not None:
                 refuse_other_counts(roles, existing, partitions)
@@ -40,13 +48,15 @@ USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates those of 
 
 
 def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, str]:
-    """Topic → what it is for: source, output, dead letter (the user's), result, repartition, changelog."""
+    """Topic → what it is for: source, output, dead letter (the user's), result, repartition, changelog; external, the
+    changelog of a Kafka Streams application."""
     changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
-    results = {pipeline.writes.name for pipeline in topology.pipelines.values()}
+    results = {topic.name for p in topology.pipelines.values() for topic in (p.writes, *p.branches)}
     read = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
     for pipeline in topology.pipelines.values():
-        read |= {topic.name for topic in (*pipeline.reads, *pipeline.static)}
+        read |= {topic.name for topic in pipeline.inputs}
     roles = {name: "source" if name in read else "output" for name in topology.required_topics()}
+    roles |= dict.fromkeys(topology.external_topics(), "external")
     if dead_letter_topic is not None:
         roles.setdefault(dead_letter_topic, "dead letter")
     for topic in topology.created_topics():
@@ -58,6 +68,19 @@ def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, 
 def missing_of_the_users(roles: Mapping[str, str], existing: Mapping[str, TopicInfo]) -> list[str]:
     """The topics that the user has to create and has not."""
     return [name for name, role in roles.items() if role in USERS_ROLES and name not in existing]
+
+
+def refuse_to_delete(
+    app: App, roles: Mapping[str, str], existing: Mapping[str, TopicInfo], names: Iterable[str]
+) -> None:
+    """Raise for a topic that is not there, not the application's, or another application's."""
+    topology = app.topology()
+    epochs = {epochs_topic(topology.application_id, name) for name in topology.pipelines}
+    own = {name for name, role in roles.items() if role != "external"} | epochs
+    for name in names:
+        if name not in own or name not in existing:
+            there = ", ".join(sorted(own & existing.keys())) or "none"
+            raise DoesNotExistError(f"--delete {name!r}: the application has no such topic. It has {there}.")
 
 
 def refuse_other_counts(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], partitions: int) -> None:
@@ -88,6 +111,8 @@ def topic_rows(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], coun
 def _state(role: str, exists: bool) -> str:
     if exists:
         return "exists"
+    if role == "external":
+        return "MISSING: its Kafka Streams application creates it"
     return "MISSING: create it" if role in USERS_ROLES else "created at the first start"
 
 

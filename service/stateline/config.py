@@ -40,7 +40,9 @@ from stateline.setting_types import (
     Guarantee,
     Handler,
     Isolation,
+    LogFormat,
     Milliseconds,
+    MillisecondsOrUnlimited,
     OptionalFile,
     OptionalText,
     PassedOn,
@@ -96,7 +98,7 @@ class Config(BaseModel):
     )
     """Of queries that name none: READ_UNCOMMITTED unless set, READ_COMMITTED under exactly_once_v2."""
     statestore_uncommitted_max_bytes: BytesOrUnlimited = 64 * 1024 * 1024
-    """A worker commits early rather than hold more than this in its buffers, all stores together."""
+    """Workers commit early rather than hold more than this in their buffers: each has a num.workers-th of it."""
     state_cleanup_delay_ms: Milliseconds = 600_000
     """A task's directory that no worker has used for so long is deleted, unless a store in it could not be rebuilt."""
     automatic_state_relocation: Switch = True
@@ -121,6 +123,8 @@ class Config(BaseModel):
     """What becomes of a record whose processor raises."""
     dead_letter_topic: OptionalText = None
     """Where a handler of dead-letter sends records (errors.dead.letter.queue.topic.name)."""
+    max_timestamp_ahead_ms: MillisecondsOrUnlimited = -1
+    """A record whose timestamp is further ahead of the worker's clock counts as one that cannot be read."""
     replication_factor: Replication = -1
     """Of the changelog and repartition topics that Stateline creates."""
     server_host: Text = "127.0.0.1"
@@ -177,6 +181,8 @@ class Config(BaseModel):
     """How often a change feed without changes sends a sign of life."""
     num_workers: Count = 1
     """Worker processes that `stateline run` starts."""
+    log_format: LogFormat = "text"
+    """Of what the processes log: lines of text, or an object of JSON on each line."""
     spark_master: Text = "local[2]"
     """The Spark master that pipelines run on."""
     spark_jars: OptionalText = None
@@ -202,6 +208,12 @@ class Config(BaseModel):
     def exactly_once(self) -> bool:
         """Whether processing.guarantee is exactly_once_v2."""
         return self.processing_guarantee == "exactly_once_v2"
+
+    @property
+    def worker_uncommitted_max_bytes(self) -> int:
+        """What one worker may hold: its share of statestore.uncommitted.max.bytes, at least 1; -1 for no limit."""
+        limit = self.statestore_uncommitted_max_bytes
+        return limit if limit < 0 else max(1, limit // self.num_workers)
 
     def describe(self) -> list[SettingDescription]:
         """Every setting in the order of declaration, and each one that is passed on. Secrets are hidden."""

@@ -46,6 +46,11 @@ _Whole = Annotated[int, BeforeValidator(_not_a_boolean)]
 Milliseconds = Annotated[
     _Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number of milliseconds from 1 to {_MAX_INT}")
 ]
+MillisecondsOrUnlimited = Annotated[
+    _Whole,
+    Field(ge=-1, le=_MAX_LONG),
+    Allowed(f"-1 (no limit) or a whole number of milliseconds from 0 to {_MAX_LONG}"),
+]
 Wait = Annotated[_Whole, Field(ge=0, le=_MAX_INT), Allowed(f"a whole number of milliseconds from 0 to {_MAX_INT}")]
 Count = Annotated[_Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number from 1 to {_MAX_INT}")]
 Text = Annotated[str, Field(min_length=1), Allowed("a text that is not empty")]
@@ -67,6 +72,7 @@ Servers = Annotated[
     Field(pattern=r"^(embedded(:.+)?|[^\s,:]+:\d+(\s*,\s*[^\s,:]+:\d+)*)$"),
     Allowed("embedded, embedded:PATH, or host:port[,host:port…] with ports from 1 to 65535"),
 ]
+LogFormat = Annotated[Literal["text", "json"], BeforeValidator(_lower), Allowed("text or json")]
 PipelineDrivers = Annotated[Literal["each", "one"], BeforeValidator(_lower), Allowed("each or one")]
 UpgradeFrom = Annotated[Literal["v1"] | None, BeforeValidator(_lower), Allowed("v1, or nothing")]
 Upgrade = Annotated[Literal["in_place", "roll_over"] | None, BeforeValidator(_lower), Allowed("in_place or roll_over")]

@@ -78,6 +78,11 @@ class StoreDefinition:
         """Whether keys alone name the values: what key and range queries ask."""
         return self.kind in ("key_value", "timestamped_key_value")
 
+    @property
+    def external(self) -> str | None:
+        """The id of the Kafka Streams application whose store it is; None of the application's own."""
+        return None if self.source is None else self.source.external
+
     def changelog(self, application_id: str) -> str | None:
         """The topic that this store can be rebuilt from: a table's own topic, or a changelog; None without."""
         if self.source is not None:
@@ -91,7 +96,9 @@ class StoreDefinition:
             return {**_COMPACTED, "min.compaction.lag.ms": kept_ms}
         if self.key_value or self.kind == "custom":
             return _COMPACTED
-        return {**_COMPACTED, "cleanup.policy": "compact,delete", "retention.ms": kept_ms}
+        # With duplicates no record is ever replaced (there: `WindowStoreBuilder`).
+        policy = "delete" if self.retain_duplicates and not self.timestamped else "compact,delete"
+        return {**_COMPACTED, "cleanup.policy": policy, "retention.ms": kept_ms}
 
     def _of_the_users(self, made: object) -> StateStore:
         """What the factory made, if it is what was declared."""

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from stateline import supervisor_guard
+from stateline.cli_logging import last_words
 from stateline_store.errors import ConfigurationError
 
 CALLERS_MISTAKE = 2  # the exit code of the command line for errors that a restart cannot cure
@@ -230,7 +231,7 @@ class Supervisor:
         delay_s = one.policy.ended(code, life_s)
         if delay_s is None:
             one.restart_at = math.inf
-            why = f"{one.child.name} cannot run: {one.last_line.removeprefix('error: ')}"
+            why = f"{one.child.name} cannot run: {last_words(one.last_line)}"
             if not one.child.ends_alone or all(other.restart_at == math.inf for other in self._all):
                 raise ConfigurationError(why)
             self._emit(SAYS, why)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping
 
+from stateline.external_stores import settings_of_changelog
 from stateline.log.interface import Admin, NewTopic
 from stateline.topology import InternalTopic, Topology
-from stateline_store import TopologyError
+from stateline_store import ConfigurationError, TopologyError
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[s
     several processes at once is fine.
     """
     existing = {name: info.partitions for name, info in admin.topics().items()}
+    _refuse_without_changelog(topology.external_topics(), existing)
     missing = _missing(topology, also_required, existing)
     if missing:
         raise TopologyError(
@@ -39,11 +41,23 @@ def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[s
     return {**wanted, **existing}
 
 
+def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[str]) -> None:
+    """Raise `TopologyError` naming the first changelog of another application that is not there, and those that are."""
+    for name, owner in external.items():
+        if name not in (names := set(existing)):
+            there = ", ".join(sorted(n for n in names if n.startswith(f"{owner}-") and n.endswith("-changelog")))
+            raise TopologyError(
+                f"There is no topic {name}: the Kafka Streams application {owner!r} creates it when it starts, "
+                "Stateline does not. Start the application first; if it runs, look at `of` and at the store's name. "
+                f"Changelogs of {owner!r} that there are: {there or 'none'}."
+            )
+
+
 def _missing(topology: Topology, dead_letters: Iterable[str], existing: Container[str]) -> str:
     """``source topics: a, b; dead-letter topic: c (…)``, empty when all are there."""
     required = topology.required_topics()
     read = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
-    read |= {topic.name for pipeline in topology.pipelines.values() for topic in (*pipeline.reads, *pipeline.static)}
+    read |= {topic.name for pipeline in topology.pipelines.values() for topic in pipeline.inputs}
     kinds = {
         "source topic": {name for name in required if name in read},
         "output topic": {name for name in required if name not in read},
@@ -55,6 +69,43 @@ def _missing(topology: Topology, dead_letters: Iterable[str], existing: Containe
             setting = " (errors.dead.letter.queue.topic.name)" if kind == "dead-letter topic" else ""
             parts.append(f"{kind}{'s' if len(absent) > 1 else ''}: {', '.join(absent)}{setting}")
     return "; ".join(parts)
+
+
+_IS_OTHER = "Topic %s has other settings than Stateline gives it, and keeps them: %s"
+_DOES_NOT_FIT = (
+    "Topic %s has other settings than Kafka Streams gives the changelog of such a store as is declared: %s. Unless "
+    "they were set by hand, the store is of another kind there, or has another retention."
+)
+
+
+def report_other_settings(topology: Topology, admin: Admin) -> None:
+    """Log one warning for each of Stateline's own topics whose settings are not those it would be created with, and for
+    each changelog of a Kafka Streams application whose settings do not fit what was declared of its store.
+
+    Somebody may have meant it so: nothing is altered.
+    """
+    wanted = {topic.name: topic.settings for topic in topology.created_topics()}
+    external = {d.source.name: d for d in topology.stores.values() if d.source is not None and d.external is not None}
+    try:
+        found = admin.topic_settings([*wanted, *external])
+    except ConfigurationError as error:
+        logger.info("Whether topics have the settings that Stateline gives them is not known: %s", error)
+        return
+    for name, settings in found.items():
+        expected = settings_of_changelog(external[name]) if name in external else wanted[name]
+        if others := other_settings(expected, settings):
+            listed = "; ".join(f"{each}: found {there}, wanted {ours}" for each, (there, ours) in others.items())
+            logger.warning(_DOES_NOT_FIT if name in external else _IS_OTHER, name, listed)
+
+
+def other_settings(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Setting → (found, wanted), of those among `wanted` that are not so. Pure."""
+    there = {name: found.get(name, "nothing") for name in wanted}
+    return {
+        name: (there[name], value)
+        for name, value in wanted.items()
+        if {*there[name].replace(" ", "").split(",")} != {*value.split(",")}
+    }
 
 
 def wanted_partitions(topics: Iterable[InternalTopic], existing: Mapping[str, int]) -> dict[str, int]:

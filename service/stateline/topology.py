@@ -60,7 +60,8 @@ class Topic:
 
     `schema` is a Spark DDL string (``"tailnum string, delay double"``) of JSON values, for pipelines.
     Stateline creates `internal` topics and those that a pipeline writes, with `partitions` if it says so;
-    every other topic is the user's and must exist.
+    every other topic is the user's and must exist. `external` names the Kafka Streams application whose changelog it
+    is: only that creates it and writes to it.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Topic:
     schema: str | None = None
     partitions: int | None = None
     internal: bool = False
+    external: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,11 @@ class Pipeline:
     whole_epochs: bool = False
     trigger_ms: int | None = None
     result: Literal["table", "stream"] = "table"
+
+    @property
+    def inputs(self) -> tuple[Topic, ...]:
+        """All topics that it reads."""
+        return (*self.reads, *self.tables, *self.static)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +205,14 @@ class Topology:
         """Topics that the user must have created: sources, and what processors and pipelines use besides."""
         topics = [t for s in self.subtopologies for t in s.sources]
         topics += [t for s in self.subtopologies for p in s.processors for t in p.forwards]
-        topics += [t for p in self.pipelines.values() for t in (*p.reads, *p.tables, *p.static)]
+        topics += [t for p in self.pipelines.values() for t in p.inputs]
         created = {topic.name for topic in self.created_topics()}
         return tuple(dict.fromkeys(t.name for t in topics if t.name not in created))
+
+    def external_topics(self) -> dict[str, str]:
+        """Changelogs of Kafka Streams applications that stores are kept of → the application's id."""
+        sources = [topic for subtopology in self.subtopologies for topic in subtopology.sources]
+        return {topic.name: topic.external for topic in sources if topic.external is not None}
 
     def created_topics(self) -> tuple[InternalTopic, ...]:
         """Topics that Stateline creates when they are missing, each after those it takes its partitions from."""

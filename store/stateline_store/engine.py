@@ -61,5 +61,8 @@ class Engine(Protocol):
     def approximate_num_entries(self) -> int:
         """About how many rows there are."""
 
+    def properties(self) -> Mapping[str, int]:
+        """What the database says of itself, by RocksDB's names for it; empty where there is none."""
+
     def close(self) -> None:
         """Release everything; open scans end with `StoreClosedError`. A second call does nothing."""

@@ -49,6 +49,9 @@ class MemoryEngine:
     def approximate_num_entries(self) -> int:
         return len(self._open().rows)
 
+    def properties(self) -> Mapping[str, int]:
+        return {}
+
     def close(self) -> None:
         self._map = None
         for source in list(self._sources):

@@ -44,6 +44,9 @@ class PlainValuesEngine:
     def approximate_num_entries(self) -> int:
         return self._plain.approximate_num_entries()
 
+    def properties(self) -> Mapping[str, int]:
+        return self._plain.properties()
+
     def close(self) -> None:
         self._plain.close()
 

@@ -40,6 +40,31 @@ _STALLED = "Write stall"  # RocksDB's status `Incomplete` of `WriteOptions.no_sl
 _LOOK_AGAIN_S = 0.005  # a flush takes some ten milliseconds
 _log = logging.getLogger(__name__)
 
+# Of the data's column family. RocksDB has these numbers at hand: all of them take 6 microseconds. Its ticker statistics
+# are not among them: counting those costs every read and write.
+PROPERTIES = (
+    "num-entries-active-mem-table",
+    "num-deletes-active-mem-table",
+    "num-entries-imm-mem-tables",
+    "num-deletes-imm-mem-tables",
+    "num-immutable-mem-table",
+    "cur-size-active-mem-table",
+    "cur-size-all-mem-tables",
+    "size-all-mem-tables",
+    "mem-table-flush-pending",
+    "num-running-flushes",
+    "compaction-pending",
+    "num-running-compactions",
+    "estimate-pending-compaction-bytes",
+    "total-sst-files-size",
+    "live-sst-files-size",
+    "num-live-versions",
+    "estimate-num-keys",
+    "estimate-table-readers-mem",
+    "background-errors",
+    "is-write-stopped",
+)
+
 
 class RocksDBEngine:
     """An `Engine` over a RocksDB that this process owns."""
@@ -108,6 +133,16 @@ class RocksDBEngine:
         if refusal:
             raise refusal
         return estimated_rows(self._db, self.directory)
+
+    def properties(self) -> Mapping[str, int]:
+        refusal = self._refusal()
+        if refusal:
+            raise refusal
+        read = self._db.property_int_value
+        try:
+            return {name: read(f"rocksdb.{name}") or 0 for name in PROPERTIES}
+        except Exception as error:
+            raise translated(error, self.directory) from error
 
     def close(self) -> None:
         if self._closed:

@@ -156,6 +156,11 @@ class TransactionalStore(StateStore):
         if self._notice is not None:
             self._notice.publish_state(state, restore_remaining)
 
+    @property
+    def dropped_records(self) -> int:
+        """How many puts came too late and were dropped; none where there is no retention."""
+        return 0
+
     def is_empty(self) -> bool:
         """Whether nothing is there, committed or staged; rows that a retention hides count as there."""
         with self._own_reader().scan(EVERY_KEY) as rows:
@@ -172,6 +177,10 @@ class TransactionalStore(StateStore):
     def approximate_num_entries(self) -> int:
         """About how many rows there are; staged ones may count twice."""
         return self._own_reader().approximate_num_entries()
+
+    def engine_properties(self) -> Mapping[str, int]:
+        """What RocksDB says of this store's database (`rocksdb_engine.PROPERTIES`); empty for a store in memory."""
+        return self._open().properties()
 
     def reader(self, isolation_level: IsolationLevel) -> Reader:
         """A reader for the owner's process and thread. It follows commits, and ends with this opening of

@@ -302,6 +302,14 @@ def test_topics_lists_what_is_missing_and_creates_it(project: Path) -> None:
     assert "flights-hops-changelog         changelog" in table
 
 
+def test_topics_are_deleted_by_name_and_no_others_than_the_applications(project: Path) -> None:
+    assert stateline("topics", TARGET, "--create").returncode == 0
+    said = refused("topics", TARGET, "--delete", "alarms", "--delete", "nowhere")
+    assert "'nowhere': the application has no such topic. It has aircraft, alarms, departures." in said
+    deleted = json.loads(stateline("topics", TARGET, "--delete", "alarms", "--json").stdout)
+    assert {row["topic"] for row in deleted if row["state"] == "exists"} == {"departures", "aircraft"}
+
+
 def test_creating_topics_that_have_another_number_of_partitions_is_refused(project: Path) -> None:
     assert stateline("topics", TARGET, "--create", "--partitions", "3").returncode == 0
     said = refused("topics", TARGET, "--create", "--partitions", "5")

@@ -1,8 +1,18 @@
-"""What the command line lets through of what librdkafka says."""
+"""What the command line lets through of what librdkafka says, and its lines of JSON."""
 
+import io
+import json
 import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
-from stateline.cli_logging import REPEAT_AFTER_S, SaidOnce
+import pytest
+
+from stateline.cli_logging import REPEAT_AFTER_S, SaidOnce, last_words, say_error, use_log_format, write_json_line
 
 FAILED = "FAIL [rdkafka#producer-%d] [thrd:a:1/bootstrap]: Connect to ipv4#127.0.0.1:1 failed (after %dms in state UP)"
 
@@ -28,3 +38,80 @@ def test_endlessly_many_messages_do_not_fill_the_memory() -> None:
     for number in range(3000):
         once.filter(record(f"{'x' * number}"))
     assert len(once._said) <= 1000
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What loggers write while their format is JSON."""
+    stream, root = io.StringIO(), logging.getLogger()
+    handler = logging.StreamHandler(stream)
+    before = {each: each.formatter for each in root.handlers}
+    root.addHandler(handler)
+    use_log_format("json")
+    yield stream
+    root.removeHandler(handler)
+    for each, formatter in before.items():
+        each.setFormatter(formatter)
+
+
+def test_a_line_of_json_has_everything_that_a_line_of_text_has(written: io.StringIO) -> None:
+    logging.getLogger("stateline.x").warning('%s "quoted"\nsecond line, %d', "Ü", 7)
+    line, end = written.getvalue().split("\n")
+    found = json.loads(line)
+    assert datetime.fromisoformat(found.pop("time")).tzinfo == UTC
+    assert found == {"level": "WARNING", "logger": "stateline.x", "message": 'Ü "quoted"\nsecond line, 7'}
+    assert end == ""
+
+
+def test_a_traceback_stays_on_its_line(written: io.StringIO) -> None:
+    try:
+        raise ValueError("no such luck")
+    except ValueError:
+        logging.getLogger("stateline.x").exception("Failed")
+    (line,) = written.getvalue().splitlines()
+    assert "ValueError: no such luck" in json.loads(line)["error"]
+
+
+def test_half_a_character_does_not_end_the_log(written: io.StringIO) -> None:
+    logging.getLogger("stateline.x").warning("%s cannot be read", os.fsdecode(b"\xff.toml"))
+    assert json.loads(written.getvalue())["message"] == "\\udcff.toml cannot be read"
+
+
+def test_the_last_line_of_a_process_is_json_too_and_is_understood(written: io.StringIO) -> None:
+    say_error("There is no topic.")
+    assert json.loads(written.getvalue())["level"] == "CRITICAL"
+    assert last_words(written.getvalue().strip()) == "There is no topic."
+    assert last_words("error: There is no topic.") == "There is no topic."
+    assert last_words("killed") == "killed"
+    assert last_words("[1]") == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("line", "passed_on"),
+    [
+        ('{"level":"INFO","message":"hello"}', {"process": "w", "level": "INFO", "message": "hello"}),
+        ("26/11/21 WARN Spark: hello", {"process": "w", "message": "26/11/21 WARN Spark: hello"}),
+        ("7", {"process": "w", "message": "7"}),
+        ("", {"process": "w", "message": ""}),
+    ],
+)
+def test_what_a_process_says_is_passed_on_as_json_with_its_name(
+    line: str, passed_on: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json_line("w", line)
+    assert json.loads(capsys.readouterr().out) == passed_on
+
+
+def test_a_whole_application_logs_json_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "lacking.py").write_text(
+        "from stateline import App, serdes\n"
+        "app = App('lacking', config={'log.format': 'json', 'server.port': 0})\n"
+        "app.table(app.topic('nowhere', key=serdes.string, value=serdes.string), store='kept')\n"
+    )
+    command = [sys.executable, "-m", "stateline", "run", "lacking:app"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    said = [json.loads(line) for line in [*ended.stdout.splitlines(), *ended.stderr.splitlines()]]
+    (last,) = [line for line in said if line.get("process") == "worker-0" and line.get("level") == "CRITICAL"]
+    assert last["message"].startswith("Missing source topic: nowhere")
+    assert said[-1]["message"].startswith("worker-0 cannot run: Missing source topic: nowhere")

@@ -165,6 +165,14 @@ def test_the_uncommitted_limit_may_be_off_or_one_byte(value: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("limit", "workers", "share"), [(1000, 1, 1000), (1000, 4, 250), (1000, 3, 333), (2, 3, 1), (-1, 4, -1)]
+)
+def test_workers_share_the_uncommitted_limit_evenly(limit: int, workers: int, share: int) -> None:
+    overrides = [f"statestore.uncommitted.max.bytes={limit}", f"num.workers={workers}"]
+    assert load_config("flights", overrides=overrides).worker_uncommitted_max_bytes == share
+
+
+@pytest.mark.parametrize(
     ("typo", "meant"),
     [
         ("commit.intervall.ms", "commit.interval.ms"),

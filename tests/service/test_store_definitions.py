@@ -230,6 +230,11 @@ def test_changelogs_in_the_embedded_log_have_kafka_streams_settings(tmp_path: Pa
             assert found(f"{prefix}{kind}-changelog") == wanted
 
 
+def test_a_changelog_of_duplicates_is_not_compacted_as_none_of_them_replaces_another() -> None:
+    assert declared("window", retain_duplicates=True).changelog_settings() == EXPIRING | {"cleanup.policy": "delete"}
+    assert declared("timestamped_window", retain_duplicates=True).changelog_settings() == EXPIRING
+
+
 @pytest.mark.parametrize("name", ["rocksdb", "topics.json", ".checkpoint", ".lock", "x-v2", "x.notice", "x.position"])
 def test_a_name_that_is_a_file_of_statelines_own_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=re.escape(repr(name))):

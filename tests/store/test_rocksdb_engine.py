@@ -280,3 +280,21 @@ def test_a_scan_of_large_rows_reads_few_of_them_ahead(tmp_path: Path) -> None:
     chunks = [len(chunk) for chunk in store.all().chunks()]
     store.close()
     assert (chunks[0], set(chunks[1:]), sum(chunks)) == (8, {1}, 100)
+
+
+def test_a_database_says_how_it_stands(store: KeyValueStore) -> None:
+    for key in (b"a", b"b", b"c"):
+        store.put(key, b"v")
+    assert store.engine_properties()["num-entries-active-mem-table"] == 0
+    store.commit({})
+    found = store.engine_properties()
+    assert found["num-entries-active-mem-table"] == found["estimate-num-keys"] == 3
+    assert found["background-errors"] == found["is-write-stopped"] == 0
+    assert found["size-all-mem-tables"] > 0
+
+
+def test_a_store_in_memory_has_no_database_to_speak_of(context: StoreContext) -> None:
+    store = KeyValueStore("m", persistent=False)
+    store.init(context)
+    assert store.engine_properties() == {}
+    store.close()

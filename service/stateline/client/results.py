@@ -182,6 +182,8 @@ class StoreType:
     persistent: bool
     logged: bool
     retention_ms: int | None = None
+    external: str | None = None
+    """The Kafka Streams application whose store it is; None of Stateline's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +234,8 @@ class TopicType:
     key_type: str
     value_type: str
     internal: bool
+    external: str | None = None
+    """The Kafka Streams application whose changelog it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

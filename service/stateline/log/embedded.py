@@ -19,7 +19,7 @@ from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
 from stateline.log.interface import NewTopic, TopicInfo
-from stateline.log.topic_settings import TOPIC_SETTINGS
+from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
@@ -106,6 +106,11 @@ class EmbeddedAdmin:
         with self._file.write() as sql:
             for name in names:
                 _delete(sql, name)
+
+    def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        existing = self.topics()
+        query = "SELECT name, value FROM topic_settings WHERE topic = ?"
+        return {name: {**DEFAULTS, **dict(self._file.rows(query, (name,)))} for name in names if name in existing}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         rows = self._file.rows(

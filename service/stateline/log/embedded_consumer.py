@@ -24,6 +24,8 @@ from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError
 
 _POLL_BYTES = 16 * 1024 * 1024  # of each partition in one poll, beyond its first record
 _SHORTEST_SLEEP_S = 0.000_5
+# A topic that is deleted may be made anew at once; Kafka's clients wait 30 s for that.
+_DELETED_PATIENCE_S = 5.0
 _LONGEST_SLEEP_S = 0.005  # how late a record may be noticed; a look costs about 10 microseconds
 
 
@@ -73,6 +75,7 @@ class EmbeddedConsumer:
         self._generation = -1
         self._waiting = False
         self._heartbeat_due_ms = 0
+        self._deleted_since_s: float | None = None
         self._closed = False
 
     # --- Choosing partitions
@@ -175,6 +178,10 @@ class EmbeddedConsumer:
         place = self._place(partition)
         return place.next_offset if place.polled else None
 
+    def lag(self, partition: TopicPartition) -> int | None:
+        place = self._place(partition)
+        return max(0, place.end - place.next_offset) if place.polled and place.end >= 0 else None
+
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._place(partition).paused = True
@@ -201,6 +208,7 @@ class EmbeddedConsumer:
         if not (beat or changed or self._waiting):
             return
         if beat:
+            self._refuse_deleted(subscription)
             with self._file.write() as sql:
                 heartbeat(sql, claim)
             self._heartbeat_due_ms = monotonic_ms() + self._heartbeat_interval_ms
@@ -218,6 +226,19 @@ class EmbeddedConsumer:
         elif self._waiting or known[0][1] != self._generation:
             self._generation = known[0][1]
             self._reconcile(subscription, claim)
+
+    def _refuse_deleted(self, subscription: _Subscription) -> None:
+        """Raise `DoesNotExistError` when a topic of the subscription has been gone for a while."""
+        existing = {topic for (topic,) in self._file.rows("SELECT name FROM topics")}
+        if existing.issuperset(subscription.topics):
+            self._deleted_since_s = None
+            return
+        now_s = time.monotonic()
+        if self._deleted_since_s is None:
+            self._deleted_since_s = now_s
+        if now_s - self._deleted_since_s >= _DELETED_PATIENCE_S:
+            gone = ", ".join(sorted(set(subscription.topics) - existing))
+            raise DoesNotExistError(f"{self._file.path} does not have {gone} any more: create it, then subscribe.")
 
     def _join(self, subscription: _Subscription) -> None:
         assert self._group is not None

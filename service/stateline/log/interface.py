@@ -70,6 +70,12 @@ class Admin(Protocol):
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete these topics; one that does not exist is passed over."""
 
+    def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The settings of these topics, those that nobody has set included; a topic that does not exist is absent.
+
+        Raises `ConfigurationError` where the login may not ask for them.
+        """
+
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed next offsets; a partition without one is absent (never 0)."""
 
@@ -113,7 +119,8 @@ class Consumer(Protocol):
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Up to `max_records` records, waiting up to `timeout_s` for the first. Empty when there are none.
 
-        Raises `FencedError` when another member with the same static id took over.
+        Raises `FencedError` when another member with the same static id took over, `DoesNotExistError` when a topic
+        that it subscribed to was deleted, and not made anew within some seconds.
         """
 
     def seek(self, partition: TopicPartition, next_offset: int) -> None:
@@ -123,6 +130,11 @@ class Consumer(Protocol):
         """Where the next `poll` goes on: past every record returned *and* past trailing transaction markers.
 
         None before the first poll after an assignment. "At the end" is ``next_offset >= end``, never ``==``.
+        """
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets `poll` still has to pass, as of the last fetch: asks nobody, and never raises
+        `LogUnavailableError`. None before the first fetch. Those of open transactions may count.
         """
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:

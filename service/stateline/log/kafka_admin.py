@@ -17,13 +17,15 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import admin as kafka_admin
+from confluent_kafka.admin._config import ConfigResource  # as the next one
 from confluent_kafka.admin._listoffsets import (
     OffsetSpec,
 )  # confluent_kafka.admin does not export it to type checkers
+from confluent_kafka.admin._resource import ResourceType  # as the last one
 from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
 from stateline.log.interface import NewTopic, TopicInfo
-from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, kafka_error, meaning
+from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_offsets
 from stateline.log.kafka_waiting import waiting_is_said
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
@@ -39,7 +41,8 @@ class KafkaAdmin:
     def __init__(self, settings: Mapping[str, Any], bootstrap_servers: str, replication_factor: int) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._replication_factor = replication_factor
-        self._settings = dict(settings)
+        self._login = Login(bootstrap_servers)
+        self._settings = {**settings, "error_cb": self._login.note}
         self._admin = kafka_admin.AdminClient(self._settings, logger=LOGGER)
         self._consumers: dict[str, confluent_kafka.Consumer] = {}  # of groups whose offsets were asked for
 
@@ -49,7 +52,10 @@ class KafkaAdmin:
             with waiting_is_said(self._bootstrap_servers, CALL_TIMEOUT_S):
                 topics = self._admin.list_topics(timeout=CALL_TIMEOUT_S).topics
         except KafkaException as error:
-            raise meaning(kafka_error(error), self._bootstrap_servers, "Topics cannot be listed") from error
+            self._admin.poll(0.0)  # what librdkafka has to say aside
+            what = "Topics cannot be listed"
+            meant = meaning(kafka_error(error), self._bootstrap_servers, what)
+            raise self._login.refusal(what) or meant from error
         return {
             name: sum(partition.leader >= 0 for partition in topic.partitions.values())
             for name, topic in topics.items()
@@ -116,6 +122,23 @@ class KafkaAdmin:
             except DoesNotExistError:
                 continue
         self._wait(lambda counts: not counts.keys() & set(gone), f"to delete {', '.join(gone)}")
+
+    def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        if not asked:
+            return {}
+        futures = self._submit(
+            "The settings of topics cannot be read",
+            lambda: self._admin.describe_configs(asked, request_timeout=CALL_TIMEOUT_S),
+        )
+        found: dict[str, dict[str, str]] = {}
+        for resource, future in futures.items():
+            try:
+                entries = self._result(future, f"The settings of topic {resource.name!r} cannot be read")
+            except DoesNotExistError:
+                continue
+            found[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
+        return found
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         consumer = self._consumer_of(group)

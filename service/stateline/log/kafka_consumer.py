@@ -15,7 +15,7 @@ import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, Message
 
 from stateline.log.interface import AssignmentListener, Record
-from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, kafka_error, meaning
+from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_offsets
 from stateline_store import FencedError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
@@ -36,7 +36,8 @@ class KafkaConsumer:
         self._bootstrap_servers = bootstrap_servers
         self._group = group
         self._reset = OFFSET_END if settings["auto.offset.reset"] == "latest" else OFFSET_BEGINNING
-        self._consumer = confluent_kafka.Consumer(dict(settings), logger=LOGGER)
+        self._login = Login(bootstrap_servers)
+        self._consumer = confluent_kafka.Consumer({**settings, "error_cb": self._login.note}, logger=LOGGER)
         self._assigned: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
         self._starting: dict[TopicPartition, int] | None = None  # where to start, while on_assigned runs
@@ -134,6 +135,8 @@ class KafkaConsumer:
         """
         try:
             messages = self._consumer.consume(max_records, 0)
+            if not messages and (refused := self._login.refusal("Reading failed")) is not None:
+                raise refused
             if not messages and timeout_s > 0:
                 messages = self._consumer.consume(1, timeout_s)
                 if messages and max_records > 1:
@@ -201,6 +204,12 @@ class KafkaConsumer:
         )[0]
         known = max(place.offset, self._ends.get(partition, -1))
         return known if known >= 0 else None
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        at = self.next_offset(partition)
+        what, wanted = f"lag of {partition}", confluent_kafka.TopicPartition(*partition)
+        ends = self._call(what, lambda: self._consumer.get_watermark_offsets(wanted, cached=True))
+        return None if at is None or ends is None or ends[1] < 0 else max(0, ends[1] - at)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         named = self._required(partitions)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from confluent_kafka import KafkaError, KafkaException
 
 from stateline_store import (
+    ConfigurationError,
     DoesNotExistError,
     FencedError,
     InvalidArgumentError,
@@ -16,6 +18,26 @@ from stateline_store import (
 
 LOGGER = logging.getLogger("stateline.kafka")  # librdkafka's own messages come here too, not to stderr
 CALL_TIMEOUT_S = 15.0  # how long one call waits for a broker: longer than an election of a partition leader
+
+# librdkafka says the same of a broker once in 30 seconds only, and tries again all the while.
+_LOGIN_REMEMBERED_S = 60.0
+
+# What a login may not do, and logins that are refused: nobody's retry helps.
+_NOT_ALLOWED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+_NO_LOGIN = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+    KafkaError.DELEGATION_TOKEN_EXPIRED,
+    KafkaError.DELEGATION_TOKEN_NOT_FOUND,
+}
 
 _MEANING: dict[int, type[StatelineError]] = {
     KafkaError._FATAL: FencedError,  # what every call says after the client has failed for good: make a new one
@@ -43,6 +65,7 @@ _MEANING: dict[int, type[StatelineError]] = {
     KafkaError.INVALID_REPLICATION_FACTOR: InvalidArgumentError,
     KafkaError.INVALID_CONFIG: InvalidArgumentError,
     KafkaError.POLICY_VIOLATION: InvalidArgumentError,
+    **dict.fromkeys(_NOT_ALLOWED | _NO_LOGIN, ConfigurationError),
 }
 
 
@@ -61,4 +84,37 @@ def meaning(error: KafkaError, bootstrap_servers: str, what: str) -> StatelineEr
             f"{what}: Kafka at {bootstrap_servers} does not answer as it should: {error.str()}. Start it, or set "
             "bootstrap.servers to where it runs."
         )
+    if error.code() in _NOT_ALLOWED:
+        return kind(
+            f"{what}: {error.str()} (Kafka at {bootstrap_servers}). Give the login that right in Kafka, or use another "
+            "(consumer.sasl.username, producer.sasl.username, admin.sasl.username)."
+        )
+    if error.code() in _NO_LOGIN:
+        return kind(
+            f"{what}: Kafka at {bootstrap_servers} refuses the login: {error.str()}. Correct consumer.sasl.…, "
+            "producer.sasl.… and admin.sasl.…, each where it is set."
+        )
     return kind(f"{what}: {error.str()} (Kafka at {bootstrap_servers}).")
+
+
+class Login:
+    """Whether brokers refuse a client's login. Calls only time out then: librdkafka tells of it aside.
+
+    One client's; its thread alone uses it.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._refused: KafkaError | None = None
+        self._at_s = 0.0
+
+    def note(self, error: KafkaError) -> None:
+        """The client's ``error_cb``. Whatever it is, librdkafka logs it too."""
+        if error.code() in _NO_LOGIN:
+            self._refused, self._at_s = error, time.monotonic()
+
+    def refusal(self, what: str) -> StatelineError | None:
+        """The error to raise if brokers have refused the login within the last minute, and None otherwise."""
+        if self._refused is None or time.monotonic() - self._at_s > _LOGIN_REMEMBERED_S:
+            return None
+        return meaning(self._refused, self._bootstrap_servers, what)

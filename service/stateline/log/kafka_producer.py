@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
@@ -16,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stateline.log.interface import Consumer, Headers
 from stateline.log.kafka_consumer import KafkaConsumer
-from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, kafka_error, meaning
+from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_waiting import waiting_is_said
 from stateline_store import (
     DoesNotExistError,
@@ -29,6 +30,7 @@ from stateline_store import (
 
 _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA
 _REPORT_TIMEOUT_S = 1.0  # a report follows the state that it explains at once
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _POLL_EVERY = 1_000  # records between two looks at delivery reports, whose payloads stay in memory until then
 
 
@@ -43,7 +45,9 @@ class KafkaProducer:
         self._transactional_id = transactional_id
         self._written: dict[tuple[str, int], int] = {}
         self._failure: tuple[KafkaError, str] | None = None
-        self._producer = confluent_kafka.Producer({**settings, "on_delivery": self._delivered}, logger=LOGGER)
+        self._login = Login(bootstrap_servers)
+        callbacks = {"on_delivery": self._delivered, "error_cb": self._login.note}
+        self._producer = confluent_kafka.Producer({**settings, **callbacks}, logger=LOGGER)
         self._partitions: dict[str, int] = {}
         self._until_poll = _POLL_EVERY
         self._in_transaction = False
@@ -171,10 +175,26 @@ class KafkaProducer:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             (error, where), self._failure = self._failure, None
+            if self._in_transaction and error.code() in _PURGED:
+                error = self._why_purged() or error
             raise meaning(error, self._bootstrap_servers, f"A record for {where} was not written")
 
+    def _why_purged(self) -> KafkaError | None:
+        """What made the transaction fail, and so took its records along: librdkafka tells whoever begins another."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            found = kafka_error(error)
+            return None if found.code() == KafkaError._STATE else found
+        return None
+
     def _meaning(self, error: KafkaException, what: str) -> StatelineError:
-        return meaning(kafka_error(error), self._bootstrap_servers, what)
+        meant = meaning(kafka_error(error), self._bootstrap_servers, what)
+        if not isinstance(meant, LogUnavailableError):
+            return meant
+        with suppress(KafkaException, SystemError):  # the same error once more
+            self._producer.poll(0.0)  # what librdkafka has to say aside
+        return self._login.refusal(what) or meant
 
     # --- Transactions
 

@@ -1,4 +1,6 @@
-"""The names of Kafka's topic settings (Apache Kafka 4.3, "Topic Configs"): the embedded log refuses any other."""
+"""Kafka's topic settings (Apache Kafka 4.3, "Topic Configs"): the embedded log knows their names, refuses any
+other, and has the defaults of those that say what becomes of old records.
+"""
 
 TOPIC_SETTINGS = frozenset(
     {
@@ -37,3 +39,13 @@ TOPIC_SETTINGS = frozenset(
         "unclean.leader.election.enable",
     }
 )
+
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.compaction.lag.ms": "0",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}

@@ -37,6 +37,7 @@ from stateline.server.pipelines import PipelineCollector, PipelineStates
 from stateline.server.request_counts import RequestCounts
 from stateline.server.serving import Serving
 from stateline.server.snapshots import SnapshotRoutes
+from stateline.server.workers_metrics import WorkerCollector, WorkerFigures
 
 # Where prometheus_client keeps what several processes share; its own name.
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
@@ -78,7 +79,9 @@ class Metrics:
         if shared:
             MultiProcessCollector(self._sources[0], shared)  # type: ignore[no-untyped-call]  # as above
         self._sources[1].register(_StoreCollector(serving))
-        self._sources[1].register(PipelineCollector(PipelineStates(serving.topology, serving.config.state_dir)))
+        state_dir, application = serving.config.state_dir, serving.topology.application_id
+        self._sources[1].register(PipelineCollector(PipelineStates(serving.topology, state_dir)))
+        self._sources[1].register(WorkerCollector(WorkerFigures(state_dir / application)))
         self.shared = shared is not None
 
     def text(self) -> bytes:

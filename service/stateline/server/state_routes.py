@@ -149,6 +149,7 @@ def _definition(definition: StoreDefinition) -> dict[str, Any]:
         "persistent": definition.persistent,
         "logged": definition.logged,
         "retention_ms": definition.retention_ms or None,  # key-value stores keep every key until it is deleted
+        "external": definition.external,
     }
 
 
@@ -182,6 +183,7 @@ def _topic(topic: Topic) -> dict[str, Any]:
         "key_type": topic.key.name,
         "value_type": topic.value.name,
         "internal": topic.internal,
+        "external": topic.external,
     }
 
 

@@ -17,6 +17,8 @@ SLICE_S = 0.004
 POLL_S = 0.4
 SLICE_BYTES = 1024 * 1024
 POLL_BYTES = 16 * 1024 * 1024
+# What a slice should stage at most: processors may put far more than their records have.
+SLICE_GROWTH_BYTES = 8 * 1024 * 1024
 # What staging adds to a record's own bytes (`stateline_store.transaction_buffer`), rounded up.
 _OVERHEAD_BYTES = 200
 _MAX_SLICE_RECORDS, _MAX_POLL_RECORDS = 5_000, 10_000
@@ -54,8 +56,9 @@ class Pace:
         return slice_, size
 
     def learn(self, records: int, size_bytes: int, seconds: float, growth_bytes: int) -> None:
-        """A slice took this long and staged so much: fit the next one to `SLICE_S`, by at most a factor of two."""
-        wanted = records * SLICE_S / max(seconds, 1e-6)
+        """A slice took this long and staged so much: fit the next one to `SLICE_S` and `SLICE_GROWTH_BYTES`, by at
+        most a factor of two."""
+        wanted = records * min(SLICE_S / max(seconds, 1e-6), SLICE_GROWTH_BYTES / max(growth_bytes, 1))
         self.records = int(min(max(wanted, self.records / 2, 1), self.records * 2, _MAX_SLICE_RECORDS))
         self._record_bytes = max(size_bytes // records, self._record_bytes // 2)
         self._growth = max(growth_bytes, self._growth // 2)

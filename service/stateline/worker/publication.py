@@ -3,19 +3,22 @@
 - ``<application>/topology.json``: subtopologies with their partition counts, stores with their changelogs. Every
   worker writes the same one.
 - ``<application>/instances/<instance>.json``: one per worker process; its lock file beside it is held while it lives.
+- ``<application>/instances/<instance>.figures``: what that worker has counted, as JSON (`figures`).
 
-Both are replaced by an atomic rename: a reader sees the old or the new, never a half.
+All are replaced by an atomic rename: a reader sees the old or the new, never a half.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 import orjson
@@ -24,6 +27,7 @@ from stateline.topology import Topology, checked_name
 from stateline_store import IsolationLevel, LockedError
 from stateline_store.durable_files import refused
 
+_LOCK_LOOKS, _LOCK_PAUSE_S = 10, 0.02
 _SOCKET_PATH_BYTES = 100  # sun_path has 104 (macOS) to 108 bytes (Linux)
 
 
@@ -59,11 +63,27 @@ def publish(path: Path, document: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        os.replace(temporary, path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)  # a full disk shall not fill with names
+            raise
     except OSError as error:
         raise refused(path, "written", error) from error
+
+
+def _lock(file: IO[str]) -> None:
+    """Hold the lock. A server that looks whether a worker lives has it for a moment, so one look is not enough.
+
+    Raises `BlockingIOError` when it is held all the time.
+    """
+    for _ in range(_LOCK_LOOKS - 1):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_LOCK_PAUSE_S)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class InstanceFile:
@@ -73,13 +93,14 @@ class InstanceFile:
         directory = application / "instances"
         self.instance = checked_name("worker instance", instance)
         self._path = directory / f"{instance}.json"
+        self._figures = directory / f"{instance}.figures"
         try:
             directory.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._lock = (directory / f"{instance}.lock").open("a")
         except OSError as error:
             raise refused(directory, "written", error) from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._lock)
         except BlockingIOError as error:
             self._lock.close()
             raise LockedError(
@@ -100,9 +121,14 @@ class InstanceFile:
             },
         )
 
+    def publish_figures(self, document: Mapping[str, Any]) -> None:
+        """Replace what this worker tells of its counts. Raises `RetryLaterError` where nothing can be written."""
+        publish(self._figures, document)
+
     def remove(self) -> None:
         """A clean exit: nothing of this worker is left but its name's lock file."""
         self._path.unlink(missing_ok=True)
+        self._figures.unlink(missing_ok=True)
         self._lock.close()
 
 

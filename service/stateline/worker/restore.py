@@ -30,7 +30,7 @@ from stateline.log.interface import Admin, Consumer, Log, Record
 from stateline.topology import Topic
 from stateline.worker.changelog import end_of_last_commit, position_of_changelog, position_of_input, stage
 from stateline.worker.pace import size_of
-from stateline.worker.reading import readable
+from stateline.worker.reading import readable, timely
 from stateline.worker.task import Task
 from stateline_store import (
     DamagedDataError,
@@ -68,6 +68,7 @@ class StoreRestore:
     next_offset: int
     end: int
     table_of: Topic | None
+    max_timestamp_ahead_ms: int = -1
     restored: int = 0
     held: list[Record] = field(default_factory=list)
     held_bytes: int = 0
@@ -159,7 +160,16 @@ def _restore_of(
 ) -> StoreRestore:
     commit = partial(task.commit_restored, name)
     store = task.stores.by_name[name]
-    return StoreRestore(store, commit, changelog, next_offset, end, table_of, has_commits=has_commits)
+    return StoreRestore(
+        store,
+        commit,
+        changelog,
+        next_offset,
+        end,
+        table_of,
+        max_timestamp_ahead_ms=task.max_timestamp_ahead_ms,
+        has_commits=has_commits,
+    )
 
 
 def _start_of_group(source: TopicPartition, first: int, end: int, committed: int | None) -> int:
@@ -251,6 +261,7 @@ class Restorer:
         self._consumer: Consumer | None = None
         self._tasks: dict[str, tuple[Task, TaskPlan]] = {}
         self._pending: list[StoreRestore] = []
+        self._read = 0
 
     def add(self, task: Task, task_plan: TaskPlan) -> None:
         """Restore this task; `advance` returns it when it is done (at once when there is nothing to read)."""
@@ -279,7 +290,9 @@ class Restorer:
     def advance(self, timeout_s: float) -> list[tuple[Task, TaskPlan]]:
         """Read and apply one slice; the tasks that are restored now, with their plan."""
         if self._consumer is not None:
-            slices = by_partition(self._consumer.poll(_SLICE_RECORDS, timeout_s))
+            records = self._consumer.poll(_SLICE_RECORDS, timeout_s)
+            self._read += len(records)
+            slices = by_partition(records)
             for restore in self._pending:
                 _apply(restore, slices.get(restore.changelog, []))
             self._finish(self._consumer)
@@ -287,6 +300,11 @@ class Restorer:
         for task, _ in done:
             del self._tasks[task.id]
         return done
+
+    def take_read(self) -> int:
+        """How many records were read since this was asked last."""
+        read, self._read = self._read, 0
+        return read
 
     def close(self) -> None:
         """Release the consumer."""
@@ -356,7 +374,8 @@ def _stage_table(restore: StoreRestore, topic: Topic, records: list[Record]) -> 
     if isinstance(restore.store, TransactionalStore):
         seen = restore.store.position(IsolationLevel.READ_UNCOMMITTED).get(*restore.changelog)
     new = [record for record in records if seen is None or record.offset > seen]
-    stage(restore.store, readable(topic, new, None, key_required=True))
+    taken = timely(new, restore.max_timestamp_ahead_ms, None)
+    stage(restore.store, readable(topic, taken, None, key_required=True))
     restore.position = position_of_input(records[-1:])
     restore.restored += len(records)
 

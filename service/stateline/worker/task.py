@@ -24,7 +24,7 @@ from stateline.worker.changelog import position_of_input, stage
 from stateline.worker.epochs import LOADING, NO_EPOCHS, EpochNumbers
 from stateline.worker.failures import FailureHandler
 from stateline.worker.processing import ProcessorRunner
-from stateline.worker.reading import NO_KEY, readable, typed
+from stateline.worker.reading import NO_KEY, readable, timely, typed
 from stateline.worker.records import OutputRecord
 from stateline.worker.task_stores import TaskStores
 from stateline.worker.topic_ids import recreated, remember, unchanged
@@ -78,9 +78,10 @@ class Task:
         sync: bool = False,
         upgrade_mode: UpgradeMode | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        max_timestamp_ahead_ms: int = -1,
         epoch_numbers: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({}),
     ) -> None:
-        """`epoch_numbers`: as `Topology.epoch_numbers`."""
+        """`epoch_numbers`: as `Topology.epoch_numbers`; `max_timestamp_ahead_ms`: as `reading.timely`."""
         self.id = subtopology.task_id(partition)
         self.subtopology = subtopology
         self.partition = partition
@@ -95,6 +96,7 @@ class Task:
         self._places = directory
         self._failures = failures
         self._max_record_bytes = max_record_bytes
+        self.max_timestamp_ahead_ms = max_timestamp_ahead_ms
         self._topics = {topic.name: topic for topic in subtopology.sources}
         changelogs = {name: tp for name in self.definitions if (tp := self.changelog(name)) is not None}
         self.stores = TaskStores(
@@ -216,11 +218,12 @@ class Task:
         topic = self._topics[last.topic]
         runners = self._runners.get(last.topic, [])
         outputs: list[OutputRecord] = []
+        taken = timely(records, self.max_timestamp_ahead_ms, self._failures)
         if runners:
-            for record in records:
+            for record in taken:
                 outputs += self._process_one(topic, record, runners)
         else:
-            self._stage_in_tables(topic, readable(topic, records, self._failures, key_required=True))
+            self._stage_in_tables(topic, readable(topic, taken, self._failures, key_required=True))
         outputs += self._failures.take_dead_letters()
         self.next_offsets[source] = last.offset + 1
         self._advance(source.topic, position_of_input(records[-1:]))

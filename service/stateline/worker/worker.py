@@ -26,7 +26,7 @@ from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Record
 from stateline.query import HostedPartition
 from stateline.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
-from stateline.topics import ensure_topics, subtopology_partitions
+from stateline.topics import ensure_topics, report_other_settings, subtopology_partitions
 from stateline.topology import Subtopology
 from stateline.worker.commit import Committer
 from stateline.worker.epochs import NO_EPOCHS, EpochGate
@@ -36,6 +36,7 @@ from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.pace import Pace
 from stateline.worker.publication import InstanceFile, publish, socket_path, topology_document
 from stateline.worker.query_socket import QuerySocket
+from stateline.worker.reporting import Reporter
 from stateline.worker.restore import Restorer, by_partition, plan
 from stateline.worker.snapshots import SnapshotMaker
 from stateline.worker.task import Task, TaskState
@@ -88,6 +89,7 @@ class Worker:
             config.processing_exception_handler,
             config.dead_letter_topic,
         )
+        self._reporter = Reporter(self._instance, self.failures, config.worker_uncommitted_max_bytes)
         # Two machines may both have a worker-0, one machine several with other names of their own: their transactions
         # must not fence each other. The same worker, started anew, fences the one before it.
         identity = config.group_instance_id or f"{socket.gethostname()}-{instance}"
@@ -145,6 +147,7 @@ class Worker:
     def _prepare(self) -> None:
         also = [self._config.dead_letter_topic] if self._config.dead_letter_topic else []
         counts = ensure_topics(self._topology, self._admin, also_required=also)
+        report_other_settings(self._topology, self._admin)
         partitions = subtopology_partitions(self._topology, counts)
         self._housekeeping.settle_places()
         self._housekeeping.sweep_snapshots()
@@ -224,11 +227,13 @@ class Worker:
         at = 0
         while at < len(records) and not self._stopping and time.monotonic() < deadline:
             slice_, size = self._pace.cut(records, at)
-            if self._pace.would_cross(self.staged_bytes(), size, self._config.statestore_uncommitted_max_bytes):
+            if self._pace.would_cross(self.staged_bytes(), size, self._config.worker_uncommitted_max_bytes):
                 self._commit(to_free_memory=True)
             before, started = self.staged_bytes(), time.perf_counter()
             self._committer.send(task.process(slice_))
-            self._pace.learn(len(slice_), size, time.perf_counter() - started, self.staged_bytes() - before)
+            took_s = time.perf_counter() - started
+            self._pace.learn(len(slice_), size, took_s, self.staged_bytes() - before)
+            self._reporter.figures.processed(len(slice_), took_s)
             at += len(slice_)
             self._commit_if_due()
             self._between_slices()
@@ -248,6 +253,7 @@ class Worker:
         for task in self._running():
             task.stores.publish_staged()
         self._socket.serve_pending()
+        self._reporter.report_if_due(self._tasks.values(), self._group_consumer())
 
     def _commit(self, *, to_free_memory: bool = False) -> None:
         """Commit every task that has read anything since its last commit; in the middle of an epoch only those that
@@ -260,7 +266,9 @@ class Worker:
         else:
             tasks = [task for task in self._dirty_tasks() if to_free_memory or task.is_loading()]
         if tasks:
+            began_s = time.perf_counter()
             self._committer.commit(tasks, self._group_consumer(), self._socket.serve_uncommitted, epochs or NO_EPOCHS)
+            self._reporter.figures.committed(time.perf_counter() - began_s, forced=to_free_memory)
             self._socket.announce_commit()
         if tasks or epochs is not None:
             self._last_commit = time.monotonic()
@@ -281,6 +289,7 @@ class Worker:
             raise error
         logger.warning("Starting over from the last commit: %s", error)
         self._drop_all()
+        self._epochs.start_over()
         if self._consumer is not None:
             self._consumer.close()
         time.sleep(min(0.1 * 2**self._restarts, 5.0))  # a broker that is away gets time to come back
@@ -323,6 +332,7 @@ class Worker:
             sync=self._config.statestore_sync,
             upgrade_mode=self._config.upgrade_mode if self._config.upgrade_from else None,
             max_record_bytes=self._max_record_bytes,
+            max_timestamp_ahead_ms=self._config.max_timestamp_ahead_ms,
             epoch_numbers=self._epoch_numbers,
         )
         self._tasks[task.id] = task
@@ -354,6 +364,7 @@ class Worker:
     def _run_restored(self, timeout_s: float) -> None:
         """Go on with restoring; a task that is through takes records from now on."""
         restored = self._restorer.advance(timeout_s)
+        self._reporter.figures.restored(self._restorer.take_read())
         for task, task_plan in restored:
             task.run(task_plan.next_offsets, task_plan.proven_positions(), task_plan.ends)
             for source, offset in task_plan.next_offsets.items():

@@ -152,6 +152,18 @@ def test_a_topic_that_the_log_refuses_is_told(bench: Bench, new: NewTopic) -> No
         bench.admin.create_topics([new])
 
 
+def test_a_topics_settings_are_those_it_was_made_with_and_the_defaults_of_the_rest(bench: Bench) -> None:
+    one = bench.topic(name="one", settings={"cleanup.policy": "compact,delete", "min.compaction.lag.ms": "5"})
+    other = bench.topic(name="other")
+    found = bench.admin.topic_settings([one, other, "nowhere"])
+    assert found.keys() == {one, other}
+    for settings in found.values():
+        assert settings["message.timestamp.type"] == "CreateTime"
+    assert (found[one]["cleanup.policy"], found[one]["min.compaction.lag.ms"]) == ("compact,delete", "5")
+    assert (found[other]["cleanup.policy"], found[other]["min.compaction.lag.ms"]) == ("delete", "0")
+    assert bench.admin.topic_settings([]) == {}
+
+
 def test_a_recreated_topic_is_empty_and_has_another_id(bench: Bench) -> None:
     topic = bench.topic()
     bench.write(topic, b"old")
@@ -199,6 +211,35 @@ def test_an_empty_partition_is_at_its_end_from_the_first_polls(bench: Bench) -> 
     consumer = bench.reader(place)
     assert consumer.next_offset(place) is None
     until(lambda: consumer.poll(10, 0.05) == [] and consumer.next_offset(place) == 0)
+
+
+def test_the_lag_is_how_far_the_last_poll_was_from_the_end(bench: Bench) -> None:
+    topic = bench.topic(2)
+    place, empty = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    bench.write(topic, b"0", b"1", b"2", b"3")
+    reader = bench.reader(place, empty)
+    assert reader.lag(place) is None
+    take(reader, 1, max_records=1)
+    assert reader.lag(place) == 3
+    until(lambda: not reader.poll(10, 0.05) and reader.lag(place) == 0 and reader.lag(empty) == 0)
+    bench.write(topic, b"4", b"5")
+    take(reader, 1, max_records=1)
+    assert reader.lag(place) == 1
+    with pytest.raises(InvalidArgumentError):
+        reader.lag(TopicPartition(topic, 7))
+
+
+def test_the_lag_does_not_count_the_end_of_a_transaction(bench: Bench) -> None:
+    place = TopicPartition(bench.topic(), 0)
+    producer = bench.producer("t")
+    producer.begin_transaction()
+    producer.produce(place.topic, None, b"0", timestamp_ms=1, partition=0)
+    producer.flush()
+    producer.commit_transaction()
+    bench.end(place, 2)
+    reader = bench.reader(place)
+    until(lambda: bool(reader.poll(10, 0.05)) or reader.lag(place) == 0)
+    until(lambda: not reader.poll(10, 0.05) and reader.lag(place) == 0)
 
 
 def test_seek_drops_what_was_buffered(bench: Bench) -> None:

@@ -36,6 +36,7 @@ def test_every_store_is_described(client: httpx.Client, worker: OwningWorker) ->
         "persistent": True,
         "logged": True,
         "retention_ms": None,
+        "external": None,
         "columns": [
             {"name": "key", "type": "string", "nullable": False},
             {"name": "value", "type": "string", "nullable": False},

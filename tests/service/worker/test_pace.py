@@ -4,7 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.log import Record
-from stateline.worker.pace import POLL_BYTES, POLL_S, SLICE_BYTES, SLICE_S, Pace, size_of
+from stateline.worker.pace import (
+    POLL_BYTES,
+    POLL_S,
+    SLICE_BYTES,
+    SLICE_GROWTH_BYTES,
+    SLICE_S,
+    Pace,
+    size_of,
+)
 
 
 def records(sizes: list[int]) -> list[Record]:
@@ -62,3 +70,10 @@ def test_the_limit_counts_what_the_next_slice_is_likely_to_stage() -> None:
     assert pace.would_cross(1, 1_000, 1_000)
     assert not pace.would_cross(10**9, 10**9, -1)
     assert not pace.would_cross(0, 10**9, 100), "a commit of nothing would not help"
+
+
+def test_records_that_stage_far_more_than_they_have_come_in_shorter_slices() -> None:
+    pace = Pace()
+    first = pace.records
+    pace.learn(first, 100, SLICE_S / 2, 2 * SLICE_GROWTH_BYTES)
+    assert pace.records == first // 2

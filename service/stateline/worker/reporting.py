@@ -1,0 +1,91 @@
+"""Tells once a second what a worker has counted: a file beside its instance file, which servers read for `/metrics`.
+
+Best effort: a worker goes on where it cannot be written, on a full disk for example. Nothing here asks a broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from typing import Any
+
+from stateline.log.interface import Consumer
+from stateline.worker.failures import FailureHandler
+from stateline.worker.figures import Figures
+from stateline.worker.publication import InstanceFile
+from stateline.worker.task import Task, TaskState
+from stateline_store import RetryLaterError, StatelineError, TransactionalStore
+from stateline_store.rocksdb_options import block_cache
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 1.0
+_OPEN = (TaskState.RESTORING, TaskState.RUNNING)
+
+
+class Reporter:
+    """One worker's, on its thread. `figures` is what the worker counts into."""
+
+    def __init__(self, instance: InstanceFile, failures: FailureHandler, uncommitted_max_bytes: int) -> None:
+        now_s = time.monotonic()
+        self.figures = Figures(now_s)
+        self._instance = instance
+        self._failures = failures
+        self._uncommitted_max_bytes = uncommitted_max_bytes
+        self._due_s = now_s
+        self._failed = False
+
+    def report_if_due(self, tasks: Collection[Task], consumer: Consumer) -> None:
+        """Publish, unless that was done within the last second. Costs a look at the clock otherwise."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + _INTERVAL_S
+        try:
+            self._instance.publish_figures(self._document(now_s, tasks, consumer))
+            self._failed = False
+        except RetryLaterError as error:
+            if not self._failed:
+                logger.warning("The worker's figures are not told until this is mended: %s", error)
+            self._failed = True
+
+    def _document(self, now_s: float, tasks: Collection[Task], consumer: Consumer) -> dict[str, Any]:
+        """Of tasks by their ids, of stores by their names; what is not known is left out."""
+        opened = [task for task in tasks if task.state in _OPEN]
+        running = [task for task in opened if task.state is TaskState.RUNNING]
+        return {
+            "instance": self._instance.instance,
+            "updated_at_ms": time.time_ns() // 1_000_000,
+            **self.figures.sample(now_s),
+            "skipped": self._failures.skipped,
+            "dead_lettered": self._failures.dead_lettered,
+            "uncommitted_bytes": sum(task.staged_bytes for task in running),
+            "uncommitted_max_bytes": self._uncommitted_max_bytes,
+            "block_cache_usage": block_cache().get_usage(),
+            "lag": {task.id: _lag(task, consumer) for task in running},
+            "dropped": {task.id: sum(s.dropped_records for _, s in task.stores.transactional) for task in opened},
+            "rocksdb": {task.id: _properties(task) for task in opened},
+        }
+
+
+def _lag(task: Task, consumer: Consumer) -> dict[str, int]:
+    """As of the last poll; of none that cannot tell now: what is wrong with it, the next poll says."""
+    try:
+        found = {source.topic: consumer.lag(source) for source in task.sources}
+    except StatelineError:
+        return {}
+    return {topic: lag for topic, lag in found.items() if lag is not None}
+
+
+def _properties(task: Task) -> dict[str, dict[str, int]]:
+    found = {name: _properties_of(store) for name, store in task.stores.transactional}
+    return {name: properties for name, properties in found.items() if properties}
+
+
+def _properties_of(store: TransactionalStore) -> dict[str, int]:
+    """Nothing of a store that fails: what is wrong with it, its next read or commit says."""
+    try:
+        return dict(store.engine_properties())
+    except StatelineError:
+        return {}

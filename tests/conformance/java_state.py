@@ -1,0 +1,211 @@
+"""A Kafka Streams application on a real broker, killed on its way, and its stores in an application of ours: the input,
+and the rows of both sides in one form."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from java_streams import DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS, JavaStreams, Row
+from running_worker import configured, create, eventually, produce, read_all, running
+from served_here import served_here
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.client import Client
+from stateline.log import Record
+from stateline.log.interface import Admin
+from stateline.log.kafka import KafkaLog
+from stateline.store_definition import StoreDefinition
+from stateline_store import Position, TopicPartition
+from stateline_store.windowed_keys import split_session_key, split_window_key, window_key
+
+PARTITIONS = 2
+KEPT = ("table", "count", "plain", "tumbling", "plainwindow", "session", "versioned", "duplicates")
+INPUTS = ("events", "table", "versioned")
+KEYS = [*(f"key-{number}" for number in range(11)), "ключ"]
+BEGIN_MS = 1_700_000_000_000
+# In one transaction with nothing else, and aborted: nobody may ever see it.
+PHANTOM = "phantom"
+
+# The broker deletes what is older, by its own clock, from changelogs of windows: the records here are of 2023.
+MORE_RETENTION_MS = 100 * 365 * 24 * 3_600_000
+_JAVA = {"commit.interval.ms": 100, "windowstore.changelog.additional.retention.ms": MORE_RETENTION_MS}
+_EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2"}
+_COUNTS: dict[str, Any] = {"key": serdes.string, "value": serdes.int64}
+_TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+
+
+def _ms(milliseconds: int) -> timedelta:
+    return timedelta(milliseconds=milliseconds)
+
+
+def declarations() -> list[StoreDefinition]:
+    """The stores as Java has them (`KeptStores.java`)."""
+    windows: dict[str, Any] = {**_COUNTS, "size": _ms(SIZE_MS), "retention": _ms(SIZE_MS + GRACE_MS)}
+    within: dict[str, Any] = {"size": _ms(2 * DIFFERENCE_MS), "retention": _ms(2 * DIFFERENCE_MS + GRACE_MS)}
+    return [
+        stores.timestamped_key_value("table", **_TEXTS),
+        stores.timestamped_key_value("count", **_COUNTS),
+        stores.key_value("plain", **_COUNTS),
+        stores.window("tumbling", timestamped=True, **windows),
+        stores.window("plainwindow", **windows),
+        stores.session("session", retention=_ms(GAP_MS + GRACE_MS), **_COUNTS),
+        stores.versioned("versioned", history=_ms(HISTORY_MS), **_TEXTS),
+        stores.window("duplicates-this-join-store", retain_duplicates=True, **_TEXTS, **within),
+    ]
+
+
+def records(topic: str, seed: int, first: int, count: int) -> Iterator[tuple[bytes, bytes | None, int]]:
+    """Input in the order of its offsets: late and out of order, with tombstones in tables and nulls among events."""
+    rng = random.Random(f"{topic} {seed}")
+    for number in range(first, first + count):
+        late_ms = rng.choice((0, 0, 0, 0, rng.randrange(5_000), rng.randrange(100_000)))
+        absent = rng.random() < (0.03 if topic == "events" else 0.15)
+        at_ms = BEGIN_MS + number * 300 - late_ms
+        yield rng.choice(KEYS).encode(), None if absent else f"{topic}-{number}".encode(), at_ms
+
+
+@dataclass
+class Scene:
+    """What is left when Java has stopped: its rows, and ours still served."""
+
+    log: KafkaLog
+    java: JavaStreams
+    client: Client
+    dumps: dict[str, list[Row]]
+
+    def changes(self, store: str) -> list[Record]:
+        """Every visible record of a store's changelog."""
+        return read_all(self.log, self.java.changelog(store), PARTITIONS)
+
+
+def end_of(records: Iterable[Record]) -> Position:
+    """Of the last of these records in each partition."""
+    return Position.of({TopicPartition(r.topic, r.partition): r.offset for r in records})
+
+
+@contextmanager
+def scene(servers: str, run: str, directory: Path) -> Iterator[Scene]:
+    """Java has worked off the input in three lives, the first two of which were ended by SIGKILL: the first with
+    at_least_once, the others with exactly_once_v2."""
+    inputs = {topic: f"{run}-{topic}" for topic in INPUTS}
+    with ExitStack() as stack:
+        log = stack.enter_context(closing(KafkaLog(servers)))
+        create(log, dict.fromkeys(inputs.values(), PARTITIONS))
+        (directory / "java").mkdir()
+        made = JavaStreams(
+            servers, f"{run}-java", KEPT, directory / "java", prefix=f"{run}-", partitions=PARTITIONS, settings=_JAVA
+        )
+        java = stack.enter_context(made)
+        java.start({"processing.guarantee": "at_least_once"})
+        app = App(f"{run}-http")
+        for definition in declarations():
+            app.external_store(definition, of=java.application_id)
+        stack.enter_context(running(app, configured(app, directory / "state"), log))
+        here = stack.enter_context(served_here(directory / "state", f"bootstrap.servers={servers}", app=app))
+        with closing(log.admin()) as admin:
+            _work_off(log, admin, java, inputs)
+        dumps = {definition.name: java.dump(definition.name, KEYS) for definition in declarations()}
+        java.stop()
+        client = stack.enter_context(Client(str(here.client.base_url)))
+        yield Scene(log, java, client, dumps)
+
+
+def _work_off(log: KafkaLog, admin: Admin, java: JavaStreams, inputs: Mapping[str, str]) -> None:
+    """Java runs; returns when it has committed all of the input."""
+    partitions = [TopicPartition(topic, p) for topic in inputs.values() for p in range(PARTITIONS)]
+    changelogs = [TopicPartition(java.changelog("count"), p) for p in range(PARTITIONS)]
+
+    def has_committed() -> bool:
+        return admin.committed(java.application_id, partitions) == {p: admin.log_end(p) for p in partitions}
+
+    def written() -> int:
+        return sum(admin.log_end(changelog) for changelog in changelogs)
+
+    def feed_and_kill(first: int) -> None:
+        before = written()
+        feed(log, inputs, first, 400)
+        eventually(lambda: written() > before, "Java writes what it has processed")
+        java.kill()
+        java.lose_stores()
+
+    feed(log, inputs, 0, 400)
+    eventually(has_committed, "Java has committed something")
+    feed_and_kill(400)
+    java.start(_EXACTLY_ONCE)
+    eventually(has_committed, "Java has committed what it was killed in")
+    feed_and_kill(800)
+    abort(log, java)
+    # With a record cache Java shows windows that its store has dropped.
+    java.start({**_EXACTLY_ONCE, "statestore.cache.max.bytes": 0})
+    eventually(has_committed, "Java has committed everything")
+
+
+def feed(log: KafkaLog, inputs: Mapping[str, str], first: int, count: int) -> None:
+    """Write some of the input, topic by topic."""
+    for kind, topic in inputs.items():
+        produce(log, topic, records(kind, 1, first, count))
+
+
+def abort(log: KafkaLog, java: JavaStreams) -> None:
+    """Write what could stand in two of the changelogs, flush it, and abort it."""
+    key, one = PHANTOM.encode(), (1).to_bytes(8, "big")
+    with closing(log.producer(f"{java.application_id}-phantom")) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for store, row in (("count", key), ("tumbling", window_key(key, BEGIN_MS - BEGIN_MS % SIZE_MS))):
+            for name in (row, *(_of(row, other) for other in KEYS)):
+                producer.produce(java.changelog(store), name, one, timestamp_ms=BEGIN_MS, partition=0)
+        producer.flush()
+        producer.abort_transaction()
+
+
+def _of(row: bytes, other: str) -> bytes:
+    """The same row of another key."""
+    return row.replace(PHANTOM.encode(), other.encode())
+
+
+def of_java(definition: StoreDefinition, rows: Iterable[Row], stream_time_ms: int) -> list[tuple[Any, ...]]:
+    """Java's rows of a partition, in the form of `of_http`. A versioned store shows there also what it has not deleted
+    yet of the time before its history."""
+    since_ms = stream_time_ms - definition.retention_ms
+    if definition.kind == "versioned":
+        rows = [row for row in rows if row.valid_to_ms is None or row.valid_to_ms > since_ms]
+    return sorted((_row_of_java(definition, row) for row in rows), key=repr)
+
+
+def _row_of_java(definition: StoreDefinition, row: Row) -> tuple[Any, ...]:
+    value, at_ms = definition.value.deserialize(row.value), row.timestamp_ms
+    match definition.plain_kind:
+        case "window":
+            key, start_ms, _ = split_window_key(row.key)
+            return key.decode(), start_ms, value, at_ms if definition.timestamped else None
+        case "session":
+            session = split_session_key(row.key)
+            return session.key.decode(), session.start_ms, session.end_ms, value
+        case "versioned":
+            return row.key.decode(), at_ms, value, row.valid_to_ms
+        case _:  # Java's record cache has timestamps that its store has not
+            return row.key.decode(), value, at_ms if definition.timestamped else None
+
+
+def of_http(client: Client, definition: StoreDefinition, partition: int, bound: Position) -> list[tuple[Any, ...]]:
+    """The rows of one partition of a store, committed and not before this position; sorted."""
+    terms: dict[str, Any] = {"isolation_level": "read_committed", "wait_ms": 20_000}
+    store = client.store(definition.name, bound=bound, partitions=[partition], **terms)
+    found: list[tuple[Any, ...]]
+    match definition.plain_kind:
+        case "window":
+            found = [(row.key, row.start, row.value, row.timestamp) for row in store.all_windows()]
+        case "session":
+            found = [(key, row.start, row.end, row.value) for key in KEYS for row in store.sessions(key)]
+        case "versioned":
+            found = [(key, row.timestamp, row.value, row.valid_to) for key in KEYS for row in store.versions(key)]
+        case _:
+            found = [(row.key, row.value, row.timestamp) for row in store.range()]
+    return sorted(found, key=repr)

@@ -1,0 +1,156 @@
+package stateline;
+
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.function.Supplier;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Bytes;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
+import org.apache.kafka.streams.kstream.Joined;
+import org.apache.kafka.streams.kstream.KGroupedStream;
+import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KTable;
+import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.SessionWindows;
+import org.apache.kafka.streams.kstream.SlidingWindows;
+import org.apache.kafka.streams.kstream.StreamJoined;
+import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.SessionStore;
+import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.WindowStore;
+
+/**
+ * The stores that the application can keep. Keys and values are strings, counts longs; windows take what is late by 30 s.
+ *
+ * <p>The input topics, each with the prefix, are <code>events</code> of everything that is a stream, <code>table</code>,
+ * <code>versioned</code> and, of the joins, <code>left</code> and <code>right</code>: a topic of its own for each table.
+ *
+ * <p><code>table</code> the newest values · <code>count</code>, <code>reduce</code> (the largest value) by key ·
+ * <code>plain</code> a count without timestamps · <code>tumbling</code> (60 s), <code>hopping</code> (60 s, every 20 s),
+ * <code>sliding</code> (20 s), <code>session</code> (gap 10 s) counts · <code>plainwindow</code> a tumbling count without
+ * timestamps · <code>versioned</code> two minutes of values · <code>tablejoin</code> left and right ·
+ * <code>streamjoin</code> events and left · <code>duplicates</code> events joined with themselves within 20 s, whose
+ * stores are <code>duplicates-this-join-store</code> and <code>duplicates-other-join-store</code>.
+ */
+final class KeptStores {
+    static final Duration SIZE = Duration.ofSeconds(60);
+    static final Duration ADVANCE = Duration.ofSeconds(20);
+    static final Duration DIFFERENCE = Duration.ofSeconds(20);
+    static final Duration GAP = Duration.ofSeconds(10);
+    static final Duration GRACE = Duration.ofSeconds(30);
+    static final Duration HISTORY = Duration.ofMinutes(2);
+
+    private static final Consumed<String, String> STRINGS = Consumed.with(Serdes.String(), Serdes.String());
+
+    private final StreamsBuilder builder;
+    private final String prefix;
+    private final Map<String, StoreDump.Kind> kinds = new LinkedHashMap<>();
+    private KStream<String, String> events;
+    private KTable<String, String> left;
+
+    KeptStores(StreamsBuilder builder, String prefix) {
+        this.builder = builder;
+        this.prefix = prefix;
+    }
+
+    /** Declares these stores; what can be dumped then. */
+    Map<String, StoreDump.Kind> keep(String... stores) {
+        for (String store : stores) {
+            StoreDump.Kind kind = keep(store);
+            if (kind == StoreDump.Kind.DUPLICATES) {
+                kinds.put(store + "-this-join-store", kind);
+                kinds.put(store + "-other-join-store", kind);
+            } else {
+                kinds.put(store, kind);
+            }
+        }
+        return kinds;
+    }
+
+    private StoreDump.Kind keep(String store) {
+        switch (store) {
+            case "table" -> builder.table(prefix + "table", STRINGS, strings(store));
+            case "versioned" -> {
+                builder.table(
+                        prefix + "versioned",
+                        STRINGS,
+                        Materialized.as(Stores.persistentVersionedKeyValueStore(store, HISTORY)));
+                return StoreDump.Kind.VERSIONED;
+            }
+            case "count" -> byKey().count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as(store));
+            case "reduce" -> byKey().reduce((one, other) -> one.compareTo(other) >= 0 ? one : other, strings(store));
+            case "plain" -> byKey().count(Materialized.as(Stores.persistentKeyValueStore(store)));
+            case "tablejoin" -> left().join(
+                    builder.table(prefix + "right", STRINGS), (one, other) -> one + "|" + other, strings(store));
+            case "streamjoin" -> events()
+                    .join(left(), (one, other) -> one + "|" + other, Joined.with(
+                            Serdes.String(), Serdes.String(), Serdes.String()))
+                    .toTable(strings(store));
+            default -> {
+                return windows(store);
+            }
+        }
+        return StoreDump.Kind.KEY_VALUE;
+    }
+
+    private StoreDump.Kind windows(String store) {
+        Supplier<Materialized<String, Long, WindowStore<Bytes, byte[]>>> counts = () -> Materialized.as(store);
+        TimeWindows tumbling = TimeWindows.ofSizeAndGrace(SIZE, GRACE);
+        switch (store) {
+            case "tumbling" -> byKey().windowedBy(tumbling).count(counts.get());
+            case "hopping" -> byKey().windowedBy(tumbling.advanceBy(ADVANCE)).count(counts.get());
+            case "sliding" -> byKey()
+                    .windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(DIFFERENCE, GRACE))
+                    .count(counts.get());
+            case "plainwindow" -> byKey()
+                    .windowedBy(tumbling)
+                    .count(Materialized.as(Stores.persistentWindowStore(store, SIZE.plus(GRACE), SIZE, false)));
+            case "session" -> {
+                byKey().windowedBy(SessionWindows.ofInactivityGapAndGrace(GAP, GRACE))
+                        .count(Materialized.<String, Long, SessionStore<Bytes, byte[]>>as(store));
+                return StoreDump.Kind.SESSION;
+            }
+            case "duplicates" -> {
+                events().join(
+                                events(),
+                                (one, other) -> one,
+                                JoinWindows.ofTimeDifferenceAndGrace(DIFFERENCE, GRACE),
+                                StreamJoined.with(Serdes.String(), Serdes.String(), Serdes.String())
+                                        .withStoreName(store))
+                        .foreach((key, value) -> { });
+                return StoreDump.Kind.DUPLICATES;
+            }
+            default -> throw new IllegalArgumentException("There is no store " + store + " to keep.");
+        }
+        return StoreDump.Kind.WINDOW;
+    }
+
+    private KStream<String, String> events() {
+        if (events == null) {
+            events = builder.stream(prefix + "events", STRINGS);
+        }
+        return events;
+    }
+
+    private KTable<String, String> left() {
+        if (left == null) {
+            left = builder.table(prefix + "left", STRINGS);
+        }
+        return left;
+    }
+
+    private KGroupedStream<String, String> byKey() {
+        return events().groupByKey(Grouped.with(Serdes.String(), Serdes.String()));
+    }
+
+    private static Materialized<String, String, KeyValueStore<Bytes, byte[]>> strings(String store) {
+        return Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as(store)
+                .withKeySerde(Serdes.String())
+                .withValueSerde(Serdes.String());
+    }
+}

@@ -1,0 +1,176 @@
+"""What a login may not do on a real broker, and one that is refused: the caller's mistake, which no retry mends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
+from log_bench import until
+from ports import free_port
+from running_worker import configured
+from stateline import serdes
+from stateline.app import App
+from stateline.log import KafkaLog, NewTopic
+from stateline.log import kafka_admin as admin_module
+from stateline.log import kafka_producer as producer_module
+from stateline.worker import Worker
+from stateline_store import ConfigurationError, TopologyError
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+class Guarded:
+    """A broker with a second listener, where `alice` logs in. Over the first one everything may be done."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        plain, control = "PLAINTEXT://127.0.0.1:{broker_port}", "CONTROLLER://127.0.0.1:{controller_port}"
+        settings = {
+            "listeners": f"{plain},{control},SASL://127.0.0.1:{self.port}",
+            "advertised.listeners": f"{plain},SASL://127.0.0.1:{self.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": f'{PLAIN} required user_alice="right";',
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
+        }
+        self.broker = KafkaBroker("384m", settings)
+        self._acls = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
+
+    def topic(self, partitions: int = 1) -> str:
+        name = f"t-{uuid4().hex[:8]}"
+        with closing(KafkaLog(self.broker.bootstrap_servers).admin()) as admin:
+            admin.create_topics([NewTopic(name, partitions)])
+        return name
+
+    def deny(self, kind: ResourceType, name: str, operation: AclOperation = AclOperation.ALL) -> str:
+        """Alice may not do this with it, but everything else; its name."""
+        alice = (kind, name, ResourcePatternType.LITERAL, "User:alice", "*")
+        acls = [AclBinding(*alice, operation, AclPermissionType.DENY)]
+        acls.append(AclBinding(*alice, AclOperation.ALL, AclPermissionType.ALLOW))  # a denial is stronger
+        for future in self._acls.create_acls(acls).values():
+            future.result()
+        return name
+
+    def log(self, password: str = "right", mechanism: str = "PLAIN") -> KafkaLog:
+        login = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": "alice",
+            "sasl.password": password,
+        }
+        return KafkaLog(f"127.0.0.1:{self.port}", consumer=login, producer=login, admin=login)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    try:
+        made = Guarded()
+    except BrokerUnavailableError as error:
+        if missing_is_a_failure():
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with made.broker:
+        yield made
+
+
+def read(log: KafkaLog, topic: str, group: str) -> None:
+    """Read as a member of the group until that raises."""
+    with closing(log.consumer(group)) as consumer:
+        consumer.subscribe([topic], lambda _: None, lambda _: None)
+        until(lambda: bool(consumer.poll(10, 0.1)))
+
+
+def write(log: KafkaLog, topic: str, transactional_id: str | None = None) -> None:
+    with closing(log.producer(transactional_id)) as producer:
+        if transactional_id:
+            producer.init_transactions()
+            producer.begin_transaction()
+        producer.produce(topic, b"k", b"v", timestamp_ms=1)
+        producer.flush()
+
+
+def test_with_its_rights_a_login_reads_and_writes(guarded: Guarded) -> None:
+    topic = guarded.topic()
+    write(guarded.log(), topic)
+    read(guarded.log(), topic, uuid4().hex)
+
+
+def test_what_a_login_may_not_do_is_named(guarded: Guarded) -> None:
+    topic, log = guarded.topic(), guarded.log()
+    unread = guarded.deny(ResourceType.TOPIC, guarded.topic(), AclOperation.READ)
+    unwritten = guarded.deny(ResourceType.TOPIC, guarded.topic(), AclOperation.WRITE)
+    group = guarded.deny(ResourceType.GROUP, "closed")
+    identity = guarded.deny(ResourceType.TRANSACTIONAL_ID, "closed")
+    guarded.deny(ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE)
+    uncreated = guarded.deny(ResourceType.TOPIC, "uncreated", AclOperation.CREATE)
+    tried: list[tuple[Callable[[], Any], str]] = [
+        (lambda: read(log, topic, group), "Group authorization failed"),
+        (lambda: read(log, unread, uuid4().hex), "Topic authorization failed"),
+        (lambda: write(log, unwritten), "Topic authorization failed"),
+        (lambda: write(log, unwritten, "open"), "Topic authorization failed"),
+        (lambda: write(log, topic, identity), "Transactional Id authorization failed"),
+        (lambda: log.admin().create_topics([NewTopic(uncreated, 1)]), "Authorization failed"),
+    ]
+    for call, said in tried:
+        with pytest.raises(ConfigurationError, match=said) as raised:
+            call()
+        assert "Give the login that right in Kafka" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [(("wrong", "PLAIN"), "Invalid username or password"), (("right", "SCRAM-SHA-256"), "mechanism")],
+    ids=["password", "mechanism"],
+)
+def test_a_login_that_is_refused_is_told_by_each_client(
+    guarded: Guarded, login: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (admin_module, producer_module):
+        monkeypatch.setattr(module, "CALL_TIMEOUT_S", 2.0)
+    topic, log = guarded.topic(), guarded.log(*login)
+    calls: list[Callable[[], Any]] = [
+        lambda: log.admin().topics(),
+        lambda: read(log, topic, uuid4().hex),
+        lambda: write(log, topic),
+        lambda: write(log, topic, uuid4().hex),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigurationError, match="refuses the login") as raised:
+            call()
+        assert said in str(raised.value)
+
+
+def counting_starts(guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str) -> Worker:
+    app = App(f"app-{uuid4().hex[:8]}")
+    app.table(app.topic(topic, key=serdes.string, value=serdes.string), store="kept")
+    guarded.deny(ResourceType.GROUP, app.application_id)
+    monkeypatch.setattr(Worker, "_start_over", lambda *_: pytest.fail("The worker tried again."))
+    return Worker(app, configured(app, tmp_path), guarded.log(), instance="worker-0")
+
+
+def test_a_worker_without_a_right_ends_at_once(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = counting_starts(guarded, tmp_path, monkeypatch, guarded.topic())
+    with pytest.raises(ConfigurationError, match="Group authorization failed"):
+        worker.run()
+
+
+def test_a_topic_that_the_login_may_not_see_is_missing_to_a_worker(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = guarded.deny(ResourceType.TOPIC, guarded.topic())
+    worker = counting_starts(guarded, tmp_path, monkeypatch, hidden)
+    with pytest.raises(TopologyError, match=f"Missing source topic: {hidden}"):
+        worker.run()

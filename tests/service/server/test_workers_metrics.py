@@ -1,0 +1,143 @@
+"""What the server shows of workers: as they told it, of those that live."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from query_server import OwningWorker
+from stateline.server.workers_metrics import PROPERTIES, WorkerCollector, WorkerFigures
+from stateline.worker import publication
+from stateline.worker.publication import InstanceFile
+from stateline_store import rocksdb_engine
+
+TOLD: dict[str, Any] = {
+    "instance": "worker-0", "updated_at_ms": 1_795_259_814_382,
+    "totals": {"commits": 12, "forced_commits": 3, "commit_seconds": 0.5, "processed": 9_000, "process_seconds": 4.5,
+               "restored": 70},
+    "rates": {"commits": 1.5, "processed": 900.0, "restored": 7.0}, "ratios": {"commit": 0.05, "process": 0.45},
+    "commit_latency": {"avg_s": 0.04, "max_s": 0.2}, "skipped": 4, "dead_lettered": 5, "uncommitted_bytes": 600,
+    "uncommitted_max_bytes": 67_108_864, "block_cache_usage": 1_000, "lag": {"0_0": {"orders": 8}},
+    "dropped": {"0_0": 2}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 11}}},
+}  # fmt: skip
+_LABELS = ("worker", "task", "topic", "store")
+
+
+@pytest.fixture
+def instances(tmp_path: Path) -> Path:
+    made = tmp_path / "instances"
+    made.mkdir()
+    return made
+
+
+@contextmanager
+def living(instances: Path, worker: str = "worker-0") -> Iterator[None]:
+    """A worker of this name that lives."""
+    with (instances / f"{worker}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def tell(instances: Path, worker: str = "worker-0", **changes: Any) -> None:
+    (instances / f"{worker}.figures").write_text(json.dumps(TOLD | changes))
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """Metric and the values of its labels, that of `worker` first → its value."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = [sample.labels[name] for name in _LABELS if name in sample.labels]
+            found[sample.name.removeprefix("stateline_"), *labels] = sample.value
+    return found
+
+
+def shown(instances: Path) -> dict[tuple[str, ...], float]:
+    registry = CollectorRegistry()
+    registry.register(WorkerCollector(WorkerFigures(instances.parent)))
+    return samples(generate_latest(registry).decode())
+
+
+def test_everything_that_a_worker_tells_is_a_metric(instances: Path) -> None:
+    tell(instances)
+    with living(instances):
+        found = shown(instances)
+    assert found.pop(("worker_figures_age_seconds", "worker-0")) == pytest.approx(
+        max(0.0, time.time() - 1_795_259_814.382), abs=5
+    )
+    of_worker = {
+        "commit_total": 12, "forced_commits_total": 3, "commit_seconds_total": 0.5, "process_total": 9_000,
+        "process_seconds_total": 4.5, "restore_total": 70, "skipped_records_total": 4,
+        "dead_lettered_records_total": 5, "commit_rate": 1.5, "commit_latency_avg_seconds": 0.04,
+        "commit_latency_max_seconds": 0.2, "commit_ratio": 0.05, "process_rate": 900, "process_ratio": 0.45,
+        "restore_rate": 7, "uncommitted_bytes": 600, "uncommitted_max_bytes": 67_108_864,
+        "rocksdb_block_cache_usage_bytes": 1_000,
+    }  # fmt: skip
+    assert found == {(name, "worker-0"): value for name, value in of_worker.items()} | {
+        ("dropped_records_total", "worker-0", "0_0"): 2,
+        ("input_lag_records", "worker-0", "0_0", "orders"): 8,
+        ("rocksdb_estimate_num_keys", "worker-0", "0_0", "totals"): 11,
+    }
+
+
+def test_before_the_first_commit_its_latency_is_left_out(instances: Path) -> None:
+    tell(instances, commit_latency={"avg_s": None, "max_s": None})
+    with living(instances):
+        names = {name for name, *_ in shown(instances)}
+    assert not any("latency" in name for name in names)
+    assert "commit_rate" in names
+
+
+def test_each_worker_that_lives_is_shown_and_a_killed_one_is_not(instances: Path) -> None:
+    for worker in ("worker-0", "worker-1", "worker-2"):
+        tell(instances, worker)
+    with living(instances, "worker-0"), living(instances, "worker-1"):
+        pass
+    with living(instances, "worker-1"), living(instances, "worker-2"):
+        assert {labels[0] for _, *labels in shown(instances)} == {"worker-1", "worker-2"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"instance": "worker-0"}'])
+def test_a_file_that_cannot_be_understood_says_nothing(instances: Path, text: str) -> None:
+    (instances / "worker-0.figures").write_text(text)
+    with living(instances):
+        assert shown(instances) == {}
+
+
+def test_without_any_worker_there_is_nothing(tmp_path: Path) -> None:
+    assert shown(tmp_path / "instances") == {}
+
+
+def test_every_property_that_workers_tell_has_a_metric() -> None:
+    assert set(PROPERTIES) == set(rocksdb_engine.PROPERTIES)
+
+
+def test_a_look_at_a_worker_that_starts_does_not_keep_it_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    InstanceFile(tmp_path, "worker-0").remove()
+    looks = (tmp_path / "instances" / "worker-0.lock").open("a")
+    fcntl.flock(looks, fcntl.LOCK_SH)  # as `lock_holder` does, for a moment
+    monkeypatch.setattr(publication, "time", SimpleNamespace(sleep=lambda _: looks.close()))
+    InstanceFile(tmp_path, "worker-0").remove()
+
+
+def test_a_server_shows_them_beside_its_own(client: httpx.Client, worker: OwningWorker, state_dir: Path) -> None:
+    instances = next(state_dir.glob("*/instances"))
+    tell(instances, "another")
+    with living(instances, "another"):
+        found = samples(client.get("/metrics").text)
+        assert found["commit_total", "another"] == 12
+    assert ("commit_total", "another") not in samples(client.get("/metrics").text)
+    worker.commit()
