@@ -27,7 +27,7 @@ demo: $(INSTALLED) java
 
 # Three for two processors: much of the time is spent waiting. Of an option that is given twice the last one counts.
 test: $(INSTALLED) java maven
-	@$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	@$(BIN)/ruff check

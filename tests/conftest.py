@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
 from stateline.log import Log, open_log
@@ -19,29 +21,31 @@ settings.load_profile("untimed")
 _TESTS = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+class ByFile(LoadScopeScheduling):
     """A file's tests run in one process, so that what a module's fixtures start is started once; those that share a
-    Spark session in two, since each one wants both processors and takes a minute to get fast. What takes long goes
-    first: nobody shall wait for it alone at the end.
+    Spark session in two, since each session wants both processors and takes a minute to get fast.
     """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=lambda item: _ORDER.index(_folder(item)))  # stable
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0].removeprefix("tests/")
+        return _folder(file) if file.startswith("service/spark/") and not file.endswith(_DRIVERS) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long goes first: nobody shall wait for it alone at the end."""
+    items.sort(key=lambda item: _ORDER.index(_folder(item.path.relative_to(_TESTS).as_posix())))  # stable
 
 
 _ORDER = ("service/spark/operators", "service/spark", "integration", "conformance", "service", "")
+_DRIVERS = ("test_driver_kill.py", "test_session.py")  # these start sessions in processes of their own
 
 
-def _folder(item: pytest.Item) -> str:
-    place = item.path.relative_to(_TESTS).as_posix()
-    return next(folder for folder in _ORDER if place.startswith(folder))
-
-
-def _group(item: pytest.Item) -> str:
-    if isinstance(item, pytest.Function) and "session" in item.fixturenames:  # Spark's
-        return _folder(item)
-    return item.path.relative_to(_TESTS).as_posix()
+def _folder(file: str) -> str:
+    return next(folder for folder in _ORDER if file.startswith(folder))
 
 
 @pytest.fixture(scope="session")

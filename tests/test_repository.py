@@ -89,7 +89,7 @@ def test_make_knows_its_targets_and_help_names_them(target: str) -> None:
         (["demo"], ".venv/bin/stateline demo"),
         (
             ["test", "PYTEST_ARGS=-k position"],
-            ".venv/bin/pytest -n 3 --dist loadgroup --no-loadscope-reorder -k position",
+            ".venv/bin/pytest -n 3 --dist loadscope --no-loadscope-reorder -k position",
         ),
     ],
 )
