@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
 from kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
 from stateline.log import Log, open_log
@@ -21,7 +21,7 @@ settings.load_profile("untimed")
 _TESTS = Path(__file__).parent
 
 
-class ByFile(LoadScopeScheduling):
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # as above
     """A file's tests run in one process, so that what a module's fixtures start is started once; those that share a
     Spark session in two, since each session wants both processors and takes a minute to get fast.
     """
