@@ -56,8 +56,12 @@ class KafkaProducer:
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is None:
             self._written[message.topic(), message.partition()] = message.offset()
-        elif self._failure is None:
+        elif self._is_unexplained():
             self._failure = error, f"{message.topic()}-{message.partition()}"
+
+    def _is_unexplained(self) -> bool:
+        """Whether no record is known to be lost, but for those that a lost one took along."""
+        return self._failure is None or self._failure[0].code() in _PURGED
 
     def produce(
         self,
@@ -117,7 +121,7 @@ class KafkaProducer:
         """A transaction that has lost a record takes no more: raise why that one was refused, reported last."""
         if self._in_transaction and kafka_error(error).code() == KafkaError._STATE:
             deadline = time.monotonic() + _REPORT_TIMEOUT_S
-            while self._failure is None and time.monotonic() < deadline:
+            while self._is_unexplained() and time.monotonic() < deadline:
                 self._serve(self._producer.poll, 0.05)
             self._raise_failure()
 

@@ -278,7 +278,10 @@ def test_a_second_host_is_not_passed_over_behind_a_request_that_had_one(client: 
     good = b"GET /v1/stores/aircraft/count HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
         raw.sendall(good)
-        assert raw.recv(65536).startswith(b"HTTP/1.1 200")
+        answer = b""
+        while not answer.endswith(b"}"):  # head and body come as they like
+            answer += raw.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200")
         raw.sendall(good.replace(b"\r\n\r\n", b"\r\nHOST: evil.example\r\n\r\n"))
         assert raw.recv(65536).startswith(b"HTTP/1.1 400")
 

@@ -95,7 +95,7 @@ def _interruptible(stopping: threading.Event) -> Iterator[None]:
 
     Its JVM is killed: left in the middle of its start it would never end.
     """
-    armed, others = threading.current_thread() is threading.main_thread(), _children()
+    armed, others = threading.current_thread() is threading.main_thread(), _descendants()
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal armed
@@ -121,25 +121,37 @@ def kill_jvm(spare: Collection[int] = ()) -> None:
     """Kill the JVM that this process has started, or is starting.
 
     PySpark tells of its process only once the JVM has answered; the frames that were left still refer to it. If they do
-    not, because it was just being started, Linux knows it as a child of this process: all but `spare` are killed.
+    not, because it was just being started, Linux knows what this process has started: all but `spare` are killed.
     """
+    started: set[int] = set()
+    while new := set(_descendants()).difference(started, spare):
+        for pid in new:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)  # spark-submit is a script: it would start another process meanwhile
+        started |= new
     for found in gc.get_objects():
         if isinstance(found, subprocess.Popen) and "spark-submit" in str(found.args) and found.poll() is None:
             found.kill()
             found.wait()
-    for pid in set(_children()).difference(spare):
+    for pid in started:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    for pid in started:
+        with suppress(ChildProcessError):  # not this one's own child, or waited for already
+            os.waitpid(pid, 0)
 
 
-def _children() -> list[int]:
-    """Processes that this one has started; none where the system does not tell."""
-    found = []
+def _descendants() -> list[int]:
+    """Processes that this one has started, and those that they have; none where the system does not tell."""
+    children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state != "Z":
-                found.append(int(stat.parent.name))
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(stat.parent.name))
+    found = list(children.get(os.getpid(), ()))
+    for pid in found:  # grows meanwhile
+        found += children.get(pid, ())
     return found
 
 
