@@ -12,7 +12,7 @@ from typing import Any
 from stateline.app import App
 from stateline.config import Config, load_config
 from stateline.log import Log, NewTopic, Record
-from stateline.worker import Worker
+from stateline.worker.worker import Worker
 from stateline_store import NotPresentError, SecondaryReader, StateDirectory, TopicPartition
 
 # A member of a group whose farewell is lost keeps the others waiting for a session of 45 s.

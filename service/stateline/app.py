@@ -9,12 +9,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stateline import serdes, stores
 from stateline.external_stores import changelog_of, kept_from, refuse_writers
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
+from stateline.streams.nodes import Root, processor_of
+from stateline.streams.stream import Stream
+from stateline.streams.table import Table
 from stateline.table_kinds import inner_key, kind_of_table, windows_table
 from stateline.topology import (
     Pipeline,
@@ -25,7 +29,11 @@ from stateline.topology import (
     checked_name,
     subtopologies,
 )
+from stateline.worker.operators.sources import StreamSource, TableSource
 from stateline_store import TopologyError
+
+if TYPE_CHECKING:
+    from stateline.worker.operators.interface import OperatorContext, Source
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +53,7 @@ class App:
         self._stores: dict[str, StoreDefinition] = {}
         self._processors: dict[str, Processor] = {}
         self._pipelines: dict[str, Pipeline] = {}
+        self._roots: dict[str, list[Root]] = {}
 
     def topic(
         self, name: str, *, key: Serde = serdes.bytes, value: Serde = serdes.bytes, schema: str | None = None
@@ -120,6 +129,39 @@ class App:
         """
         topic = self._declare(changelog_of(self.application_id, definition, of, changelog))
         return self.store(kept_from(topic, definition, store))
+
+    def stream(self, topic: str | Topic, *, key: Serde | None = None, value: Serde | None = None) -> Stream:
+        """The records of a topic as a stream, to be filtered, mapped, grouped, joined, written (`docs/streams.md`)."""
+        source = self._topic(topic, key, value)
+        root = self._root(source, None, partial(StreamSource, source))
+        return Stream(self, root, source.key, source.value)
+
+    def ktable(self, table: StoreDefinition) -> Table:
+        """A table that `app.table` has declared, to be joined, or to have its changes taken as a stream.
+
+        Raises `TopologyError` for other stores, and for versioned and windowed tables.
+        """
+        self._refuse_undeclared(table, "ktable")
+        if table.source is None or table.kind != "timestamped_key_value":
+            raise TopologyError(f"{table.name!r} is no table of the newest values: pass what app.table(…) returned.")
+        return Table(self, self._root(table.source, table, partial(TableSource, table.name)), table)
+
+    def declared_topic(self, topic: str | Topic, key: Serde, value: Serde) -> Topic:
+        """This topic; a name that was not declared yet gets these types."""
+        return (
+            self._topic(topic)
+            if isinstance(topic, Topic) or topic in self._topics
+            else self.topic(topic, key=key, value=value)
+        )
+
+    def _root(self, topic: Topic, table: StoreDefinition | None, make: Callable[[OperatorContext], Source]) -> Root:
+        """Where the operators of this topic, or of its table, begin."""
+        roots = self._roots.setdefault(topic.name, [])
+        for root in roots:
+            if root.table == table:
+                return root
+        roots.append(Root(topic, make, table))
+        return roots[-1]
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:
         """Declare a store (see `stateline.stores`); processors that name it share it."""
@@ -218,10 +260,12 @@ class App:
 
         Raises `TopologyError` for a store that no processor uses, and for writers to a store of another application.
         """
-        refuse_writers(self._topics.values(), self._processors.values(), self._pipelines.values())
+        operators = [processor_of(self._topics[topic], tuple(roots)) for topic, roots in self._roots.items()]
+        processors = [*self._processors.values(), *operators]
+        refuse_writers(self._topics.values(), processors, self._pipelines.values())
         return Topology(
             self.application_id,
-            subtopologies(self._stores.values(), self._processors.values()),
+            subtopologies(self._stores.values(), processors),
             dict(self._stores),
             dict(self._pipelines),
         )

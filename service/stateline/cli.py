@@ -103,7 +103,7 @@ def worker(
     Example: stateline worker flights:app --instance worker-1
     """
     app, config = _loaded(target, config_file, settings, to_write=True)
-    from stateline.worker import run_worker
+    from stateline.worker.run import run_worker
 
     run_worker(app, config, instance=instance)
 

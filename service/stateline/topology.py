@@ -12,11 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
 from stateline_store import InvalidArgumentError, TopicPartition, TopologyError
+
+if TYPE_CHECKING:
+    from stateline.streams.nodes import Root
 
 # Kafka's rule for topic names; store names become parts of topic names and of paths.
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -75,13 +78,15 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A user's function that sees each record of a topic, with its stores and the topics it writes to."""
+    """A user's function that sees each record of a topic, with its stores and the topics it writes to; or, with
+    `roots`, the operators that take the topic's records (`stateline.streams`)."""
 
     name: str
     function: Callable[..., None]
     source: Topic
     stores: tuple[StoreDefinition, ...] = ()
     forwards: tuple[Topic, ...] = ()
+    roots: tuple[Root, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -205,6 +205,20 @@ class TransactionalStore(StateStore):
         """Stage changes as its changelog holds them, the newest last."""
         self._open()
         self._buffer.put_all((key, value) for key, value, _ in changes)
+
+    def get_rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The stored bytes of many keys at once, staged or committed, None where there are none: a timestamped store's
+        begin with their timestamp, the keys of windows and sessions with their segment."""
+        staged = self._buffer.rows
+        get = self._open().get
+        return [staged[key] if key in staged else get(key) for key in keys]
+
+    def put_rows(self, rows: dict[bytes, bytes | None], stream_time_ms: int = -1) -> None:
+        """Stage stored bytes of many keys at once, None deletes; the dict is the store's from then on. A store with a
+        retention has seen times up to `stream_time_ms` with them. All or (on `InvalidArgumentError`) nothing."""
+        self._open()
+        self._buffer.take(rows)
+        self._stream_time_ms = max(self._stream_time_ms, stream_time_ms)
 
     def staged(self) -> Iterator[tuple[bytes, bytes | None]]:
         """One entry per key changed since the last commit, in key order: raw stored bytes, None for a

@@ -26,7 +26,7 @@ from stateline.log.interface import NewTopic
 from stateline.store_definition import StoreDefinition
 from stateline.topics import ensure_topics, report_other_settings
 from stateline.topology import Topic, Windowing
-from stateline.worker import Worker
+from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, Position, RecordError, TopologyError
 from stateline_store.windowed_keys import session_key, window_key
 

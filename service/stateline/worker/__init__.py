@@ -1,7 +1,5 @@
-"""The worker: reads topics, keeps stores, writes changelogs. Start one with `run_worker`."""
+"""The worker: reads topics, keeps stores, writes changelogs. `stateline.worker.run` starts one."""
 
 from stateline.worker.records import InputRecord, Output
-from stateline.worker.run import run_worker
-from stateline.worker.worker import Worker
 
-__all__ = ["InputRecord", "Output", "Worker", "run_worker"]
+__all__ = ["InputRecord", "Output"]

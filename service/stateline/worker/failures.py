@@ -12,6 +12,7 @@ Dead letters carry the record's own key, value and headers, and Kafka Streams' h
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from typing import Literal
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 # A dead letter is larger than its record; it should still be one that a broker takes.
 _TRACE_CHARACTERS = 4_000
+_SAY_INTERVAL_S = 60.0
 
 Policy = Literal["fail", "skip", "dead-letter"]
 
@@ -59,6 +61,8 @@ class FailureHandler:
         self._dead_letters: list[OutputRecord] = []
         self.skipped = 0
         self.dead_lettered = 0
+        self.dropped = 0
+        self._said_s: dict[str, float] = {}
 
     @property
     def undoes_writes(self) -> bool:
@@ -77,6 +81,17 @@ class FailureHandler:
     def cannot_process(self, record: Record, processor: str, error: Raised) -> None:
         """A processor raised. Raises `RecordError` under the policy fail."""
         self._handle("processing.exception.handler", self._processing, record, f"Processor {processor!r}", error)
+
+    def drop(self, records: int, why: str) -> None:
+        """Operators leave these out, by Kafka Streams' rules and under every policy; logged once a minute for a reason.
+
+        `why` goes on after "records that".
+        """
+        self.dropped += records
+        now_s = time.monotonic()
+        if now_s - self._said_s.get(why, -_SAY_INTERVAL_S) >= _SAY_INTERVAL_S:
+            self._said_s[why] = now_s
+            logger.warning("Operators drop records that %s: %d so far, for all reasons", why, self.dropped)
 
     def take_dead_letters(self) -> list[OutputRecord]:
         """Dead letters that have not been taken yet."""

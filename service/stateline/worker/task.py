@@ -23,6 +23,9 @@ from stateline.topology import Subtopology, Topic
 from stateline.worker.changelog import position_of_input, stage
 from stateline.worker.epochs import LOADING, NO_EPOCHS, EpochNumbers
 from stateline.worker.failures import FailureHandler
+from stateline.worker.operators.graph import OperatorGraph
+from stateline.worker.operators.interface import OperatorContext
+from stateline.worker.operators.stream_times import StreamTimes
 from stateline.worker.processing import ProcessorRunner
 from stateline.worker.reading import NO_KEY, readable, timely, typed
 from stateline.worker.records import OutputRecord
@@ -113,6 +116,7 @@ class Task:
         self._numbers = {name: epoch_numbers.get(name, ()) for name in self.definitions}
         self._lock: TaskLock | None = None
         self._runners: dict[str, list[ProcessorRunner]] = {}
+        self._operators: OperatorGraph | None = None  # from `run` on
 
     @property
     def sources(self) -> list[TopicPartition]:
@@ -197,7 +201,10 @@ class Task:
         self.stores.announce()
         self.next_offsets = dict(next_offsets)
         self.committed_next_offsets = dict(next_offsets)
+        self._operators = self._make_operators()
         for processor in self.subtopology.processors:
+            if processor.roots:
+                continue
             definitions = {d.name: d for d in processor.stores}
             stores = [(definition, self.stores.by_name[name]) for name, definition in definitions.items()]
             runner = ProcessorRunner(processor, stores, self._failures, self._max_record_bytes)
@@ -208,7 +215,7 @@ class Task:
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
         """Stage the effect of records of one source partition, in offset order; what is to be written out.
 
-        Tables alone take the records together. With processors each record goes through the tables and then
+        Tables and operators take the records together. With processors each record goes through the tables and then
         through every processor before the next one: what they look up is of that moment.
         """
         if not records:
@@ -222,8 +229,11 @@ class Task:
         if runners:
             for record in taken:
                 outputs += self._process_one(topic, record, runners)
+        elif self._graph.takes_one_by_one(topic.name):
+            for record in self._readable(topic, taken):
+                outputs += self._process_together(topic, [record])
         else:
-            self._stage_in_tables(topic, readable(topic, taken, self._failures, key_required=True))
+            outputs += self._process_together(topic, self._readable(topic, taken))
         outputs += self._failures.take_dead_letters()
         self.next_offsets[source] = last.offset + 1
         self._advance(source.topic, position_of_input(records[-1:]))
@@ -239,8 +249,28 @@ class Task:
             # One decision for the record: what its table refuses, no processor sees.
             self._failures.cannot_read(record, InvalidArgumentError(NO_KEY))
             return []
-        self._stage_in_tables(topic, [record])
-        return [output for runner in runners for output in runner.process(record, values)]
+        outputs = self._process_together(topic, [record])
+        return outputs + [output for runner in runners for output in runner.process(record, values)]
+
+    def _process_together(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
+        """Records that can be read, through the tables and the operators, which see the tables before and after."""
+        self._graph.before_tables(topic.name, records)
+        self._stage_in_tables(topic, records)
+        return self._graph.process(topic.name, records)
+
+    def _readable(self, topic: Topic, records: Sequence[Record]) -> Sequence[Record]:
+        return readable(topic, records, self._failures, key_required=bool(self._tables[topic.name]))
+
+    @property
+    def _graph(self) -> OperatorGraph:
+        if self._operators is None:
+            raise AssertionError(f"Task {self.id} does not run yet.")
+        return self._operators
+
+    def _make_operators(self) -> OperatorGraph:
+        stores = {name: s for name, s in self.stores.by_name.items() if isinstance(s, TransactionalStore)}
+        context = OperatorContext(stores, self.definitions, self._failures, self._max_record_bytes, StreamTimes(stores))
+        return OperatorGraph(self.subtopology, context)
 
     def logged_stores(self) -> list[tuple[TopicPartition, str]]:
         """Stores whose changes are written to a changelog of their own: its partition, and the store's name."""
@@ -286,7 +316,8 @@ class Task:
                     yield place, LOADING if number is None else number
 
     def _marks(self, name: str, epochs: EpochNumbers) -> dict[TopicPartition, int]:
-        return {place: epochs.get(place, LOADING) for place in self._numbers[name]}
+        times = {} if self._operators is None else self._operators.marks(name)
+        return {**times, **{place: epochs.get(place, LOADING) for place in self._numbers[name]}}
 
     def close(self) -> None:
         """Drop what is staged, close the stores and let the directory go. A second call does nothing."""

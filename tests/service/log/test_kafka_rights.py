@@ -22,7 +22,7 @@ from stateline.app import App
 from stateline.log import KafkaLog, NewTopic
 from stateline.log import kafka_admin as admin_module
 from stateline.log import kafka_producer as producer_module
-from stateline.worker import Worker
+from stateline.worker.worker import Worker
 from stateline_store import ConfigurationError, TopologyError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -20,8 +20,9 @@ from stateline.config import Config
 from stateline.log import EmbeddedLog
 from stateline.log.embedded_file import OFFSET_BITS
 from stateline.store_views import StoreView
-from stateline.worker import InputRecord, Worker
+from stateline.worker import InputRecord
 from stateline.worker.task import Task
+from stateline.worker.worker import Worker
 from stateline_store import (
     IsolationLevel,
     PoisonedError,

@@ -20,9 +20,10 @@ from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.query_wire import LENGTH, decode_message, frame
 from stateline.store_views import StoreView
-from stateline.worker import InputRecord, Output, Worker
+from stateline.worker import InputRecord, Output
 from stateline.worker.publication import socket_path
 from stateline.worker.task import TaskState
+from stateline.worker.worker import Worker
 from stateline_store import (
     IsolationLevel,
     KeyValueStore,

@@ -16,7 +16,8 @@ from stateline.app import App
 from stateline.configured_log import configured_log
 from stateline.log import Log, embedded_consumer
 from stateline.store_views import StoreView
-from stateline.worker import InputRecord, Worker
+from stateline.worker import InputRecord
+from stateline.worker.worker import Worker
 from stateline_store import DoesNotExistError, TopologyError
 
 

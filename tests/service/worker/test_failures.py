@@ -12,8 +12,8 @@ from running_worker import configured, create, eventually, produce, read_all, ru
 from stateline import serdes
 from stateline.app import App
 from stateline.log import EmbeddedLog, Record
-from stateline.worker import Worker
 from stateline.worker.failures import failure
+from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, RecordError
 
 RECORD = Record("lines", 2, 7, 0, b"k", b"v")

@@ -15,7 +15,8 @@ from stateline.app import App
 from stateline.log import EmbeddedLog
 from stateline.log.embedded import EmbeddedAdmin
 from stateline.store_views import StoreView
-from stateline.worker import InputRecord, Worker
+from stateline.worker import InputRecord
+from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, RecordError, SecondaryReader, TopicPartition
 
 

@@ -23,10 +23,11 @@ from stateline.log import EmbeddedLog, Log, open_log
 from stateline.query import CountQuery, Terms
 from stateline.query_wire import WireRequest, encode_request, frame
 from stateline.store_views import StoreView
-from stateline.worker import InputRecord, Output, Worker
+from stateline.worker import InputRecord, Output
 from stateline.worker.commit import Committer
 from stateline.worker.publication import socket_path
 from stateline.worker.task import Task
+from stateline.worker.worker import Worker
 from stateline_store import (
     IsolationLevel,
     LockedError,

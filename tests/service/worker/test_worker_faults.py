@@ -37,10 +37,11 @@ from stateline.app import App
 from stateline.log import Record
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.store_views import StoreView
-from stateline.worker import InputRecord, Output, Worker, restore
+from stateline.worker import InputRecord, Output, restore
 from stateline.worker.commit import Committer
 from stateline.worker.restore import StoreRestore
 from stateline.worker.task import Task
+from stateline.worker.worker import Worker
 from stateline_store import (
     DamagedDataError,
     FencedError,

@@ -1,0 +1,93 @@
+"""Operators as an application declares them, and what follows on each. Pure: the worker makes the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stateline.store_definition import StoreDefinition
+from stateline.topology import Processor, Topic
+
+if TYPE_CHECKING:
+    from stateline.worker.operators.interface import Operator, OperatorContext, Source
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One operator. Each task makes its own with `make`; what that returns goes to the `children`, in this order.
+
+    `stores` are those that it reads or writes, `forwards` the topics that it writes to. A node that `looks_up` in a
+    table wants to find there what was in it when each single record was read.
+    """
+
+    name: str
+    make: Callable[[OperatorContext], Operator]
+    stores: tuple[StoreDefinition, ...] = ()
+    forwards: tuple[Topic, ...] = ()
+    looks_up: StoreDefinition | None = None
+    children: list[Node] = field(default_factory=list)
+
+    def then(self, child: Node) -> Node:
+        """Hand on to this one too; it is returned."""
+        self.children.append(child)
+        return child
+
+
+@dataclass(eq=False, slots=True)
+class Root:
+    """Where the records of a topic come in: as a stream, or as changes of a table that is kept of it."""
+
+    topic: Topic
+    make: Callable[[OperatorContext], Source]
+    table: StoreDefinition | None = None
+    children: list[Node] = field(default_factory=list)
+
+    def then(self, child: Node) -> Node:
+        """As `Node.then`."""
+        self.children.append(child)
+        return child
+
+
+def reachable(nodes: Iterable[Node]) -> Iterator[Node]:
+    """These nodes and all that follow on them, each once."""
+    waiting, seen = list(nodes), set()
+    while waiting:
+        node = waiting.pop(0)
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting += node.children
+
+
+def processor_of(topic: Topic, roots: tuple[Root, ...]) -> Processor:
+    """What the topology knows of the operators that get the records of one topic."""
+    nodes = list(reachable(child for root in roots for child in root.children))
+    stores = [root.table for root in roots if root.table is not None] + [s for node in nodes for s in node.stores]
+    forwards = [topic for node in nodes for topic in node.forwards]
+    return Processor(
+        f"{topic.name}-operators",
+        _not_called,
+        topic,
+        tuple({store.name: store for store in stores}.values()),
+        tuple({topic.name: topic for topic in forwards}.values()),
+        roots,
+    )
+
+
+def looks_up_its_own(roots: Iterable[Root]) -> bool:
+    """Whether operators look up in a table that records of the same topic change: then each record must go through all
+    of them before the next one."""
+    found = list(roots)
+    nodes = list(reachable(child for root in found for child in root.children))
+    changed = {root.table.name for root in found if root.table is not None}
+    changed |= {root.topic.name for root in found}  # tables are looked for by their topic, too
+    for node in nodes:
+        if node.looks_up is None:
+            changed |= {store.name for store in node.stores}
+    wanted = [node.looks_up for node in nodes if node.looks_up is not None]
+    return any(t.name in changed or (t.source is not None and t.source.name in changed) for t in wanted)
+
+
+def _not_called(*arguments: object) -> None:
+    raise AssertionError("Operators are run by the worker's operator graph.")

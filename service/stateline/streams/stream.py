@@ -1,0 +1,129 @@
+"""Stream: records of a topic, and what is made of them one by one (Kafka Streams' `KStream`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stateline.serde import Serde
+from stateline.streams.grouped import GroupedStream
+from stateline.streams.nodes import Node, Root
+from stateline.topology import Topic
+from stateline.worker.operators.stateless import Filter, FlatMap, MapValues, Peek
+from stateline.worker.operators.topic_sink import TopicSink
+from stateline_store import TopologyError
+
+if TYPE_CHECKING:
+    from stateline.app import App
+
+KeyValueFunction = Callable[[Any, Any], Any]
+
+
+class Stream:
+    """Rows with a key, a value and a timestamp, of one partition of a topic in its order. Every method declares a step
+    and returns what comes of it; functions get (key, value), and may be called again for the same record after a crash.
+
+    A step that changes the key (`map`, `select_key`, `flat_map`) makes it necessary to bring the rows of a key together
+    again, by `repartition`, before they are grouped, joined or kept in a table.
+    """
+
+    def __init__(self, app: App, node: Node | Root, key: Serde, value: Serde, *, rekeyed: bool = False) -> None:
+        self._app, self._node = app, node
+        self.key, self.value = key, value
+        self._rekeyed = rekeyed
+
+    def filter(self, predicate: KeyValueFunction) -> Stream:
+        """The rows for which it is true."""
+        return self._step("filter", partial(Filter, "filter", predicate, True))
+
+    def filter_not(self, predicate: KeyValueFunction) -> Stream:
+        """The rows for which it is not."""
+        return self._step("filter_not", partial(Filter, "filter_not", predicate, False))
+
+    def peek(self, action: KeyValueFunction) -> Stream:
+        """The same rows; the function is called for each."""
+        return self._step("peek", partial(Peek, "peek", action))
+
+    def map_values(self, mapper: KeyValueFunction, *, value: Serde | None = None) -> Stream:
+        """The rows with other values, of the type `value` (else as they were)."""
+        serde = value or self.value
+        return self._step("map_values", partial(MapValues, "map_values", mapper, serde), value=serde)
+
+    def flat_map_values(self, mapper: Callable[[Any, Any], Iterable[Any]], *, value: Serde | None = None) -> Stream:
+        """For each row those with the values that the function gives."""
+
+        def pairs(key: Any, old: Any) -> Iterable[tuple[Any, Any]]:
+            return [(key, new) for new in mapper(key, old)]
+
+        return self._flat("flat_map_values", pairs, self.key, value or self.value, rekeyed=self._rekeyed)
+
+    def map(
+        self, mapper: Callable[[Any, Any], tuple[Any, Any]], *, key: Serde | None = None, value: Serde | None = None
+    ) -> Stream:
+        """The rows as other (key, value)."""
+        return self._flat("map", lambda *row: (mapper(*row),), key or self.key, value or self.value, rekeyed=True)
+
+    def flat_map(
+        self,
+        mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]],
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+    ) -> Stream:
+        """For each row those (key, value) that the function gives."""
+        return self._flat("flat_map", mapper, key or self.key, value or self.value, rekeyed=True)
+
+    def select_key(self, mapper: KeyValueFunction, *, key: Serde | None = None) -> Stream:
+        """The rows under another key."""
+        return self._flat("select_key", lambda k, v: ((mapper(k, v), v),), key or self.key, self.value, rekeyed=True)
+
+    def merge(self, other: Stream) -> Stream:
+        """The rows of both, which have the same types; the order between them is left open."""
+        if (self.key.name, self.value.name) != (other.key.name, other.value.name):
+            raise TopologyError(
+                f"A stream of ({self.key.name}, {self.value.name}) cannot be merged with one of "
+                f"({other.key.name}, {other.value.name}): bring both to the same types first."
+            )
+        node = Node("merge", partial(Peek, "merge", lambda key, value: None))
+        self._node.then(node)
+        other._node.then(node)
+        return Stream(self._app, node, self.key, self.value, rekeyed=self._rekeyed or other._rekeyed)
+
+    def to(self, topic: str | Topic) -> None:
+        """Write the rows to a topic, which exists; a name that was not declared yet gets this stream's types."""
+        target = self._app.declared_topic(topic, self.key, self.value)
+        self._node.then(Node(f"to {target.name}", partial(TopicSink, f"to {target.name}", target), forwards=(target,)))
+
+    def repartition(self, name: str, *, partitions: int | None = None) -> Stream:
+        """The same rows through the topic ``<application.id>-<name>-repartition``, so that those of a key are together
+        again. It has `partitions`, else as many as the topics that the rows come from."""
+        topic = self._app.repartition(name, key=self.key, value=self.value, partitions=partitions)
+        self.to(topic)
+        return self._app.stream(topic)
+
+    def group_by_key(self) -> GroupedStream:
+        """The rows grouped by their key. Raises `TopologyError` after a step that changed it."""
+        self._refuse_rekeyed("group_by_key")
+        return GroupedStream(self._app, self._node, self.key, self.value)
+
+    def group_by(self, mapper: KeyValueFunction, *, name: str, key: Serde | None = None) -> GroupedStream:
+        """The rows grouped by another key: `select_key`, then `repartition` under this name."""
+        return self.select_key(mapper, key=key).repartition(name).group_by_key()
+
+    def _step(self, name: str, make: Callable[..., Any], *, value: Serde | None = None) -> Stream:
+        node = self._node.then(Node(name, make))
+        return Stream(self._app, node, self.key, value or self.value, rekeyed=self._rekeyed)
+
+    def _flat(
+        self, name: str, mapper: Callable[..., Iterable[tuple[Any, Any]]], key: Serde, value: Serde, *, rekeyed: bool
+    ) -> Stream:
+        node = self._node.then(Node(name, partial(FlatMap, name, mapper, key, value)))
+        return Stream(self._app, node, key, value, rekeyed=rekeyed)
+
+    def _refuse_rekeyed(self, what: str) -> None:
+        if self._rekeyed:
+            raise TopologyError(
+                f"Before {what} the key was changed, so rows of one key are in several partitions: "
+                'call .repartition("a-name") first.'
+            )

@@ -1,0 +1,77 @@
+"""Runs an application with operators to the end of its input, and reads what is in its stores and topics then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from running_worker import Stores, configured, create, eventually, produce, read_all, running
+from stateline.app import App
+from stateline.log import EmbeddedLog, Log, Record
+from stateline_store import TopicPartition
+from stateline_store.timestamped_rows import TIMESTAMP
+
+Given = tuple[Any, Any, int]  # key and value, bytes or text or None, and timestamp
+
+
+def as_bytes(data: Any) -> bytes | None:
+    return None if data is None else data if isinstance(data, bytes) else str(data).encode()
+
+
+@dataclass
+class Scene:
+    """One application, its log and its state. `partitions` is of the topics that the test creates."""
+
+    app: App
+    root: Path
+    partitions: int = 3
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    log: Log = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = EmbeddedLog(self.root / "log.db")
+        self.config = configured(self.app, self.root / "state", **self.settings)
+        topology = self.app.topology()
+        # The test creates what users do; the worker creates the rest.
+        create(self.log, dict.fromkeys(topology.required_topics(), self.partitions))
+
+    def send(self, topic: str, records: Sequence[Given]) -> None:
+        produce(self.log, topic, [(as_bytes(key), as_bytes(value), at) for key, value, at in records])
+
+    def work_off(self) -> None:
+        """Run a worker until it has committed all that there is, what it wrote itself included."""
+        with running(self.app, self.config, self.log) as worker:
+            eventually(self._is_worked_off, "the worker is at the end of its input")
+        self.failures = worker.failures
+
+    def _is_worked_off(self) -> bool:
+        admin = self.log.admin()
+        try:
+            names = [topic.name for s in self.app.topology().subtopologies for topic in s.sources]
+            counts = {name: info.partitions for name, info in admin.topics().items()}
+            if not all(name in counts for name in names):
+                return False
+            places = [TopicPartition(name, number) for name in names for number in range(counts[name])]
+            committed = admin.committed(self.app.application_id, places)
+            return all(committed.get(place, 0) >= admin.log_end(place) for place in places)
+        finally:
+            admin.close()
+
+    def rows(self, store: str) -> dict[bytes, tuple[bytes, int]]:
+        """Key → value and timestamp of every committed row of a timestamped store."""
+        found: dict[bytes, tuple[bytes, int]] = {}
+        stores = Stores(self.app, self.config, self.root / "scratch")
+        try:
+            for partition in range(self.partitions):
+                reader = stores.reader(store, partition)
+                if reader is not None:
+                    with reader.range(None, None) as rows:
+                        found |= {key: (row[8:], TIMESTAMP.unpack_from(row)[0]) for key, row in rows}
+        finally:
+            stores.close()
+        return found
+
+    def written(self, topic: str) -> list[Record]:
+        return read_all(self.log, topic, self.partitions)
