@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
-from kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
+from kafka_broker import KafkaBroker, needed
 from stateline.log import Log, open_log
 
 # Examples are not timed: 200 ms, Hypothesis' own limit, are soon over beside other tests. In CI it has none either.
@@ -51,13 +51,7 @@ def _folder(file: str) -> str:
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[KafkaBroker]:
     """One real broker for each process of a session; skipped where it cannot run, a failure in CI."""
-    try:
-        broker = KafkaBroker()
-    except BrokerUnavailableError as error:
-        if missing_is_a_failure():
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    with broker:
+    with needed(KafkaBroker) as broker:
         yield broker
 
 

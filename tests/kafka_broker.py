@@ -13,16 +13,19 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
+from typing import TypeVar
 
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from maven import JarsUnavailableError, jars
 from ports import free_port
 
+Made = TypeVar("Made")
 KAFKA_VERSION = "4.3.1"
 _HERE = Path(__file__).parent / "kafka"
 _START_DEADLINE_S = 60.0  # ready in 3 s when the machine is idle
@@ -156,5 +159,15 @@ class KafkaBroker:
 
 
 def missing_is_a_failure() -> bool:
-    """Whether a missing broker fails the tests (in CI) instead of skipping them."""
+    """Whether a missing broker, or Java, fails the tests (in CI) instead of skipping them."""
     return bool(os.environ.get("CI"))
+
+
+def needed(make: Callable[[], Made]) -> Made:
+    """What it makes. Where a broker or its jars cannot be had, the tests are skipped; in CI they fail."""
+    try:
+        return make()
+    except (BrokerUnavailableError, JarsUnavailableError) as error:
+        if missing_is_a_failure():
+            pytest.fail(str(error))
+        pytest.skip(str(error))

@@ -25,12 +25,6 @@ _JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Dlo
 NEEDED_BYTES = 3 << 30  # master, two workers, two executors, the driver
 
 
-def free_bytes() -> int:
-    """Memory that can be had without swapping."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-
-
 @contextmanager
 def standalone(directory: Path, workers: int = 2) -> Iterator[str]:
     """The address of a master with so many workers of one core and 512 MB each; logs and work lie in `directory`."""

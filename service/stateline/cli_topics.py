@@ -24,14 +24,16 @@ def topics(
     Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`;
     `DoesNotExistError`, and deletes nothing, for one that the application does not have.
     """
-    roles = topic_roles(app.topology(), config.dead_letter_topic)
+    topology = app.topology()
+    roles = topic_roles(topology, config.dead_letter_topic)
     if not create and not log_exists(config):
+        refuse_to_delete(topology, roles, {}, delete)
         return as_text(topic_rows(roles, {}, {}), as_json=as_json)  # a listing makes no file
     is_written = create or bool(delete)
     with closing(configured_log(config, read_only=not is_written)) as log, closing(log.admin()) as admin:
         existing = admin.topics()
         if delete:
-            refuse_to_delete(app, roles, existing, delete)
+            refuse_to_delete(topology, roles, existing, delete)
             admin.delete_topics(delete)
             existing = {name: info for name, info in existing.items() if name not in delete}
         if create:
@@ -71,10 +73,9 @@ def missing_of_the_users(roles: Mapping[str, str], existing: Mapping[str, TopicI
 
 
 def refuse_to_delete(
-    app: App, roles: Mapping[str, str], existing: Mapping[str, TopicInfo], names: Iterable[str]
+    topology: Topology, roles: Mapping[str, str], existing: Mapping[str, TopicInfo], names: Iterable[str]
 ) -> None:
     """Raise for a topic that is not there, not the application's, or another application's."""
-    topology = app.topology()
     epochs = {epochs_topic(topology.application_id, name) for name in topology.pipelines}
     own = {name for name, role in roles.items() if role != "external"} | epochs
     for name in names:

@@ -43,8 +43,9 @@ def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[s
 
 def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[str]) -> None:
     """Raise `TopologyError` naming the first changelog of another application that is not there, and those that are."""
+    names = set(existing)
     for name, owner in external.items():
-        if name not in (names := set(existing)):
+        if name not in names:
             there = ", ".join(sorted(n for n in names if n.startswith(f"{owner}-") and n.endswith("-changelog")))
             raise TopologyError(
                 f"There is no topic {name}: the Kafka Streams application {owner!r} creates it when it starts, "

@@ -24,8 +24,7 @@ from conformance.java_state import (
     scene,
 )
 from java_streams import class_path
-from kafka_broker import KafkaBroker, missing_is_a_failure
-from maven import JarsUnavailableError
+from kafka_broker import KafkaBroker, needed
 from running_worker import Stores, configured, eventually, running
 from stateline.app import App
 from stateline.external_stores import settings_of_changelog
@@ -38,12 +37,7 @@ DECLARED = {definition.name: definition for definition in declarations()}
 
 @pytest.fixture(scope="module")
 def java(kafka_broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    try:
-        class_path()
-    except JarsUnavailableError as error:
-        if missing_is_a_failure():
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    needed(class_path)
     with scene(kafka_broker.bootstrap_servers, "java-state", tmp_path_factory.mktemp("java-state")) as made:
         yield made
 

@@ -303,6 +303,7 @@ def test_topics_lists_what_is_missing_and_creates_it(project: Path) -> None:
 
 
 def test_topics_are_deleted_by_name_and_no_others_than_the_applications(project: Path) -> None:
+    assert "It has none." in refused("topics", TARGET, "--delete", "alarms")  # there is no log yet
     assert stateline("topics", TARGET, "--create").returncode == 0
     said = refused("topics", TARGET, "--delete", "alarms", "--delete", "nowhere")
     assert "'nowhere': the application has no such topic. It has aircraft, alarms, departures." in said

@@ -48,12 +48,17 @@ def check_stores(client: Client, bounds: Mapping[str, Any], expected: Answers, t
         "delays": expected.delays,
     }
     for store, values in wanted.items():
-        at_least = {"position_bound": bounds[store], "wait_ms": 10_000, "isolation_level": "read_committed"}
-        check_keys(client, store, values, times if store == "aircraft" else {}, at_least, tally)
+        more = at_least(bounds[store])
+        check_keys(client, store, values, times if store == "aircraft" else {}, more, tally)
         for prefix in sorted({_prefix(store, key) for key in values}):
-            query = {"type": "range", "prefix": prefix, "limit": _LIMIT, **at_least}
+            query = {"type": "range", "prefix": prefix, "limit": _LIMIT, **more}
             of_prefix = {key: value for key, value in values.items() if key.startswith(prefix)}
             check_range(f"{store} {prefix}*", client.query(store, query), of_prefix, tally)
+
+
+def at_least(position: Any) -> dict[str, Any]:
+    """Parameters of a query whose answer must reflect this Position."""
+    return {"position_bound": position, "wait_ms": 10_000, "isolation_level": "read_committed"}
 
 
 def check_keys(

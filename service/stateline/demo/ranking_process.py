@@ -55,12 +55,3 @@ class RankingProcess:
         if self._process.returncode != 0:
             raise NotReadyError(f"The Spark job gave no ranking: what it said is in {self._said}.")
         return [orjson.loads(line) for line in self._rows.read_bytes().splitlines()]
-
-
-def free_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not tell."""
-    with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None

@@ -31,11 +31,12 @@ from stateline.demo.data import data_directory, departures
 from stateline.demo.flights import app, by_airport, weather_by_airport
 from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
 from stateline.demo.place import free_port, fresh_directory
-from stateline.demo.ranking_process import NEEDED_BYTES, RankingProcess, free_bytes
+from stateline.demo.ranking_process import NEEDED_BYTES, RankingProcess
 from stateline.demo.screen import Screen, ranking_line
 from stateline.demo.services import Services, demo_settings, running_services
 from stateline.demo.time_checks import check_times
 from stateline.demo.tour import Replay, Tour
+from stateline.free_memory import free_bytes
 from stateline.log import Log, open_log
 from stateline.topology import epochs_topic
 from stateline_store import Position

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from stateline.client import Client as StoreClient
-from stateline.demo.checks import Tally
+from stateline.demo.checks import Tally, at_least
 from stateline.demo.client import Client
 from stateline.demo.oracle import Answers, Value
 from stateline.demo.oracle_times import Version
@@ -28,17 +28,17 @@ def check_times(
     client: Client, bounds: Bounds, expected: Answers, weather: Mapping[str, Sequence[Version]], tally: Tally
 ) -> None:
     """Every window of `delay_windows`, every session of `aircraft_days`, every version of `weather_as_of`."""
-    check_windows(client, _at_least(bounds["delay_windows"]), expected.delay_windows, tally)
-    check_sessions_of_some(client, _at_least(bounds["aircraft_days"]), expected.aircraft_days, tally)
+    check_windows(client, at_least(bounds["delay_windows"]), expected.delay_windows, tally)
+    check_sessions_of_some(client, at_least(bounds["aircraft_days"]), expected.aircraft_days, tally)
     check_sessions(client.base_url, expected.aircraft_days, tally)
-    check_versions(client, _at_least(bounds["weather_as_of"]), weather, tally)
+    check_versions(client, at_least(bounds["weather_as_of"]), weather, tally)
     check_weather_at_departures(client, expected.aircraft, weather, tally)
 
 
-def check_windows(client: Client, at_least: Bounds, windows: Mapping[tuple[str, int], Value], tally: Tally) -> None:
+def check_windows(client: Client, bound: Bounds, windows: Mapping[tuple[str, int], Value], tally: Tally) -> None:
     """Exactly these windows, an hour long each."""
     left = dict(windows)
-    for entry in client.entries("/v1/stores/delay_windows/windows", {**_ALL_TIMES, **at_least}):
+    for entry in client.entries("/v1/stores/delay_windows/windows", {**_ALL_TIMES, **bound}):
         key, start = entry["key"], entry["start"]
         expected = (start + _HOUR_MS, left.pop((key, start), None))
         tally.check(f"delay_windows {key} {start}", (entry["end"], entry["value"]), expected)
@@ -58,22 +58,22 @@ def check_sessions(url: str, sessions: Mapping[tuple[str, int, int], Value], tal
 
 
 def check_sessions_of_some(
-    client: Client, at_least: Bounds, sessions: Mapping[tuple[str, int, int], Value], tally: Tally
+    client: Client, bound: Bounds, sessions: Mapping[tuple[str, int, int], Value], tally: Tally
 ) -> None:
     """The sessions of some aircraft, by a query each."""
     by_tail: dict[str, list[tuple[int, int, Value]]] = {}
     for (tail, start, end), value in sessions.items():
         by_tail.setdefault(tail, []).append((start, end, value))
     for tail in sorted(by_tail)[::_EVERY]:
-        answered = client.entries(f"/v1/stores/aircraft_days/keys/{tail}/sessions", {**_ALL_TIMES, **at_least})
+        answered = client.entries(f"/v1/stores/aircraft_days/keys/{tail}/sessions", {**_ALL_TIMES, **bound})
         days = [(entry["start"], entry["end"], entry["value"]) for entry in answered]
         tally.check(f"aircraft_days of {tail}", days, sorted(by_tail[tail], key=lambda day: day[0]))
 
 
-def check_versions(client: Client, at_least: Bounds, weather: Mapping[str, Sequence[Version]], tally: Tally) -> None:
+def check_versions(client: Client, bound: Bounds, weather: Mapping[str, Sequence[Version]], tally: Tally) -> None:
     """Exactly these versions of each airport's weather."""
     for origin, versions in weather.items():
-        entries = client.entries(f"/v1/stores/weather_as_of/keys/{origin}/versions", {**_ALL_TIMES, **at_least})
+        entries = client.entries(f"/v1/stores/weather_as_of/keys/{origin}/versions", {**_ALL_TIMES, **bound})
         answered = [Version(entry["value"], entry["timestamp"], entry["valid_to"]) for entry in entries]
         tally.check(f"number of versions of {origin}", len(answered), len(versions))
         for one, expected in zip(answered, versions, strict=False):
@@ -97,7 +97,3 @@ def left_at_ms(departure: Mapping[str, Any]) -> int:
     """When a flight left: as scheduled, and its delay later. One that was cancelled: as scheduled."""
     scheduled = int(datetime.fromisoformat(departure["scheduled"]).timestamp())
     return scheduled * 1000 + int(departure["dep_delay"] or 0) * 60_000
-
-
-def _at_least(position: Any) -> dict[str, Any]:
-    return {"position_bound": position, "wait_ms": 10_000, "isolation_level": "read_committed"}

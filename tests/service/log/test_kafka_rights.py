@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
+from kafka_broker import KafkaBroker, needed
 from log_bench import until
 from ports import free_port
 from running_worker import configured
@@ -74,12 +74,7 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Guarded]:
-    try:
-        made = Guarded()
-    except BrokerUnavailableError as error:
-        if missing_is_a_failure():
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    made = needed(Guarded)
     with made.broker:
         yield made
 

@@ -23,6 +23,7 @@ from types import FrameType
 import pyspark
 
 from stateline.config import Config, load_config
+from stateline.free_memory import free_bytes
 from stateline.spark.drivers.process import kill_jvm
 from stateline.spark.session import default_class_archive, java_program, record_class_archive
 from stateline.spark.submit import is_submitted
@@ -65,7 +66,7 @@ def is_current(archive: Path) -> bool:
 def _record(config: Config, archive: Path, stopping: threading.Event, delay_s: float) -> None:
     if stopping.wait(delay_s):
         return
-    if (free := _free_bytes()) is not None and free < _NEEDED_BYTES:
+    if (free := free_bytes()) is not None and free < _NEEDED_BYTES:
         _logger.info("no class archive is recorded: %d MB of memory are free, less than 1 GB", free >> 20)
         return
     make_directory(archive.parent)
@@ -83,15 +84,6 @@ def _record(config: Config, archive: Path, stopping: threading.Event, delay_s: f
             process.terminate()
         if process.wait() == 0:
             _logger.info("recorded the class archive %s: the next start is quicker", archive)
-
-
-def _free_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not tell."""
-    with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -25,6 +25,7 @@ import orjson
 from stateline.spark.sink.checkpoint import checkpoint_query_id, claim, newest_commit
 from stateline.spark.sink.marker import Marker
 from stateline.spark.sink.result_records import topic_names
+from stateline.spark.sources.embedded_offsets import Offsets, to_offsets
 from stateline.topology import Pipeline, epochs_topic
 from stateline_store import DamagedDataError, TopologyError
 
@@ -156,15 +157,13 @@ def _is_beyond(ends: Sequence[str | None], newest: Sequence[str | None]) -> bool
     return any(
         offset > reached.get(place, 0)
         for mine, other in zip(ends, newest, strict=False)
-        for reached in [_numbers(other)]
-        for place, offset in _numbers(mine).items()
+        for reached in [_offsets(other)]
+        for place, offset in _offsets(mine).items()
     )
 
 
-def _numbers(text: str | None) -> dict[tuple[str, str], int]:
-    """(topic, partition) → offset."""
-    topics = orjson.loads(text) if text else {}
-    return {(topic, p): at for topic, of in topics.items() for p, at in of.items() if isinstance(at, int)}
+def _offsets(text: str | None) -> Offsets:
+    return to_offsets(orjson.loads(text)) if text else {}
 
 
 def _shown(offsets: Sequence[str | None]) -> str:
