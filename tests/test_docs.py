@@ -36,7 +36,7 @@ from stateline.server.openapi import RESULTS
 from stateline.server.problems import PROBLEMS
 from stateline.spark.drivers.status import PipelineStatus
 from stateline.spark.sink.marker import Marker
-from stateline.worker.changelog import staged_changes
+from stateline.worker.changelog import position_headers, staged_rows
 from stateline.worker.failures import FailureHandler
 from stateline_store import (
     CommitNotice,
@@ -447,11 +447,12 @@ def test_changelog_records_are_as_described(tmp_path: Path, kind: type[KeyValueS
     store.put(b"alice", b"1")
     store.put(b"bob", None)
     store.advance(Position({"orders": {0: 2}}))
-    first, last = staged_changes(store, store.position(IsolationLevel.READ_UNCOMMITTED), "totals", TIME_MS)
-    assert (first.key, first.value, first.headers) == (b"alice", b"1", ())
-    assert first.timestamp_ms == (0 if store.timestamped else TIME_MS)
-    assert (last.key, last.value, last.timestamp_ms) == (b"bob", None, TIME_MS)
-    assert last.headers == (("v", b"\0"), ("c", Position({"orders": {0: 2}}).encode()))
+    assert staged_rows(store, TIME_MS) == [
+        (b"alice", b"1", 0 if store.timestamped else TIME_MS),
+        (b"bob", None, TIME_MS),
+    ]
+    headers = position_headers(store.position(IsolationLevel.READ_UNCOMMITTED))
+    assert headers == (("v", b"\0"), ("c", Position({"orders": {0: 2}}).encode()))
     assert "`v` = `00`, `c` = the store's Position" in document("docs/formats.md")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 from stateline_store.engine import Commit, no_key
@@ -24,6 +24,12 @@ class MemoryEngine:
         if not isinstance(key, bytes):
             raise no_key(key)
         return self._open().rows.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        rows = self._open().rows
+        if wrong := [key for key in keys if not isinstance(key, bytes)]:
+            raise no_key(wrong[0])
+        return [rows.get(key) for key in keys]
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         scan = Scan.of_chunks(_present(self._open().scan(keys, reverse=reverse)))

@@ -8,7 +8,7 @@ timestamped store that is built from it beside this one has them all.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 
 from stateline_store.engine import Commit, Engine
 from stateline_store.position import Position
@@ -28,6 +28,9 @@ class PlainValuesEngine:
 
     def get(self, key: bytes) -> bytes | None:
         return _with_unknown(self._plain.get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [_with_unknown(value) for value in self._plain.get_many(keys)]
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         return _rows_with_unknown(self._plain.scan(keys, reverse=reverse))

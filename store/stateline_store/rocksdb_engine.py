@@ -10,7 +10,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
@@ -102,6 +102,15 @@ class RocksDBEngine:
                 raise no_key(key) from error
             raise self._refusal() or translated(error, self.directory) from error
         return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            values: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]  # a list gives a list
+        except Exception as error:
+            if wrong := [key for key in keys if not isinstance(key, bytes)]:
+                raise no_key(wrong[0]) from error
+            raise self._refusal() or translated(error, self.directory) from error
+        return values
 
     def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
         refusal = self._refusal()

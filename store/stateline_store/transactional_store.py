@@ -12,6 +12,7 @@ store with a retention has seen, goes the same way.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -199,7 +200,9 @@ class TransactionalStore(StateStore):
 
     def staged_changes(self) -> Iterable[Change]:
         """What was put since the last commit, as its changelog holds it: one change per key, in key order."""
-        return self._changes(self.staged())  # pinned now, however late it is read
+        self._open()
+        staged = self._buffer.scan()  # pinned now, however late it is read
+        return itertools.chain.from_iterable(self._changes(rows) for rows in staged.chunks())
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Stage changes as its changelog holds them, the newest last."""
@@ -209,9 +212,11 @@ class TransactionalStore(StateStore):
     def get_rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The stored bytes of many keys at once, staged or committed, None where there are none: a timestamped store's
         begin with their timestamp, the keys of windows and sessions with their segment."""
-        staged = self._buffer.rows
-        get = self._open().get
-        return [staged[key] if key in staged else get(key) for key in keys]
+        engine, staged = self._open(), self._buffer.rows
+        if staged.keys().isdisjoint(keys):
+            return engine.get_many(keys)
+        found = iter(engine.get_many([key for key in keys if key not in staged]))
+        return [staged[key] if key in staged else next(found) for key in keys]
 
     def put_rows(self, rows: dict[bytes, bytes | None], stream_time_ms: int = -1) -> None:
         """Stage stored bytes of many keys at once, None deletes; the dict is the store's from then on. A store with a
@@ -389,13 +394,17 @@ class TransactionalStore(StateStore):
             self._open()
         self._buffer.put(key, value)
 
-    def _changes(self, staged: Iterator[tuple[bytes, bytes | None]]) -> Iterator[Change]:
-        width = self._segment_width
-        for key, stored in staged:
-            if stored is None or not self.timestamped:
-                yield Change(key[width:], stored, None)
-            else:
-                yield Change(key[width:], stored[8:], TIMESTAMP.unpack_from(stored)[0])
+    def _changes(self, rows: list[tuple[bytes, bytes | None]]) -> Iterator[Change]:
+        width, read = self._segment_width, TIMESTAMP.unpack_from
+        keys = [key[width:] for key, _ in rows] if width else [key for key, _ in rows]
+        stamps: Iterable[int | None] = itertools.repeat(None, len(rows))
+        if self.timestamped:
+            stamps = [None if stored is None else read(stored)[0] for _, stored in rows]
+            values = [None if stored is None else stored[8:] for _, stored in rows]
+        else:
+            values = [stored for _, stored in rows]
+        # Made in C: three times as fast as calling `Change` for each.
+        return map(tuple.__new__, itertools.repeat(Change), zip(keys, values, stamps, strict=True))
 
     def _drop_staged(self) -> None:
         self._buffer.clear()

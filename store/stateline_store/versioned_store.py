@@ -148,6 +148,10 @@ class VersionedStore(TransactionalStore):
         self.put(key, None, timestamp)
         return found
 
+    def put_rows(self, rows: dict[bytes, bytes | None], stream_time_ms: int = -1) -> None:
+        """Refused with `InvalidArgumentError`: `put` alone knows which rows a version changes."""
+        raise InvalidArgumentError(f"Store {self.name!r} is versioned: put versions, not rows ({len(rows)} given).")
+
     # -- transaction ------------------------------------------------------------------------------------
 
     def staged_changes(self) -> Iterable[Change]:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from conformance.golden import section, unhex
-from stateline.worker.changelog import staged_changes
+from stateline.worker.changelog import position_headers, staged_rows
 from stateline.worker.records import OutputRecord
 from stateline_store import (
     IsolationLevel,
@@ -139,9 +139,11 @@ def make_step(store: TransactionalStore, history: History, number: int) -> list[
     """Make one call as of one input record; what it gives the changelog. The call is committed."""
     store.advance(Position.of({INPUT: number}))
     call(store, history["steps"][number]["call"])
-    records = staged_changes(
-        store, store.position(IsolationLevel.READ_UNCOMMITTED), CHANGELOG.topic, history["record_time"] + number
-    )
+    headers = position_headers(store.position(IsolationLevel.READ_UNCOMMITTED))
+    rows = staged_rows(store, history["record_time"] + number)
+    records = [
+        OutputRecord(CHANGELOG.topic, *row, headers if at == len(rows) - 1 else ()) for at, row in enumerate(rows)
+    ]
     store.commit({CHANGELOG: number})
     if not history["with_positions"]:  # Kafka Streams writes headers when an internal switch is on; Stateline always
         records = without_headers(records)

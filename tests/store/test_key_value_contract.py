@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from stateline_store import (
+    InvalidArgumentError,
     IsolationLevel,
     KeyValueStore,
     Position,
@@ -109,6 +110,27 @@ def test_put_all_goes_through_the_buffer_and_a_null_key_stages_nothing(store: Ke
     with pytest.raises(ValueError, match="nothing was staged"):
         store.put_all([(b"b", b"1"), (None, b"2")])  # type: ignore[list-item]  # the mistake under test
     assert dict(store.all()) == {b"a": b"2"}
+
+
+def test_rows_are_read_and_staged_many_at_once(store: KeyValueStore) -> None:
+    fill(store)
+    keys = [b"b", b"zz", b"a", b"b", b"e"]
+    assert store.get_rows(keys) == [store.reader(UNCOMMITTED).get(key) for key in keys]
+    assert store.get_rows([]) == []
+    store.put_rows({b"a": None, b"zz": store.get_rows([b"b"])[0]})
+    assert (store.get(b"a"), store.get(b"zz")) == (None, b"old")
+    store.commit({})
+    assert store.get_rows([b"a", b"zz"]) == [None, store.reader(COMMITTED).get(b"b")]
+    with pytest.raises(InvalidArgumentError):
+        store.get_rows([b"b", "text"])  # type: ignore[list-item]
+    with pytest.raises(InvalidArgumentError):
+        store.put_rows({b"b": b"12345678new", b"c": 5})  # type: ignore[dict-item]
+    assert store.get(b"b") == b"old"
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.get_rows([b"b"])
+    with pytest.raises(StoreClosedError):
+        store.put_rows({})
 
 
 def test_a_range_includes_both_ends_in_either_order(store: KeyValueStore) -> None:

@@ -11,7 +11,7 @@ import base64
 import re
 import sqlite3
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
@@ -22,6 +22,7 @@ from stateline.log.interface import NewTopic, TopicInfo
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
+_DELETE_AT_ONCE = 10_000  # rows: some 10 ms, for which other writers wait
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
 
 
@@ -106,6 +107,21 @@ class EmbeddedAdmin:
         with self._file.write() as sql:
             for name in names:
                 _delete(sql, name)
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in before.items():
+            if not 0 <= offset <= (end := self.log_end(partition)):
+                raise InvalidArgumentError(f"{offset} is not an offset of {partition}, which ends at {end}.")
+            first = self._partition_id(partition) << OFFSET_BITS
+            while self._delete_some(first, first + offset):
+                pass  # others may write in between
+
+    def _delete_some(self, first: int, end: int) -> bool:
+        """Whether there was anything to delete in this range of records' ids."""
+        some = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        with self._file.write() as sql:
+            found = sql.execute(f"DELETE FROM records WHERE id IN ({some})", (first, end, _DELETE_AT_ONCE))
+            return found.rowcount > 0
 
     def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         existing = self.topics()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from stateline_store import TopicPartition
 
@@ -70,6 +70,15 @@ class Admin(Protocol):
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete these topics; one that does not exist is passed over."""
 
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records of each partition before this offset: nobody reads them again, and those after it keep
+        their offsets. What was deleted before stays so.
+
+        Raises `DoesNotExistError` when there is no such partition, `InvalidArgumentError` for an offset beyond its end
+        or a topic that is compacted only, `ConfigurationError` where the login may not delete. Other partitions' may be
+        deleted then.
+        """
+
     def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """The settings of these topics, those that nobody has set included; a topic that does not exist is absent.
 
@@ -81,6 +90,8 @@ class Admin(Protocol):
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         """(first offset kept, offset after the last one that a read_committed consumer can see now).
+
+        The embedded log always gives 0 as the first: there records that were deleted are a gap.
 
         Raises `DoesNotExistError` when there is no such partition.
         """
@@ -153,6 +164,10 @@ class Consumer(Protocol):
         """Leave (a static member stays known until its session times out) and release everything."""
 
 
+LogRow: TypeAlias = tuple[bytes | None, bytes | None, int]
+"""Key, value and timestamp (ms) of a record to be written."""
+
+
 class Producer(Protocol):
     """Writes records; with a `transactional_id` only inside transactions."""
 
@@ -170,6 +185,11 @@ class Producer(Protocol):
 
         Raises `DoesNotExistError` for an unknown topic, `InvalidArgumentError` for a record that is too
         large; either may instead surface at `flush` or `commit_transaction`.
+        """
+
+    def produce_all(self, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers = ()) -> None:
+        """Queue many records of one partition, in this order; the last one with these headers. As `produce` for each,
+        at about half the cost; what it raises names the record's key.
         """
 
     def flush(self) -> dict[TopicPartition, int]:

@@ -28,7 +28,7 @@ from stateline.log.interface import NewTopic, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_offsets
 from stateline.log.kafka_waiting import waiting_is_said
-from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
+from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
 _POLL_INTERVAL_S = 0.02
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client leaves these untyped
@@ -122,6 +122,23 @@ class KafkaAdmin:
             except DoesNotExistError:
                 continue
         self._wait(lambda counts: not counts.keys() & set(gone), f"to delete {', '.join(gone)}")
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        if not before:
+            return
+        wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in before.items()]
+        futures = self._submit(
+            "Records cannot be deleted",
+            lambda: self._admin.delete_records(
+                wanted, operation_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S
+            ),
+        )
+        for each, future in futures.items():
+            what = f"Records of {each.topic}-{each.partition} before {each.offset} cannot be deleted"
+            try:
+                self._result(future, what, {KafkaError.OFFSET_OUT_OF_RANGE})
+            except _PassedOverError as error:
+                raise InvalidArgumentError(f"{what}: that is beyond its end.") from error
 
     def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from stateline.log.interface import Consumer, Headers
+from stateline.log.interface import Consumer, Headers, LogRow
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_waiting import waiting_is_said
+from stateline.serde import shown
 from stateline_store import (
     DoesNotExistError,
     InDoubtError,
@@ -78,9 +79,7 @@ class KafkaProducer:
         if partition is None:
             partition = _ANY_PARTITION
         elif not 0 <= partition < self._partitions[topic]:
-            raise DoesNotExistError(
-                f"Topic {topic!r} has {self._partitions[topic]} partitions: no partition {partition}."
-            )
+            raise self._no_partition(topic, partition)
         if timestamp_ms < 1:
             if timestamp_ms < 0:
                 raise InvalidArgumentError(f"A timestamp is milliseconds since 1970, not {timestamp_ms}.")
@@ -90,6 +89,31 @@ class KafkaProducer:
             self._until_poll = _POLL_EVERY
             self._serve(self._producer.poll, 0.0)
         self._queue(topic, key, value, partition, timestamp_ms, list(headers) if headers else None)
+
+    def produce_all(self, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers = ()) -> None:
+        """As `Producer.produce_all`: one call into librdkafka for each record, and nothing else."""
+        if topic not in self._partitions or partition >= self._partitions[topic]:
+            self._look_up(topic)
+        if not 0 <= partition < self._partitions[topic]:
+            raise self._no_partition(topic, partition)
+        produce, last = self._producer.produce, len(rows) - 1
+        for at, (key, value, timestamp_ms) in enumerate(rows):
+            if at % _POLL_EVERY == 0:
+                self._serve(self._producer.poll, 0.0)
+            if at < last and timestamp_ms > 0:
+                try:
+                    produce(topic, value, key, partition, None, None, timestamp_ms)
+                    continue
+                except (BufferError, KafkaException):
+                    pass  # once more, by what waits for room and knows why a record is refused
+            headers = last_headers if at == last else ()
+            try:
+                self.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=partition)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"Key {shown(key)}: {error}") from error
+
+    def _no_partition(self, topic: str, partition: int) -> DoesNotExistError:
+        return DoesNotExistError(f"Topic {topic!r} has {self._partitions[topic]} partitions: no partition {partition}.")
 
     def _queue(
         self,
@@ -165,26 +189,28 @@ class KafkaProducer:
 
     def _serve(self, work: Callable[[float], int], timeout_s: float) -> int:
         """Run what serves delivery reports. A fatal error of the client surfaces here, if need be under a
-        SystemError: a report that is served right after it finds it pending.
+        SystemError: a report that is served right after it finds it pending, or loses it.
         """
         try:
             return work(timeout_s)
         except KafkaException as error:
             raise self._meaning(error, "The producer has failed") from error
         except SystemError as error:
-            if not isinstance(error.__cause__, KafkaException):
+            if isinstance(error.__cause__, KafkaException):
+                raise self._meaning(error.__cause__, "The producer has failed") from error
+            if (lost := self._state_error()) is None:
                 raise
-            raise self._meaning(error.__cause__, "The producer has failed") from error
+            raise meaning(lost, self._bootstrap_servers, "The producer has failed") from error
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             (error, where), self._failure = self._failure, None
             if self._in_transaction and error.code() in _PURGED:
-                error = self._why_purged() or error
+                error = self._state_error() or error
             raise meaning(error, self._bootstrap_servers, f"A record for {where} was not written")
 
-    def _why_purged(self) -> KafkaError | None:
-        """What made the transaction fail, and so took its records along: librdkafka tells whoever begins another."""
+    def _state_error(self) -> KafkaError | None:
+        """What made the transaction, or the whole client, fail: librdkafka tells whoever begins another transaction."""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:

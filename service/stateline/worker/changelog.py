@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stateline.log.interface import Record
-from stateline.worker.records import OutputRecord
+from stateline.log.interface import Headers, LogRow, Record
 from stateline_store import (
     DamagedDataError,
     Position,
@@ -25,19 +24,20 @@ _POSITION_HEADER = "c"  # in topics: never change
 _VERSION = b"\x00"
 
 
-def staged_changes(store: StateStore, position: Position, topic: str, now_ms: int) -> list[OutputRecord]:
-    """What the store has staged since its last commit, as it says itself; the last record carries its Position.
+def staged_rows(store: StateStore, now_ms: int) -> list[LogRow]:
+    """What the store has staged since its last commit, as it says itself.
 
-    Records of a store without timestamps, and tombstones, carry `now_ms`.
+    Those of a store without timestamps, and tombstones, carry `now_ms`.
     """
-    changes = [
-        OutputRecord(topic, key, value, now_ms if timestamp is None else max(timestamp, 0))
+    return [
+        (key, value, now_ms if timestamp is None else timestamp if timestamp > 0 else 0)
         for key, value, timestamp in store.staged_changes()
     ]
-    if changes:
-        headers = ((_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position.encode()))
-        changes[-1] = changes[-1]._replace(headers=headers)
-    return changes
+
+
+def position_headers(position: Position) -> Headers:
+    """The headers of a commit's last record."""
+    return (_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position.encode())
 
 
 def stage(store: StateStore, records: Iterable[Record]) -> None:

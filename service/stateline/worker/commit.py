@@ -21,7 +21,7 @@ from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Producer
 from stateline.serde import shown
 from stateline.topology import Topology
-from stateline.worker.changelog import staged_changes
+from stateline.worker.changelog import position_headers, staged_rows
 from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
 from stateline.worker.records import OutputRecord
 from stateline.worker.task import READ_UNCOMMITTED, Task
@@ -68,7 +68,11 @@ class Committer:
     def send(self, outputs: Iterable[OutputRecord]) -> None:
         """Queue what processors forwarded: part of the next commit."""
         for record in outputs:
-            self._produce(record, partition=None)
+            topic, key, value, timestamp_ms, headers = record
+            try:
+                self._writer().produce(topic, key, value, timestamp_ms=timestamp_ms, headers=headers)
+            except InvalidArgumentError as error:
+                raise RecordError(f"The log refuses a record of key {shown(key)}: {error}") from error
 
     @property
     def is_all_or_nothing(self) -> bool:
@@ -151,22 +155,12 @@ class Committer:
         now_ms = time.time_ns() // 1_000_000
         for task in tasks:
             for changelog, name in task.logged_stores():
-                store, position = task.stores.by_name[name], task.stores.position(name, READ_UNCOMMITTED)
-                for change in staged_changes(store, position, changelog.topic, now_ms):
-                    self._produce(change, changelog.partition)
-
-    def _produce(self, record: OutputRecord, partition: int | None) -> None:
-        try:
-            self._writer().produce(
-                record.topic,
-                record.key,
-                record.value,
-                timestamp_ms=record.timestamp_ms,
-                headers=record.headers,
-                partition=partition,
-            )
-        except InvalidArgumentError as error:
-            raise RecordError(f"The log refuses a record of key {shown(record.key)}: {error}") from error
+                if rows := staged_rows(task.stores.by_name[name], now_ms):
+                    headers = position_headers(task.stores.position(name, READ_UNCOMMITTED))
+                    try:
+                        self._writer().produce_all(changelog.topic, changelog.partition, rows, headers)
+                    except InvalidArgumentError as error:
+                        raise RecordError(f"The log refuses a record of a changelog: {error}") from error
 
     def _writer(self) -> Producer:
         """The producer, inside a transaction under exactly-once."""

@@ -9,6 +9,7 @@ from confluent_kafka import murmur2
 
 from log_bench import Bench, drain, flat, take, until
 from stateline.log import NewTopic, Producer
+from stateline.log.interface import LogRow
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 
 
@@ -132,6 +133,29 @@ def test_a_record_that_is_too_large_or_before_1970_is_refused(bench: Bench) -> N
 # --- Topics
 
 
+def test_many_records_at_once_are_those_written_one_by_one(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+    rows: list[LogRow] = [(b"%d" % i, None if i % 3 == 0 else b"v%d" % i, 1000 + i) for i in range(2_500)]
+    producer = bench.producer()
+    producer.produce_all(topic, 1, [])
+    producer.produce_all(topic, 1, rows, (("end", b"1"),))
+    assert producer.flush() == {TopicPartition(topic, 1): 2_499}
+    records = drain(bench.reader(place := TopicPartition(topic, 1)), place, 2_500)
+    assert [(r.key, r.value, r.timestamp_ms) for r in records] == rows
+    assert [list(r.headers) for r in records[-2:]] == [[], [("end", b"1")]]
+
+
+def test_of_many_records_at_once_the_one_that_is_refused_is_named(bench: Bench) -> None:
+    topic, producer = bench.topic(), bench.producer()
+    large = bytes(2_000_000)
+    for rows in ([(b"a", b"1", 1), (b"huge", large, 2), (b"b", b"1", 3)], [(b"huge", large, 2)]):
+        with pytest.raises(InvalidArgumentError, match=r"Key b'huge': .*larg"):
+            producer.produce_all(topic, 0, rows)
+    for name, partition in (("nowhere", 0), (topic, 1)):
+        with pytest.raises(DoesNotExistError):
+            producer.produce_all(name, partition, [(b"a", b"1", 1)])
+
+
 def test_a_topic_that_exists_is_left_as_it_is(bench: Bench) -> None:
     topic = bench.topic(partitions=2)
     before = bench.admin.topics()[topic]
@@ -181,6 +205,36 @@ def test_offset_at_is_the_first_record_of_at_least_that_time_else_the_end(bench:
     place = TopicPartition(topic, 0)
     asked = (0, 1000, 1004, 1009, 1010)
     assert [bench.admin.offset_at(place, at) for at in asked] == [0, 0, 4, 9, 10]
+
+
+def test_records_that_were_deleted_are_gone_and_the_others_keep_their_offsets(bench: Bench) -> None:
+    topic, other = bench.topic(partitions=2), bench.topic()
+    for partition in (0, 1):
+        bench.write(topic, b"a", b"b", b"c", partition=partition)
+    bench.write(other, b"d")
+    ends = {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 3}
+    for _ in range(2):
+        bench.admin.delete_records(ends)
+    consumer = bench.reader()
+    consumer.assign(dict.fromkeys([*ends, TopicPartition(other, 0)], 0))
+    records = flat(take(consumer, 2))
+    assert sorted((r.topic, r.partition, r.offset, r.value) for r in records) == sorted(
+        [(topic, 0, 2, b"c"), (other, 0, 0, b"d")]
+    )
+    assert [bench.admin.watermarks(place)[1] for place in ends] == [3, 3]
+    bench.write(topic, b"e", partition=1)
+    assert [(r.offset, r.value) for r in flat(take(consumer, 1))] == [(3, b"e")]
+    bench.admin.delete_records({})
+
+
+def test_records_of_no_partition_and_beyond_its_end_are_not_deleted(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, b"a")
+    with pytest.raises(InvalidArgumentError, match=f"{topic}-0"):
+        bench.admin.delete_records({TopicPartition(topic, 0): 2})
+    with pytest.raises(DoesNotExistError):
+        bench.admin.delete_records({TopicPartition(topic, 1): 0})
+    assert bench.values(topic) == [b"a"]
 
 
 # --- Reading partitions of one's own choice

@@ -2,19 +2,21 @@
 
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from stateline.log import Record
+from running_worker import create, read_all
+from stateline.log import EmbeddedLog, Log, Record
 from stateline.worker.changelog import (
     end_of_last_commit,
+    position_headers,
     position_of_changelog,
     position_of_input,
     stage,
-    staged_changes,
+    staged_rows,
 )
-from stateline.worker.records import OutputRecord
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
@@ -29,9 +31,20 @@ NOW = 1_700_000_000_000
 AT_7 = Position.of({TopicPartition("in", 0): 7})
 
 
-def changes_of(store: KeyValueStore) -> list[OutputRecord]:
-    """The records of the next commit to the changelog `log`."""
-    return staged_changes(store, store.position(IsolationLevel.READ_UNCOMMITTED), "log", NOW)
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with closing(EmbeddedLog(tmp_path / "log.db")) as made:
+        create(made, {"log": 1})
+        yield made
+
+
+def changes_of(store: KeyValueStore, log: Log) -> list[Record]:
+    """The records that the next commit writes to a changelog."""
+    with closing(log.producer()) as producer:
+        headers = position_headers(store.position(IsolationLevel.READ_UNCOMMITTED))
+        producer.produce_all("log", 0, staged_rows(store, NOW), headers)
+        producer.flush()
+    return read_all(log, "log", 1)
 
 
 @pytest.fixture
@@ -43,24 +56,24 @@ def timestamped(tmp_path: Path) -> Iterator[TimestampedKeyValueStore]:
 
 
 def test_a_changed_key_is_written_once_with_its_plain_value_and_its_own_timestamp(
-    timestamped: TimestampedKeyValueStore,
+    timestamped: TimestampedKeyValueStore, log: Log
 ) -> None:
     timestamped.put_with_timestamp(b"b", b"1", 5)
     timestamped.put_with_timestamp(b"a", b"2", 6)
     timestamped.put_with_timestamp(b"b", b"3", 7)
     timestamped.put_with_timestamp(b"c", None, 8)
-    written = [(change.key, change.value, change.timestamp_ms) for change in changes_of(timestamped)]
+    written = [(change.key, change.value, change.timestamp_ms) for change in changes_of(timestamped, log)]
     assert written == [(b"a", b"2", 6), (b"b", b"3", 7), (b"c", None, NOW)]
 
 
 def test_only_the_last_record_of_a_commit_carries_the_position_and_a_restore_finds_it(
-    timestamped: TimestampedKeyValueStore,
+    timestamped: TimestampedKeyValueStore, log: Log
 ) -> None:
     timestamped.put_with_timestamp(b"a", b"1", 5)
     timestamped.put_with_timestamp(b"b", b"2", 6)
     timestamped.advance(AT_7)
-    first, last = changes_of(timestamped)
-    assert first.headers == ()
+    first, last = changes_of(timestamped, log)
+    assert not first.headers
     assert dict(last.headers) == {"v": b"\x00", "c": AT_7.encode()}
     records = [Record("log", 0, 0, 0, b"a", b"1", ()), Record("log", 0, 1, 0, b"b", b"2", last.headers)]
     assert position_of_changelog(records) == AT_7
@@ -96,7 +109,7 @@ def test_restored_records_are_what_was_written_and_the_newest_of_a_key_wins(
     plain.init(StoreContext("0_0", tmp_path))
     stage(plain, records)
     assert dict(plain.staged()) == {b"a": None, b"b": b""}
-    assert [c.timestamp_ms for c in changes_of(plain)] == [NOW, NOW]
+    assert [at for _, _, at in staged_rows(plain, NOW)] == [NOW, NOW]
     plain.close()
 
 
