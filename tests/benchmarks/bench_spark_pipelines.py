@@ -38,7 +38,7 @@ from stateline.spark.drivers.one_pipeline import MAX_ROWS_PER_BATCH, run_pipelin
 from stateline.spark.session import close_session, record_class_archive, spark_session
 from stateline.spark.sources.frames import topic_frames
 
-ROUNDS, BATCH, KEYS = 30, 1_000, 1_000
+WARMING, ROUNDS, BATCH, KEYS = 25, 50, 1_000, 1_000
 ROWS, THROUGHPUT_ROUNDS = 1_000_000, 3
 STARTS = 5
 _RECORD = "record"
@@ -99,11 +99,11 @@ def latency(state_dir: Path, archive: Path) -> None:
         stack.enter_context(process(command("serve", **given), state_dir / "server.txt"))
         client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{given['server.port']}", timeout=30))
         found, steps = [], list[dict[str, int]]()
-        for number in range(ROUNDS + 5):
+        for number in range(WARMING + ROUNDS):
             write(log, BATCH)
             written = time.monotonic()
             until(lambda number=number: is_answered(client, number + 1), "the rows are answered", 0.002)  # type: ignore[misc]  # a lambda's defaults have no types
-            if number >= 5:  # what comes first is not compiled yet
+            if number >= WARMING:  # what comes first is not compiled yet
                 found.append((time.monotonic() - written) * 1000)
                 steps.append(json.loads(status_file(state_dir).read_text())["steps_ms"])
         shares = {step: statistics.median(each.get(step, 0) for each in steps) for step in steps[-1]}

@@ -83,6 +83,7 @@ def test_arrow_files_have_what_was_asked_for(client: httpx.Client, proxy: Faulty
 def test_one_that_is_interrupted_lets_its_snapshot_go_and_says_no_success(client: httpx.Client, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with faulty_proxy(client.base_url.port or 0) as proxy:
+        proxy.most_bytes = 100_000  # so it cannot come to its end
         running = subprocess.Popen(command("blobs", "--url", proxy.url, "--out", out), stderr=subprocess.DEVNULL)
         wait_until(lambda: (out / "blobs").exists(), 60)
         running.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from log_bench import Bench
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.spark.sources.embedded_offsets import OffsetsJson
-from stateline.spark.sources.embedded_source import EmbeddedLogReader, EmbeddedLogStreamReader
+from stateline.spark.sources.embedded_source import EmbeddedLogReader, EmbeddedLogStreamReader, Slice, shared_out
 from stateline_store import DoesNotExistError
 
 ALL = ReadAllAvailable()
@@ -117,3 +117,17 @@ def test_a_topic_made_anew_of_which_nothing_was_read_is_read_from_its_start(benc
     read = reader.latestOffset({}, ALL)
     make_anew(bench, empty, b"new")
     assert values(reader, read, reader.latestOffset(read, ALL)) == [b"new"]
+
+
+def test_small_slices_share_a_task_and_large_ones_have_one_each() -> None:
+    sizes = [3, 4_000, 5_997, 1, 10_000, 50_000, 2, 2]
+    pieces = [Slice("t", number, number, 7, 7 + size) for number, size in enumerate(sizes)]
+    tasks = shared_out(pieces)
+    assert [[piece.end - piece.first for piece in task.pieces] for task in tasks] == [
+        [3, 4_000, 5_997],
+        [1],
+        [10_000],
+        [50_000],
+        [2, 2],
+    ]
+    assert [piece for task in tasks for piece in task.pieces] == pieces

@@ -7,14 +7,15 @@ tombstones and records without a key left out), `startingOffsets` and `endingOff
 there on, and up to there, exclusive). Streams start with the earliest record.
 
 Offsets in a checkpoint are told in `stateline.spark.sources.embedded_offsets`. One Spark task reads one
-partition, in the executors' Python, through a read-only connection of its own.
+partition, or several of which little is to be read, in the executors' Python, through a read-only connection of its
+own.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ FORMAT = "stateline-log"
 SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 
 _ROWS_PER_BATCH = 10_000  # Arrow batches of this size cost little per row and stay in a CPU's cache
+_ROWS_PER_TASK = 10_000  # a task costs some 20 ms in Spark and Python, as much as reading so many rows
 _BUSY_TIMEOUT_MS = 10_000
 _ARROW_SCHEMA = pa.schema(
     [
@@ -57,7 +59,7 @@ _Row = tuple[int, int, bytes | None, bytes | None]  # record id, timestamp_ms, k
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """The offsets `first` to `end` (exclusive) of one partition: one Spark task."""
+    """The offsets `first` to `end` (exclusive) of one partition."""
 
     topic: str
     partition: int
@@ -65,6 +67,13 @@ class Slice(InputPartition):
     first: int
     end: int
     newest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slices(InputPartition):
+    """What one Spark task reads, in this order."""
+
+    pieces: tuple[Slice, ...]
 
 
 class EmbeddedLogSource(DataSource):
@@ -185,8 +194,8 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return None  # the report has one figure less
         return to_json(found.ends, found.topic_ids)
 
-    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[Slice]:
-        """One slice per partition that has something to read. Raises `DoesNotExistError` as `latestOffset` does: Spark
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[Slices]:
+        """What each task reads; of small slices several. Raises `DoesNotExistError` as `latestOffset` does: Spark
         asks here first for a micro-batch that it planned before it was stopped.
         """
         since, until = to_offsets(start), to_offsets(end)
@@ -194,15 +203,30 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return []
         found = self._topics.look()
         self._topics.refuse_others(end, found)
-        return [
+        return shared_out(
             Slice(*partition, found.partition_ids[partition], since.get(partition, 0), offset)
             for partition, offset in until.items()
             if offset > since.get(partition, 0)
-        ]
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Slice)
-        return read_slice(self._path, partition)
+        assert isinstance(partition, Slices)
+        for piece in partition.pieces:
+            yield from read_slice(self._path, piece)
+
+
+def shared_out(pieces: Iterable[Slice]) -> list[Slices]:
+    """The slices as tasks, which have one each, or several small ones of together at most `_ROWS_PER_TASK` records."""
+    tasks: list[list[Slice]] = []
+    room = 0
+    for piece in pieces:
+        size = piece.end - piece.first
+        if size > room:
+            tasks.append([])
+            room = _ROWS_PER_TASK
+        tasks[-1].append(piece)
+        room -= size
+    return [Slices(tuple(task)) for task in tasks]
 
 
 class EmbeddedLogReader(DataSourceReader):
