@@ -2,6 +2,7 @@
 # make test    the tests, three at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
 # make check   lint, formatting, types
 # make bench   the benchmarks (BENCH=name for one)
+# make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30)
 # make lock    renew requirements.lock
 # make clean   remove the environment and caches; applications' state (.stateline) stays
 #
@@ -10,7 +11,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench lock clean java maven
+.PHONY: help demo test check bench chaos lock clean java maven
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,6 +19,7 @@ INSTALLED := .venv/.installed
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
 BENCH ?= *
+MINUTES ?= 30
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -36,6 +38,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED) java maven
 	@for file in tests/benchmarks/bench_$(BENCH).py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+chaos: $(INSTALLED) java maven
+	@$(BIN)/python tests/chaos/run.py $(MINUTES)
 
 lock: $(INSTALLED)
 	@echo "Looking for newer versions …"

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -19,9 +20,11 @@ from uuid import uuid4
 import crash_app
 from running_worker import Stores, create, eventually, read_all
 from stateline.config import load_config
-from stateline.log import Log
+from stateline.log import Log, Producer
+from stateline_store import LogUnavailableError
 
 PARTITIONS = 2
+_LOG_AWAY_S = 180.0
 KEYS = 40
 
 
@@ -69,8 +72,19 @@ class Feeder(threading.Thread):
                 # The oracle hears of it first: the worker cannot see a record that the oracle does not know.
                 self._oracle.inputs[partition].append((key, value))
                 producer.produce(self._topic, key, value.to_bytes(8, "big"), timestamp_ms=value, partition=partition)
-            producer.flush()
+            self._flush(producer)
         producer.close()
+
+    def _flush(self, producer: Producer) -> None:
+        """Also when the log is away for a while: what is queued stays queued, in its order."""
+        deadline = time.monotonic() + _LOG_AWAY_S
+        while True:
+            try:
+                producer.flush()
+                return
+            except LogUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
 
 
 class Watcher(threading.Thread):
@@ -159,14 +173,14 @@ def check_forwarded(log: Log, run: str, inputs: Oracle, *, exact: bool) -> None:
 class WatchedRun:
     """One load over one disk, watched from the first record to the last: workers come and are killed meanwhile."""
 
-    def __init__(self, bootstrap: str, log: Log, guarantee: str, root: Path) -> None:
+    def __init__(self, bootstrap: str, log: Log, guarantee: str, root: Path, *, state_dir: Path | None = None) -> None:
         self.name, self._log, self._exact = uuid4().hex[:8], log, guarantee == "exactly_once_v2"
         self.topic = f"numbers-{self.name}"
         create(log, {self.topic: PARTITIONS, f"tenths-{self.name}": PARTITIONS})
         self.settings = [
             f"bootstrap.servers={bootstrap}",
             f"processing.guarantee={guarantee}",
-            f"state.dir={root / 'state'}",
+            f"state.dir={state_dir or root / 'state'}",
             "commit.interval.ms=20",
             "group.instance.id=the-worker",
         ]

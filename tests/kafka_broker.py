@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -52,12 +53,23 @@ class KafkaBroker:
     `kill` and `stop` keep the data for a `restart`; `close` (and leaving the `with`) removes it.
     """
 
-    def __init__(self, heap: str = "768m", settings: Mapping[str, str] = MappingProxyType({})) -> None:
-        """`settings` win over those of tests/kafka/server.properties; placeholders in them are filled in too."""
+    def __init__(
+        self,
+        heap: str = "768m",
+        settings: Mapping[str, str] = MappingProxyType({}),
+        *,
+        ports: tuple[int, int] | None = None,
+        cluster_id: str | None = None,
+    ) -> None:
+        """`settings` win over those of tests/kafka/server.properties; placeholders in them are filled in too.
+
+        `ports`, of the broker and of its controller, and `cluster_id` are for one of several brokers: it is ready only
+        when others are, so that is not waited for.
+        """
         self._libs = _libs()
         self._heap = heap
         self._directory = Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
-        broker_port, controller_port = free_port(), free_port()
+        broker_port, controller_port = ports or (free_port(), free_port())
         self.bootstrap_servers = f"127.0.0.1:{broker_port}"
         self._properties = self._directory / "server.properties"
         self._properties.write_text(
@@ -68,8 +80,8 @@ class KafkaBroker:
         )
         self._output = self._directory / "broker.log"
         try:
-            self._format()
-            self._process = self._start()
+            self._format(cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+            self._process = self._start(wait=cluster_id is None)
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
@@ -86,8 +98,7 @@ class KafkaBroker:
             *arguments,
         ]
 
-    def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    def _format(self, cluster_id: str) -> None:
         tool = (
             "kafka.tools.StorageTool",
             "format",
@@ -99,11 +110,12 @@ class KafkaBroker:
         if done.returncode:
             raise BrokerUnavailableError(f"Kafka's storage cannot be formatted: {done.stdout}{done.stderr}")
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, *, wait: bool = True) -> subprocess.Popen[bytes]:
         with self._output.open("ab") as output:
             process = subprocess.Popen(self._java("kafka.Kafka", str(self._properties)), stdout=output, stderr=output)
         try:
-            self._wait_until_ready(process)
+            if wait:
+                self._wait_until_ready(process)
         except BaseException:
             process.kill()
             process.wait()
@@ -124,6 +136,14 @@ class KafkaBroker:
             except KafkaException:
                 continue  # not listening yet
 
+    def pause(self) -> None:
+        """Let it hang (SIGSTOP) until `go_on`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End the broker as a crash would (SIGKILL)."""
         self._process.kill()
@@ -137,11 +157,11 @@ class KafkaBroker:
         except subprocess.TimeoutExpired:
             self.kill()
 
-    def restart(self) -> None:
-        """Start a broker that was stopped or killed, on the same ports and data."""
+    def restart(self, *, wait: bool = True) -> None:
+        """Start a broker that was stopped or killed, on the same ports and data; without `wait` before it is ready."""
         if self._process.poll() is None:
             self.stop()
-        self._process = self._start()
+        self._process = self._start(wait=wait)
 
     def close(self) -> None:
         """Kill the broker, which has nothing left to keep, and remove its data."""

@@ -15,21 +15,33 @@ if TYPE_CHECKING:
     from stateline.app import App
     from stateline.store_definition import StoreDefinition
     from stateline.store_views import SessionView, StoreView, VersionedView, WindowView
+    from stateline.streams.windows import (
+        HoppingWindows,
+        SessionWindows,
+        SlidingWindows,
+        TumblingWindows,
+        until_window_closes,
+    )
     from stateline.topology import Topic
     from stateline.worker.records import InputRecord, Output
 
 __all__ = [
     "App",
+    "HoppingWindows",
     "InputRecord",
     "Output",
     "SessionView",
+    "SessionWindows",
+    "SlidingWindows",
     "StoreDefinition",
     "StoreView",
     "Topic",
+    "TumblingWindows",
     "VersionedView",
     "WindowView",
     "serdes",
     "stores",
+    "until_window_closes",
 ]
 __version__ = "0.1.0"
 
@@ -43,6 +55,11 @@ _HOMES = {
     "SessionView": "stateline.store_views",
     "WindowView": "stateline.store_views",
     "Topic": "stateline.topology",
+    "TumblingWindows": "stateline.streams.windows",
+    "HoppingWindows": "stateline.streams.windows",
+    "SlidingWindows": "stateline.streams.windows",
+    "SessionWindows": "stateline.streams.windows",
+    "until_window_closes": "stateline.streams.windows",
 }
 
 

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stateline import serdes, stores
 from stateline.external_stores import changelog_of, kept_from, refuse_writers
+from stateline.pipeline_checks import check_declared, check_windowing
+from stateline.punctuations import Punctuated, punctuator, whole_milliseconds
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
+from stateline.streams.global_table import GlobalTable
 from stateline.streams.nodes import Root, processor_of
 from stateline.streams.stream import Stream
 from stateline.streams.table import Table
@@ -23,6 +26,7 @@ from stateline.table_kinds import inner_key, kind_of_table, windows_table
 from stateline.topology import (
     Pipeline,
     Processor,
+    Punctuation,
     Topic,
     Topology,
     Windowing,
@@ -53,7 +57,9 @@ class App:
         self._stores: dict[str, StoreDefinition] = {}
         self._processors: dict[str, Processor] = {}
         self._pipelines: dict[str, Pipeline] = {}
+        self._punctuations: dict[str, Punctuated] = {}
         self._roots: dict[str, list[Root]] = {}
+        self._global_tables: dict[str, GlobalTable] = {}
 
     def topic(
         self, name: str, *, key: Serde = serdes.bytes, value: Serde = serdes.bytes, schema: str | None = None
@@ -146,6 +152,24 @@ class App:
             raise TopologyError(f"{table.name!r} is no table of the newest values: pass what app.table(…) returned.")
         return Table(self, self._root(table.source, table, partial(TableSource, table.name)), table)
 
+    def global_table(
+        self, topic: str | Topic, *, key: Serde | None = None, value: Serde | None = None, store: str | None = None
+    ) -> GlobalTable:
+        """The newest value of every key of a topic, all partitions of it, in the memory of every worker: rows of
+        streams can be joined with it by any key (`Stream.join` with `on`), whatever partition they are in.
+
+        Each worker reads the whole topic when it starts, before it takes other records, and goes on reading. It is
+        named after the topic unless `store` says otherwise, and not served; a record that cannot be read ends the
+        worker, or is left out unless ``deserialization.exception.handler`` is `fail`.
+        """
+        source = self._topic(topic, key, value)
+        name = store or source.name
+        _refuse_second("store", name, self._stores)
+        _refuse_second("global table", name, self._global_tables)
+        kept = stores.timestamped_key_value(name, key=source.key, value=source.value, persistent=False)
+        self._global_tables[name] = GlobalTable(replace(kept, source=source))
+        return self._global_tables[name]
+
     def declared_topic(self, topic: str | Topic, key: Serde, value: Serde) -> Topic:
         """This topic; a name that was not declared yet gets these types."""
         return (
@@ -166,6 +190,7 @@ class App:
     def store(self, definition: StoreDefinition) -> StoreDefinition:
         """Declare a store (see `stateline.stores`); processors that name it share it."""
         _refuse_second("store", definition.name, self._stores)
+        _refuse_second("global table", definition.name, self._global_tables)
         self._stores[definition.name] = definition
         return definition
 
@@ -189,12 +214,50 @@ class App:
         def register(function: F) -> F:
             processor_name = checked_name("processor", name or function.__name__)
             _refuse_second("processor", processor_name, self._processors)
+            _refuse_second("punctuation", processor_name, self._punctuations)
             for definition in stores:
                 self._refuse_undeclared(definition, processor_name)
             _refuse_other_arguments(function, processor_name, [*(d.name for d in stores), *(t.name for t in forwards)])
             self._processors[processor_name] = Processor(
                 processor_name, function, source, tuple(stores), tuple(forwards)
             )
+            return function
+
+        return register
+
+    def punctuate(
+        self,
+        *,
+        every: timedelta,
+        on: Literal["stream_time", "wall_clock_time"],
+        stores: Sequence[StoreDefinition],
+        forwards: Sequence[Topic] = (),
+        name: str | None = None,
+    ) -> Callable[[F], F]:
+        """Call the decorated function again and again, in each task that has these stores, at least one.
+
+        It gets the time in milliseconds since the epoch, then one `StoreView` for each of `stores`, then one `Output`
+        for each of `forwards`. By `stream_time`, the largest timestamp of the task's records so far, it is called at
+        the first record and then whenever that has come to the next multiple of `every`; without records time stands
+        still. By `wall_clock_time` it is called about every so long. What it writes is committed as a record's
+        effects are, also when no input comes. What it raises is handled by ``processing.exception.handler``; there is
+        no record for a dead letter, so that `dead-letter` does what `skip` does.
+        """
+        punctuation = Punctuation(whole_milliseconds(every), on)
+
+        def register(function: F) -> F:
+            punctuation_name = checked_name("punctuation", name or function.__name__)
+            _refuse_second("punctuation", punctuation_name, self._punctuations)
+            _refuse_second("processor", punctuation_name, self._processors)
+            if not stores:
+                raise TopologyError(
+                    f"Punctuation {punctuation_name!r} has no stores: name at least one, whose tasks it is called in."
+                )
+            for definition in stores:
+                self._refuse_undeclared(definition, punctuation_name)
+            rest = [*(d.name for d in stores), *(t.name for t in forwards)]
+            _refuse_other_arguments(function, punctuation_name, rest, first="timestamp_ms")
+            self._punctuations[punctuation_name] = Punctuated(function, tuple(stores), tuple(forwards), punctuation)
             return function
 
         return register
@@ -225,6 +288,8 @@ class App:
         that begin with "_" are left out. With `windowing` the times of a window or session are part of the key. A
         replayed micro-batch has no effect (see `stateline.spark.sink.epoch_sink`).
         """
+        if windowing is not None:
+            check_windowing(windowing)
         sources = [reads] if isinstance(reads, str | Topic) else list(reads)
         reads_topics = tuple(self._topic(topic) for topic in sources)
         table_topics = tuple(self._topic(topic) for topic in tables)
@@ -235,7 +300,7 @@ class App:
         def register(function: F) -> F:
             pipeline_name = checked_name("pipeline", name or function.__name__)
             _refuse_second("pipeline", pipeline_name, self._pipelines)
-            self._pipelines[pipeline_name] = Pipeline(
+            declared = Pipeline(
                 pipeline_name,
                 function,
                 reads_topics,
@@ -251,6 +316,8 @@ class App:
                 trigger_ms,
                 result,
             )
+            check_declared(declared)
+            self._pipelines[pipeline_name] = declared
             return function
 
         return register
@@ -262,12 +329,14 @@ class App:
         """
         operators = [processor_of(self._topics[topic], tuple(roots)) for topic, roots in self._roots.items()]
         processors = [*self._processors.values(), *operators]
+        processors += [punctuator(name, each, processors) for name, each in self._punctuations.items()]
         refuse_writers(self._topics.values(), processors, self._pipelines.values())
         return Topology(
             self.application_id,
             subtopologies(self._stores.values(), processors),
             dict(self._stores),
             dict(self._pipelines),
+            {table.store.name: table.store for table in self._global_tables.values()},
         )
 
     def _topic(self, topic: str | Topic, key: Serde | None = None, value: Serde | None = None) -> Topic:
@@ -315,7 +384,9 @@ def _refuse_second(what: str, name: str, taken: Mapping[str, object]) -> None:
         raise TopologyError(f"There is a {what} named {name!r} already: give one of them another name.")
 
 
-def _refuse_other_arguments(function: Callable[..., Any], processor: str, rest: Sequence[str]) -> None:
+def _refuse_other_arguments(
+    function: Callable[..., Any], processor: str, rest: Sequence[str], *, first: str = "record"
+) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -325,6 +396,6 @@ def _refuse_other_arguments(function: Callable[..., Any], processor: str, rest: 
     except TypeError as error:
         takes = ", ".join(signature.parameters)
         raise TopologyError(
-            f"Processor {processor!r} is called with ({', '.join(['record', *rest])}), but takes ({takes}): it needs "
-            "an argument for the record, for each of `stores` and for each of `forwards`."
+            f"Processor {processor!r} is called with ({', '.join([first, *rest])}), but takes ({takes}): it needs "
+            f"an argument for the {first}, for each of `stores` and for each of `forwards`."
         ) from error

@@ -97,6 +97,8 @@ class Config(BaseModel):
         )
     )
     """Of queries that name none: READ_UNCOMMITTED unless set, READ_COMMITTED under exactly_once_v2."""
+    repartition_purge_interval_ms: Milliseconds = 30_000
+    """How often records of repartition topics whose processing is committed are deleted."""
     statestore_uncommitted_max_bytes: BytesOrUnlimited = 64 * 1024 * 1024
     """Workers commit early rather than hold more than this in their buffers: each has a num.workers-th of it."""
     state_cleanup_delay_ms: Milliseconds = 600_000

@@ -1,14 +1,15 @@
 """The ready-made serdes: `string`, `json`, `bytes`, `int32`, `int64`, `float64`, and, around one of those, `windowed`
-and `session_windowed` for the keys of a topic of windows or sessions.
+and `session_windowed` for the keys of a topic of windows or sessions; `time_windowed` for those that Java reads.
 
 What each writes and reads stands in `stateline.serde`.
 """
 
 from stateline.serde import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
-from stateline.windowed_serde import WindowedSerde
+from stateline.windowed_serde import TimeWindowedSerde, WindowedSerde
 
 __all__ = [
     "Serde",
+    "TimeWindowedSerde",
     "WindowedSerde",
     "bytes",
     "float64",
@@ -17,6 +18,7 @@ __all__ = [
     "json",
     "session_windowed",
     "string",
+    "time_windowed",
     "windowed",
 ]
 
@@ -36,3 +38,8 @@ def windowed(inner: Serde) -> WindowedSerde:
 def session_windowed(inner: Serde) -> WindowedSerde:
     """Keys of a topic of sessions, around keys of this serde."""
     return WindowedSerde(inner, "session")
+
+
+def time_windowed(inner: Serde) -> TimeWindowedSerde:
+    """Keys of a topic of windows, around keys of this serde, for Java's windowed deserializers to read."""
+    return TimeWindowedSerde(inner)

@@ -139,7 +139,8 @@ def subtopology_partitions(topology: Topology, counts: Mapping[str, int]) -> dic
         if len(set(found.values())) > 1:
             listed = ", ".join(f"{name} has {count}" for name, count in found.items())
             raise TopologyError(
-                f"Topics that are processed together need equal partition counts, but {listed}: repartition one."
+                f"Topics that are processed together need equal partition counts, but {listed}: send one through a "
+                'topic of as many as the other, with .repartition("a-name", partitions=…) or app.repartition.'
             )
         partitions[subtopology.ordinal] = next(iter(found.values()))
     return partitions

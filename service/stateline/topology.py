@@ -77,9 +77,18 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class Punctuation:
+    """When a function is called that sees no records: by the timestamps of the task's records, or by the clock."""
+
+    every_ms: int
+    on: Literal["stream_time", "wall_clock_time"]
+
+
+@dataclass(frozen=True, slots=True)
 class Processor:
     """A user's function that sees each record of a topic, with its stores and the topics it writes to; or, with
-    `roots`, the operators that take the topic's records (`stateline.streams`)."""
+    `roots`, the operators that take the topic's records (`stateline.streams`); or, with a `punctuation`, a function
+    that is called as time goes by (`source` is then a topic that feeds its stores)."""
 
     name: str
     function: Callable[..., None]
@@ -87,6 +96,7 @@ class Processor:
     stores: tuple[StoreDefinition, ...] = ()
     forwards: tuple[Topic, ...] = ()
     roots: tuple[Root, ...] = field(default=(), repr=False)
+    punctuation: Punctuation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +187,7 @@ class Topology:
     subtopologies: tuple[Subtopology, ...]
     stores: Mapping[str, StoreDefinition]
     pipelines: Mapping[str, Pipeline]
+    global_tables: Mapping[str, StoreDefinition] = field(default_factory=dict)  # every worker has each of them whole
 
     def subtopology_of(self, store: str) -> Subtopology:
         """The subtopology that holds this store. Raises `TopologyError` when none does."""
@@ -211,6 +222,7 @@ class Topology:
         topics = [t for s in self.subtopologies for t in s.sources]
         topics += [t for s in self.subtopologies for p in s.processors for t in p.forwards]
         topics += [t for p in self.pipelines.values() for t in p.inputs]
+        topics += [d.source for d in self.global_tables.values() if d.source is not None]
         created = {topic.name for topic in self.created_topics()}
         return tuple(dict.fromkeys(t.name for t in topics if t.name not in created))
 
@@ -219,8 +231,14 @@ class Topology:
         sources = [topic for subtopology in self.subtopologies for topic in subtopology.sources]
         return {topic.name: topic.external for topic in sources if topic.external is not None}
 
+    def _beside(self, topic: Topic) -> tuple[str, ...]:
+        """The users' topics that are processed together with this one, as those of the other side of a join are."""
+        readers = [s for s in self.subtopologies if topic in s.sources]
+        return tuple(t.name for s in readers for t in s.sources if not t.internal)
+
     def created_topics(self) -> tuple[InternalTopic, ...]:
-        """Topics that Stateline creates when they are missing, each after those it takes its partitions from."""
+        """Topics that Stateline creates when they are missing, each after those it takes its partitions from. A
+        repartition topic takes them from the topics that it is joined with, else from those that its records are of."""
         topics: dict[str, InternalTopic] = {}
         for pipeline in self.pipelines.values():
             like = tuple(t.name for t in (*pipeline.reads, *pipeline.tables))
@@ -232,7 +250,8 @@ class Topology:
             for processor in subtopology.processors:
                 for topic in processor.forwards:
                     if topic.internal:
-                        topics[topic.name] = InternalTopic(topic.name, _REPARTITION_SETTINGS, topic.partitions, like)
+                        beside = self._beside(topic) or like
+                        topics[topic.name] = InternalTopic(topic.name, _REPARTITION_SETTINGS, topic.partitions, beside)
         for subtopology in self.subtopologies:
             like = tuple(t.name for t in subtopology.sources)
             for store in subtopology.stores:

@@ -18,6 +18,8 @@ from stateline_store.windowed_keys import (
     window_key,
 )
 
+_SEQUENCE_BYTES = 4  # of the number at the end of a window's key. In topics: never change
+
 
 class WindowKey(NamedTuple):
     """A key and the start of a window of it, in milliseconds since the epoch."""
@@ -112,3 +114,42 @@ class WindowedSerde:
 
     def _made(self, key: Any, times: list[int]) -> WindowKey | SessionKey:
         return WindowKey(key, *times) if self.kind == "window" else SessionKey(key, *times)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindowedSerde:
+    """Keys of a topic of windows as Java's `TimeWindowedSerializer` writes them, and its deserializer reads them:
+    ``key ‖ start:i64``, without the number that `WindowedSerde` has behind it. No table can be kept of such a topic.
+
+    Values are `WindowKey`; as text and in JSON the array of its parts, as there.
+    """
+
+    inner: Serde
+
+    @property
+    def name(self) -> str:
+        return f"time-windowed-{self.inner.name}"
+
+    def serialize(self, value: Any) -> bytes:
+        return self._windows.serialize(value)[:-_SEQUENCE_BYTES]
+
+    def deserialize(self, data: bytes) -> WindowKey | SessionKey:
+        return self._windows.deserialize(data + bytes(_SEQUENCE_BYTES))
+
+    def check(self, data: bytes) -> None:
+        self._windows.check(data + bytes(_SEQUENCE_BYTES))
+
+    def parse_text(self, text: str) -> bytes:
+        return self._windows.parse_text(text)[:-_SEQUENCE_BYTES]
+
+    def from_json(self, value: Any) -> bytes:
+        return self._windows.from_json(value)[:-_SEQUENCE_BYTES]
+
+    def to_json(self, data: bytes) -> Any:
+        return self._windows.to_json(data + bytes(_SEQUENCE_BYTES))
+
+    key_to_json = to_json
+
+    @property
+    def _windows(self) -> WindowedSerde:
+        return WindowedSerde(self.inner, "window")

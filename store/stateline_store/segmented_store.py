@@ -16,7 +16,7 @@ from typing import ClassVar, TypeAlias
 from stateline_store.errors import DamagedDataError
 from stateline_store.layout import Layout
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
-from stateline_store.scan import KeyRange
+from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.segments import PREFIX, Segments
 from stateline_store.state_store import StoreContext
 from stateline_store.store_schema import StoreSchema
@@ -82,6 +82,18 @@ class SegmentedStore(TransactionalStore):
     def init(self, context: StoreContext) -> None:
         super().init(context)
         self._dropped = 0
+
+    def with_segments(self, row_keys: Iterable[bytes]) -> list[bytes]:
+        """The stored keys of these row keys, for `get_rows` and `put_rows`."""
+        pack, interval = PREFIX.pack, self._interval_ms
+        unpack, width = self._row_suffix.unpack_from, self._row_suffix.size
+        return [pack(unpack(key, len(key) - width)[0] // interval) + key for key in row_keys]
+
+    def rows_between(self, first_ms: int, last_ms: int) -> StoreIterator:
+        """(stored key, stored bytes) of the rows of these times, and of others in their segments: staged over
+        committed, segment by segment. Also those that reads do not show any more, until a commit has removed them."""
+        first, last = self._segments.id_of(max(first_ms, 0)), self._segments.id_of(min(last_ms, MAX_TIMESTAMP_MS))
+        return self._own_reader().scan(KeyRange(PREFIX.pack(first), PREFIX.pack(last + 1)))
 
     def _take_layout(self, layout: Layout) -> None:
         self._interval_ms = layout.segment_interval_ms or self._declared_interval_ms

@@ -7,7 +7,7 @@ and isolation level. Row key (on disk and in changelogs: never change): ``key â€
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -135,6 +135,11 @@ class WindowStore(SegmentedStore):
         self._buffer.put(row, value)
         if window_start_ms > self._stream_time_ms:
             self._stream_time_ms = window_start_ms
+
+    def stored_keys(self, windows: Iterable[tuple[bytes, int]]) -> list[bytes]:
+        """The stored keys of these (key, start in ms), for `get_rows` and `put_rows`: of duplicates the first."""
+        packers, interval = self._packers, self._interval_ms
+        return [packers[len(key)](start // interval, key, start, 0) for key, start in windows]
 
     def restore(self, changes: Changes) -> None:
         super().restore(self._counted(changes) if self._retain_duplicates else changes)

@@ -1,12 +1,15 @@
 """What is connected runs together; names, partitions and mistakes of an application."""
 
+import re
+from typing import Any
+
 import pytest
 
 from stateline import serdes, stores
 from stateline.app import App
 from stateline.store_views import StoreView
 from stateline.topics import subtopology_partitions, wanted_partitions
-from stateline.topology import Topology
+from stateline.topology import Topology, Windowing
 from stateline.worker import InputRecord, Output
 from stateline_store import InvalidArgumentError, TopologyError
 
@@ -135,3 +138,44 @@ def test_a_function_that_cannot_be_called_with_its_stores_and_outputs_is_refused
 
     @app.process("x", stores=[seen])
     def any_number(record: InputRecord, *rest: StoreView) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"reads": []}, "reads=[] and tables=[]"),
+        ({"key": []}, "key=[]"),
+        ({"key": ["k", 3]}, "the column 3"),
+        ({"timestamp": ""}, "the column ''"),
+        ({"output_mode": "replace"}, "output_mode='replace': use one of append, update, complete"),
+        ({"result": "rows"}, "result='rows': use one of table, stream"),
+        ({"trigger_ms": -1}, "trigger_ms=-1"),
+        ({"trigger_ms": 0.5}, "trigger_ms=0.5"),
+        ({"trigger_ms": True}, "trigger_ms=True"),
+        ({"branches": ["out"]}, "the result topic 'out' twice"),
+        ({"branches": ["in"]}, "'in' as input and as result"),
+    ],
+)
+def test_what_makes_no_sense_for_a_pipeline_is_refused_where_it_is_declared(
+    arguments: dict[str, Any], says: str
+) -> None:
+    app = App("app")
+    declare = app.pipeline(**{"reads": "in", "writes": "out", "key": "k", "name": "mine", **arguments})
+    with pytest.raises(InvalidArgumentError, match=re.escape(says)) as raised:
+        declare(lambda frame: frame)
+    assert str(raised.value).startswith("Pipeline 'mine' was given ")
+    declare = app.pipeline(reads="in", writes="good", key="k", name="mine")
+    declare(lambda frame: frame)  # the name was not taken
+
+
+@pytest.mark.parametrize(
+    ("windowing", "says"),
+    [
+        ("window", "windowing='window'"),
+        (Windowing("hopping", "w", 1), "its kind is one of window, session"),  # type: ignore[arg-type]  # that is the mistake
+        (Windowing("window", "w", 0), "size_ms=0): its size is whole milliseconds"),
+    ],
+)
+def test_a_windowing_that_is_none_is_refused(windowing: Any, says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(says)):
+        App("app").pipeline(reads="in", writes="out", key="k", windowing=windowing)

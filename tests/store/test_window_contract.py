@@ -273,6 +273,37 @@ def test_a_commit_drops_segments_that_have_expired_and_no_others(store: WindowSt
     assert stored_rows(store) == 1
 
 
+def test_stored_keys_are_those_that_puts_write_and_rows_are_staged_under(store: WindowStore) -> None:
+    windows = [(b"", 0), (b"a", START), (b"abc", 7 * INTERVAL)]
+    for key, start in windows:
+        store.put(key, b"v", start)
+    keys = store.stored_keys(windows)
+    assert keys == [key for key, _ in store.staged()]
+    assert store.with_segments(key[8:] for key in keys) == keys
+    assert all(row is not None and row.endswith(b"v") for row in store.get_rows(keys))
+    store.put_rows(dict.fromkeys(keys, None), 8 * INTERVAL)
+    assert list(store.all()) == []
+    assert store.stream_time_ms == 8 * INTERVAL
+
+
+def test_rows_between_times_are_there_until_a_commit_has_removed_them(store: WindowStore) -> None:
+    def between(first_ms: int, last_ms: int) -> bytes:
+        with store.rows_between(first_ms, last_ms) as rows:
+            return b"".join(row[-1:] for _, row in rows)
+
+    for at, start in enumerate([START, START + INTERVAL, START + 2 * INTERVAL]):
+        store.put(b"k", b"%d" % at, start)
+        if at == 1:
+            store.commit({})
+    assert between(-5, LAST) == b"012"
+    assert between(START + INTERVAL, START + 2 * INTERVAL) == b"12"
+    store.put(b"k", b"3", 100 * INTERVAL)
+    assert values(store.all()) == b"3"
+    assert between(0, LAST) == b"0123"
+    store.commit({})
+    assert between(0, LAST) == b"3"
+
+
 def test_a_put_after_expiry_is_kept(store: WindowStore) -> None:
     store.put(b"a", b"1", 0)
     store.commit({})

@@ -126,6 +126,9 @@ class KafkaAdmin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         if not before:
             return
+        counts = self._partition_counts()
+        for partition in before:
+            self._require(partition, counts)
         wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in before.items()]
         futures = self._submit(
             "Records cannot be deleted",
@@ -186,9 +189,7 @@ class KafkaAdmin:
         *specs: OffsetSpec,
         isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> list[int]:
-        counts = self._partition_counts()
-        if not 0 <= partition.partition < counts.get(partition.topic, 0):
-            raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no partition {partition}.")
+        self._require(partition, self._partition_counts())
         what, target = f"The offsets of {partition} cannot be read", confluent_kafka.TopicPartition(*partition)
         futures = [
             future
@@ -204,6 +205,10 @@ class KafkaAdmin:
             ).values()
         ]
         return [int(self._result(future, what).offset) for future in futures]
+
+    def _require(self, partition: TopicPartition, counts: Mapping[str, int]) -> None:
+        if not 0 <= partition.partition < counts.get(partition.topic, 0):
+            raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no partition {partition}.")
 
     def _submit(self, what: str, work: Callable[[], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
         try:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stateline import serdes, stores
 from stateline.serde import Serde
 from stateline.streams.nodes import Node, Root
 from stateline.streams.table import Table
+from stateline.streams.windowed import WindowedStream
+from stateline.streams.windows import AnyWindows
 from stateline.worker.operators.count import Count
+from stateline.worker.operators.fold import Fold
+from stateline.worker.operators.folding import Aggregating, Folding, reducing
 
 if TYPE_CHECKING:
     from stateline.app import App
@@ -17,7 +22,7 @@ if TYPE_CHECKING:
 
 class GroupedStream:
     """Aggregates are kept in a store of the name that is given, and served under it. Rows without a key or without a
-    value are left out and counted."""
+    value are left out and counted; a function that raises is handled by ``processing.exception.handler``."""
 
     def __init__(self, app: App, node: Node | Root, key: Serde, value: Serde) -> None:
         self._app, self._node = app, node
@@ -25,8 +30,35 @@ class GroupedStream:
 
     def count(self, store: str, *, persistent: bool = True) -> Table:
         """How many rows each key has had, as int64."""
-        definition = self._app.store(
-            stores.timestamped_key_value(store, key=self.key, value=serdes.int64, persistent=persistent)
-        )
-        node = self._node.then(Node(f"count {store}", partial(Count, store), (definition,)))
-        return Table(self._app, node, definition)
+        definition = stores.timestamped_key_value(store, key=self.key, value=serdes.int64, persistent=persistent)
+        return self._table(Node(f"count {store}", partial(Count, store), (self._app.store(definition),)))
+
+    def reduce(self, reducer: Callable[[Any, Any], Any], store: str, *, persistent: bool = True) -> Table:
+        """The values of each key made one, ``reducer(what there was, value)``; the first one is taken as it is. None
+        deletes what there was."""
+        return self._folded(f"reduce {store}", store, reducing(self.value, reducer), self.value, persistent)
+
+    def aggregate(
+        self,
+        initial: Callable[[], Any],
+        adder: Callable[[Any, Any, Any], Any],
+        store: str,
+        *,
+        value: Serde,
+        persistent: bool = True,
+    ) -> Table:
+        """What ``adder(key, value, aggregate)`` makes of the rows of each key, beginning with ``initial()``; `value` is
+        the aggregate's type. None deletes it. A function may change the aggregate that it is given."""
+        folding = Aggregating(value, initial, adder)
+        return self._folded(f"aggregate {store}", store, folding, value, persistent)
+
+    def windowed_by(self, windows: AnyWindows) -> WindowedStream:
+        """The rows by key and window: `TumblingWindows`, `HoppingWindows`, `SlidingWindows` or `SessionWindows`."""
+        return WindowedStream(self._app, self._node, self.key, self.value, windows)
+
+    def _folded(self, name: str, store: str, folding: Folding, value: Serde, persistent: bool) -> Table:
+        definition = stores.timestamped_key_value(store, key=self.key, value=value, persistent=persistent)
+        return self._table(Node(name, partial(Fold, name, store, folding), (self._app.store(definition),)))
+
+    def _table(self, node: Node) -> Table:
+        return Table(self._app, self._node.then(node), node.stores[0])

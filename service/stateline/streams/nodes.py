@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stateline.store_definition import StoreDefinition
-from stateline.topology import Processor, Topic
+from stateline.topology import Processor, Subtopology, Topic
 
 if TYPE_CHECKING:
     from stateline.worker.operators.interface import Operator, OperatorContext, Source
@@ -18,7 +18,9 @@ class Node:
     """One operator. Each task makes its own with `make`; what that returns goes to the `children`, in this order.
 
     `stores` are those that it reads or writes, `forwards` the topics that it writes to. A node that `looks_up` in a
-    table wants to find there what was in it when each single record was read.
+    table wants to find there what was in it when each single record was read. One that calls a function of the user's
+    `on_changes` wants each change of its own where a failure must cost that one only. One whose result depends on which
+    of several topics a record came from first wants them `in_order` of their timestamps.
     """
 
     name: str
@@ -26,6 +28,8 @@ class Node:
     stores: tuple[StoreDefinition, ...] = ()
     forwards: tuple[Topic, ...] = ()
     looks_up: StoreDefinition | None = None
+    on_changes: bool = False
+    in_order: bool = False
     children: list[Node] = field(default_factory=list)
 
     def then(self, child: Node) -> Node:
@@ -87,6 +91,18 @@ def looks_up_its_own(roots: Iterable[Root]) -> bool:
             changed |= {store.name for store in node.stores}
     wanted = [node.looks_up for node in nodes if node.looks_up is not None]
     return any(t.name in changed or (t.source is not None and t.source.name in changed) for t in wanted)
+
+
+def calls_on_changes(roots: Iterable[Root]) -> bool:
+    """Whether functions of the user's are called with changes, of which there is one for several records of a key."""
+    return any(node.on_changes for node in reachable(child for root in roots for child in root.children))
+
+
+def needs_order(subtopology: Subtopology) -> bool:
+    """Whether records of its several topics must be taken by their timestamps."""
+    roots = [root for processor in subtopology.processors for root in processor.roots]
+    nodes = reachable(child for root in roots for child in root.children)
+    return len(subtopology.sources) > 1 and any(node.in_order for node in nodes)
 
 
 def _not_called(*arguments: object) -> None:

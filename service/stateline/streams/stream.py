@@ -7,15 +7,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stateline.serde import Serde
+from stateline.store_definition import StoreDefinition
+from stateline.streams.global_table import GlobalTable
 from stateline.streams.grouped import GroupedStream
 from stateline.streams.nodes import Node, Root
+from stateline.streams.table import Joiner, Table, kept_table, refuse_other_keys
 from stateline.topology import Topic
 from stateline.worker.operators.stateless import Filter, FlatMap, MapValues, Peek
+from stateline.worker.operators.stream_table_join import StreamTableJoin
+from stateline.worker.operators.table_steps import NewestOfEachKey
 from stateline.worker.operators.topic_sink import TopicSink
 from stateline_store import TopologyError
 
 if TYPE_CHECKING:
     from stateline.app import App
+
+# The kinds of stores that a row can be joined with.
+_LOOKED_UP = ("key_value", "timestamped_key_value", "versioned")
 
 KeyValueFunction = Callable[[Any, Any], Any]
 
@@ -97,10 +105,51 @@ class Stream:
 
     def repartition(self, name: str, *, partitions: int | None = None) -> Stream:
         """The same rows through the topic ``<application.id>-<name>-repartition``, so that those of a key are together
-        again. It has `partitions`, else as many as the topics that the rows come from."""
+        again. It has `partitions`, else as many as the topics that it is joined with, else as those that the rows come
+        from."""
         topic = self._app.repartition(name, key=self.key, value=self.value, partitions=partitions)
         self.to(topic)
         return self._app.stream(topic)
+
+    def join(
+        self,
+        table: Table | StoreDefinition | GlobalTable,
+        joiner: Joiner,
+        *,
+        value: Serde | None = None,
+        on: KeyValueFunction | None = None,
+    ) -> Stream:
+        """Each row whose key is in the table, with what `joiner` makes of (the row's value, the table's value then), of
+        the type `value` (else as it was). The timestamp stays.
+
+        The table is a `Table`, or what `app.table(…)` returned; of a versioned one the value is that of the row's
+        timestamp. Rows without a key or a value are dropped and counted. Records of the topics that rows and table come
+        from are taken in the order of their timestamps; they need equal partition counts. Raises `TopologyError` after
+        a step that changed the key, and for keys of another type.
+
+        Of a `GlobalTable` none of this holds: each row is joined with what the worker has of it by then, under the key
+        that `on` makes of (key, value), None for none. The row's own key may be missing, changed or of another type.
+        """
+        return self._join("join", table, joiner, value, on, left=False)
+
+    def left_join(
+        self,
+        table: Table | StoreDefinition | GlobalTable,
+        joiner: Joiner,
+        *,
+        value: Serde | None = None,
+        on: KeyValueFunction | None = None,
+    ) -> Stream:
+        """As `join`, with every row that has a value: `joiner` gets None where the table has none."""
+        return self._join("left_join", table, joiner, value, on, left=True)
+
+    def to_table(self, store: str, *, persistent: bool = True) -> Table:
+        """The newest row of each key, kept in a store of this name; a row without a value deletes its key, one without
+        a key is dropped and counted. Raises `TopologyError` after a step that changed the key."""
+        self._refuse_rekeyed("to_table")
+        name = f"to_table {store}"
+        node = self._node.then(Node(name, partial(NewestOfEachKey, name)))
+        return kept_table(self._app, [node], store, self.key, self.value, persistent)
 
     def group_by_key(self) -> GroupedStream:
         """The rows grouped by their key. Raises `TopologyError` after a step that changed it."""
@@ -110,6 +159,36 @@ class Stream:
     def group_by(self, mapper: KeyValueFunction, *, name: str, key: Serde | None = None) -> GroupedStream:
         """The rows grouped by another key: `select_key`, then `repartition` under this name."""
         return self.select_key(mapper, key=key).repartition(name).group_by_key()
+
+    def _join(
+        self,
+        what: str,
+        table: Table | StoreDefinition | GlobalTable,
+        joiner: Joiner,
+        value: Serde | None,
+        on: KeyValueFunction | None,
+        *,
+        left: bool,
+    ) -> Stream:
+        if (on is None) == isinstance(table, GlobalTable):
+            raise TopologyError(f"{what}: a global table, and only such a one, needs `on`: the key to look under.")
+        serde = value or self.value
+        if isinstance(table, GlobalTable):
+            name = f"{what} {table.store.name}"
+            make = partial(StreamTableJoin, name, table.store, joiner, serde, left, on)
+            return Stream(self._app, self._node.then(Node(name, make)), self.key, serde, rekeyed=self._rekeyed)
+        self._refuse_rekeyed(what)
+        definition = table.store if isinstance(table, Table) else table
+        if definition.kind not in _LOOKED_UP or (not isinstance(table, Table) and definition.source is None):
+            raise TopologyError(
+                f"{what}: {definition.name!r} is no table of the values of keys: pass a Table, or what app.table(…) "
+                "returned."
+            )
+        refuse_other_keys("The stream", self.key, definition)
+        name = f"{what} {definition.name}"
+        make = partial(StreamTableJoin, name, definition, joiner, serde, left, None)
+        node = self._node.then(Node(name, make, (definition,), looks_up=definition, in_order=True))
+        return Stream(self._app, node, self.key, serde)
 
     def _step(self, name: str, make: Callable[..., Any], *, value: Serde | None = None) -> Stream:
         node = self._node.then(Node(name, make))

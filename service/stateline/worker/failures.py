@@ -36,12 +36,16 @@ Raised = Exception | SystemExit
 
 def failure(record: Record, what: str, error: Raised) -> str:
     """Where the record stands, what went wrong, and where in the code: one line, whatever the error's message is."""
-    text = " ".join(str(error).split()) or "no message"
-    place = _raised_at(error)
     return (
         f"{what} failed on {record.topic}-{record.partition} offset {record.offset} key {shown(record.key)}: "
-        f"{type(error).__name__}: {text if place else text.rstrip('.')}{place}."
+        f"{_told(error)}."
     )
+
+
+def _told(error: Raised) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    place = _raised_at(error)
+    return f"{type(error).__name__}: {text if place else text.rstrip('.')}{place}"
 
 
 def _raised_at(error: Raised) -> str:
@@ -82,11 +86,22 @@ class FailureHandler:
         """A processor raised. Raises `RecordError` under the policy fail."""
         self._handle("processing.exception.handler", self._processing, record, f"Processor {processor!r}", error)
 
+    def cannot_punctuate(self, name: str, timestamp_ms: int, error: Raised) -> None:
+        """A punctuation raised, which has no record: under the policies skip and dead-letter it is counted as skipped.
+        Raises `RecordError` under the policy fail."""
+        described = f"Punctuation {name!r} failed at {timestamp_ms}: {_told(error)}."
+        if self._processing == "fail":
+            raise RecordError(f"{described} Mend it, or set processing.exception.handler to skip.") from error
+        self.skipped += 1
+        logger.warning("%s (policy %s)", described, self._processing)
+
     def drop(self, records: int, why: str) -> None:
         """Operators leave these out, by Kafka Streams' rules and under every policy; logged once a minute for a reason.
 
         `why` goes on after "records that".
         """
+        if not records:
+            return
         self.dropped += records
         now_s = time.monotonic()
         if now_s - self._said_s.get(why, -_SAY_INTERVAL_S) >= _SAY_INTERVAL_S:

@@ -32,14 +32,21 @@ class ProcessorRunner:
         self._outputs = [Output(topic, max_record_bytes=max_record_bytes) for topic in processor.forwards]
         self._failures = failures
 
+    @property
+    def name(self) -> str:
+        """The processor's."""
+        return self._processor.name
+
     def process(self, record: Record, typed: InputRecord) -> list[OutputRecord]:
         """Call the function for one record; what it forwarded. A failure goes to the policy, its effects undone."""
-        if not self._call(record, typed):
-            return []
-        return [forwarded for output in self._outputs for forwarded in output.take()]
+        return self._call(typed, record.timestamp_ms, record)
 
-    def _call(self, record: Record, typed: InputRecord) -> bool:
-        """Whether the function returned; if it raised and the policy goes on, its writes are undone.
+    def punctuate(self, timestamp_ms: int) -> list[OutputRecord]:
+        """As `process`, of a function that gets a time."""
+        return self._call(timestamp_ms, timestamp_ms, None)
+
+    def _call(self, given: InputRecord | int, timestamp_ms: int, record: Record | None) -> list[OutputRecord]:
+        """What the function forwarded; if it raises and the policy goes on, its writes are undone.
 
         What a store could not do, because of its disk, is not the record's fault and passes through. A store of the
         user's own is given to the function as it is, and keeps what a failed record wrote.
@@ -48,16 +55,19 @@ class ProcessorRunner:
             for store in self._undoable:
                 store.savepoint()
         for view in self._views:
-            view.record_starts(record.timestamp_ms)
+            view.record_starts(timestamp_ms)
         for output in self._outputs:
-            output.record_starts(record.timestamp_ms)
+            output.record_starts(timestamp_ms)
         try:
-            self._processor.function(typed, *self._arguments, *self._outputs)
+            self._processor.function(given, *self._arguments, *self._outputs)
         except (RetryLaterError, DamagedDataError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code: the policy decides what follows
             for store in self._undoable:
                 store.rollback_to_savepoint()
-            self._failures.cannot_process(record, self._processor.name, error)
-            return False
-        return True
+            if record is None:
+                self._failures.cannot_punctuate(self.name, timestamp_ms, error)
+            else:
+                self._failures.cannot_process(record, self.name, error)
+            return []
+        return [forwarded for output in self._outputs for forwarded in output.take()]

@@ -12,13 +12,17 @@ A task decides nothing about when to commit: the worker stages, commits and clos
 from __future__ import annotations
 
 import enum
+import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 
 from stateline.log.interface import Record
 from stateline.record_size import MAX_RECORD_BYTES
 from stateline.store_definition import StoreDefinition
+from stateline.streams.nodes import needs_order
 from stateline.topology import Subtopology, Topic
 from stateline.worker.changelog import position_of_input, stage
 from stateline.worker.epochs import LOADING, NO_EPOCHS, EpochNumbers
@@ -27,6 +31,7 @@ from stateline.worker.operators.graph import OperatorGraph
 from stateline.worker.operators.interface import OperatorContext
 from stateline.worker.operators.stream_times import StreamTimes
 from stateline.worker.processing import ProcessorRunner
+from stateline.worker.punctuation import Punctuator
 from stateline.worker.reading import NO_KEY, readable, timely, typed
 from stateline.worker.records import OutputRecord
 from stateline.worker.task_stores import TaskStores
@@ -44,6 +49,8 @@ from stateline_store import (
 from stateline_store.format_upgrade import UpgradeMode
 
 logger = logging.getLogger(__name__)
+
+_TOPIC = itemgetter(Record._fields.index("topic"))
 
 
 READ_COMMITTED, READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -83,8 +90,10 @@ class Task:
         max_record_bytes: int = MAX_RECORD_BYTES,
         max_timestamp_ahead_ms: int = -1,
         epoch_numbers: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({}),
+        global_stores: Mapping[str, TransactionalStore] = MappingProxyType({}),
     ) -> None:
-        """`epoch_numbers`: as `Topology.epoch_numbers`; `max_timestamp_ahead_ms`: as `reading.timely`."""
+        """`epoch_numbers`: as `Topology.epoch_numbers`; `max_timestamp_ahead_ms`: as `reading.timely`; `global_stores`:
+        what operators look up in besides."""
         self.id = subtopology.task_id(partition)
         self.subtopology = subtopology
         self.partition = partition
@@ -114,9 +123,15 @@ class Task:
         self._tables = {t: [d.name for d in subtopology.tables(t)] for t in self._topics}
         self._fed_by = {topic.name: subtopology.stores_fed_by(topic.name) for topic in subtopology.sources}
         self._numbers = {name: epoch_numbers.get(name, ()) for name in self.definitions}
+        self._is_in_order = needs_order(subtopology)
+        self._global_stores = global_stores
+        self._exactly_once = exactly_once
         self._lock: TaskLock | None = None
         self._runners: dict[str, list[ProcessorRunner]] = {}
         self._operators: OperatorGraph | None = None  # from `run` on
+        self._by_stream_time: list[Punctuator] = []
+        self._by_clock: list[Punctuator] = []
+        self._was_punctuated = False
 
     @property
     def sources(self) -> list[TopicPartition]:
@@ -142,8 +157,8 @@ class Task:
 
     @property
     def dirty(self) -> bool:
-        """Whether input was processed that is not committed yet."""
-        return self.next_offsets != self.committed_next_offsets
+        """Whether input was processed, or a punctuation called, and that is not committed yet."""
+        return self._was_punctuated or self.next_offsets != self.committed_next_offsets
 
     def open(self) -> None:
         """Take the task's directory and open its stores: they may have to be restored before `run`.
@@ -208,35 +223,72 @@ class Task:
             definitions = {d.name: d for d in processor.stores}
             stores = [(definition, self.stores.by_name[name]) for name, definition in definitions.items()]
             runner = ProcessorRunner(processor, stores, self._failures, self._max_record_bytes)
+            if processor.punctuation is not None:
+                now_ms = time.monotonic_ns() // 1_000_000
+                kept_with = next((d.name for d, s in stores if isinstance(s, TransactionalStore)), "")
+                made = Punctuator(processor.punctuation, runner, kept_with, self._graph.times, now_ms)
+                (self._by_stream_time if made.by_stream_time else self._by_clock).append(made)
+                continue
             self._runners.setdefault(processor.source.name, []).append(runner)
         self.stores.drop_plain_files()
         self.stores.publish(StoreState.ACTIVE)
 
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
-        """Stage the effect of records of one source partition, in offset order; what is to be written out.
+        """Stage the effect of records of one source partition, in offset order; what is to be written out. They are of
+        several partitions where operators need their order (`record_order`).
 
         Tables and operators take the records together. With processors each record goes through the tables and then
         through every processor before the next one: what they look up is of that moment.
         """
         if not records:
             return []
-        last = records[-1]
-        source = TopicPartition(last.topic, last.partition)
-        topic = self._topics[last.topic]
-        runners = self._runners.get(last.topic, [])
         outputs: list[OutputRecord] = []
-        taken = timely(records, self.max_timestamp_ahead_ms, self._failures)
+        for run in self._runs(timely(records, self.max_timestamp_ahead_ms, self._failures)):
+            outputs += self._process_run(self._topics[run[0].topic], run)
+            outputs += self._called(each.pass_records(run) for each in self._by_stream_time)
+        outputs += self._failures.take_dead_letters()
+        for last in {record.topic: record for record in records}.values() if self._is_in_order else records[-1:]:
+            self.next_offsets[TopicPartition(last.topic, last.partition)] = last.offset + 1
+            self._advance(last.topic, position_of_input([last]))
+        return outputs
+
+    def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+        """The records of one topic that are behind each other, up to one that a punctuation is due with; of a task that
+        has neither several topics in order nor such punctuations, all of them."""
+        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_in_order else [records]
+        for left in one_topic:
+            while left:
+                count = min((each.until_due(left) for each in self._by_stream_time), default=len(left))
+                yield left[:count]
+                left = left[count:]
+
+    def look_at_clock(self) -> list[OutputRecord]:
+        """Call the punctuations that are due by the clock; what they wrote."""
+        if not self._by_clock:
+            return []
+        now_ms, time_ms = time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
+        return self._called(each.look_at_clock(now_ms, time_ms) for each in self._by_clock)
+
+    def _called(self, made: Iterable[list[OutputRecord] | None]) -> list[OutputRecord]:
+        """What punctuations wrote that were called; the next commit has to take what they staged."""
+        outputs: list[OutputRecord] = []
+        for each in made:
+            if each is not None:
+                self._was_punctuated = True
+                outputs += each
+        return outputs
+
+    def _process_run(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
+        runners = self._runners.get(topic.name, [])
+        outputs: list[OutputRecord] = []
         if runners:
-            for record in taken:
+            for record in records:
                 outputs += self._process_one(topic, record, runners)
         elif self._graph.takes_one_by_one(topic.name):
-            for record in self._readable(topic, taken):
+            for record in self._readable(topic, records):
                 outputs += self._process_together(topic, [record])
         else:
-            outputs += self._process_together(topic, self._readable(topic, taken))
-        outputs += self._failures.take_dead_letters()
-        self.next_offsets[source] = last.offset + 1
-        self._advance(source.topic, position_of_input(records[-1:]))
+            outputs += self._process_together(topic, self._readable(topic, records))
         return outputs
 
     def _process_one(self, topic: Topic, record: Record, runners: Sequence[ProcessorRunner]) -> list[OutputRecord]:
@@ -268,8 +320,16 @@ class Task:
         return self._operators
 
     def _make_operators(self) -> OperatorGraph:
-        stores = {name: s for name, s in self.stores.by_name.items() if isinstance(s, TransactionalStore)}
-        context = OperatorContext(stores, self.definitions, self._failures, self._max_record_bytes, StreamTimes(stores))
+        own = {name: s for name, s in self.stores.by_name.items() if isinstance(s, TransactionalStore)}
+        stores = {**self._global_stores, **own}
+        context = OperatorContext(
+            stores,
+            self.definitions,
+            self._failures,
+            self._max_record_bytes,
+            StreamTimes(stores),
+            exactly_once=self._exactly_once,
+        )
         return OperatorGraph(self.subtopology, context)
 
     def logged_stores(self) -> list[tuple[TopicPartition, str]]:
@@ -288,6 +348,7 @@ class Task:
             {name: self._changelog_offset(name, written) | self._marks(name, epochs) for name in self.definitions}
         )
         self.committed_next_offsets = dict(self.next_offsets)
+        self._was_punctuated = False
 
     def commit_unlogged_stores(self, epochs: EpochNumbers = NO_EPOCHS) -> None:
         """Commit the stores that nothing can rebuild; the input must not be committed before it is in them."""

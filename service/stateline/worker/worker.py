@@ -32,10 +32,13 @@ from stateline.worker.commit import Committer
 from stateline.worker.epochs import NO_EPOCHS, EpochGate
 from stateline.worker.failures import FailureHandler
 from stateline.worker.format_upgrades import FormatUpgrades
+from stateline.worker.global_tables import GlobalTables
 from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.pace import Pace
 from stateline.worker.publication import InstanceFile, publish, socket_path, topology_document
+from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
+from stateline.worker.record_order import RecordOrder
 from stateline.worker.reporting import Reporter
 from stateline.worker.restore import Restorer, by_partition, plan
 from stateline.worker.snapshots import SnapshotMaker
@@ -96,6 +99,7 @@ class Worker:
         self._committer = Committer(log, config, self._topology, identity)
         self._restorer = Restorer(log)
         self._upgrades = FormatUpgrades(log, self._admin)
+        self._purge = Purge(self._admin, self._topology, config.repartition_purge_interval_ms)
         self._housekeeping = Housekeeping(self._directory, self._topology, config)
         self._socket_path = socket_path(self._directory.application, instance)
         snapshots = SnapshotMaker(self._directory, self._topology, self._hosted_partition)
@@ -107,6 +111,9 @@ class Worker:
         self._hosted: dict[tuple[str, int], Task] = {}
         self._topics = TopicWatch(self._admin)
         self._epochs = EpochGate(log, self._topology)
+        self._order = RecordOrder(self._topology)
+        handler = config.deserialization_exception_handler
+        self._global_tables = GlobalTables(log, self._topology, self._directory.application, handler)
         self._epoch_numbers = self._topology.epoch_numbers()
         configured = config.producer.get("message.max.bytes")
         self._max_record_bytes = int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES
@@ -158,6 +165,7 @@ class Worker:
         self._join()
 
     def _join(self) -> None:
+        self._global_tables.open()
         self._committer.settle()
         self._consumer = self._log.consumer(self._group, instance_id=self._config.group_instance_id)
         topics = [topic.name for subtopology in self._topology.subtopologies for topic in subtopology.sources]
@@ -166,6 +174,9 @@ class Worker:
 
     def _turn(self) -> None:
         """One round: poll, process in slices, restore a slice, commit when due."""
+        if not self._global_tables.advance(_IDLE_POLL_S):
+            self._socket.serve_pending()
+            return
         self._open_locked()
         records = self._poll()
         if self._failed is not None:  # a commit failed while partitions were revoked: its transaction must not go on
@@ -216,11 +227,25 @@ class Worker:
                 self._topics.refuse_to_go_back(
                     source, records[0].offset, task.next_offsets[source], self._by_source, self._group_consumer()
                 )
+            if self._order.holds(source):
+                self._order.add(source, records)
+                continue
             done = self._process(task, records, deadline)
             if done < len(records) and not self._stopping:
                 if self._epochs.forget(source):
                     self._group_consumer().resume([source])
                 self._group_consumer().seek(source, records[done].offset)
+        if self._order.is_needed:
+            self._work_off_in_order(deadline)
+
+    def _work_off_in_order(self, deadline: float) -> None:
+        """Process what is due in order of time, of all that was read (`record_order`)."""
+        consumer = self._group_consumer()
+        for records in self._order.take(consumer.lag):
+            task = self._by_source[TopicPartition(records[0].topic, records[0].partition)]
+            self._order.give_back(records[self._process(task, records, deadline) :])
+        consumer.pause(self._order.to_pause())
+        consumer.resume(self._order.to_resume())
 
     def _process(self, task: Task, records: Sequence[Record], deadline: float) -> int:
         """Process records of one partition in slices, answering queries and committing in between; how many."""
@@ -251,6 +276,7 @@ class Worker:
 
     def _between_slices(self) -> None:
         for task in self._running():
+            self._committer.send(task.look_at_clock())
             task.stores.publish_staged()
         self._socket.serve_pending()
         self._reporter.report_if_due(self._tasks.values(), self._group_consumer())
@@ -270,6 +296,7 @@ class Worker:
             self._committer.commit(tasks, self._group_consumer(), self._socket.serve_uncommitted, epochs or NO_EPOCHS)
             self._reporter.figures.committed(time.perf_counter() - began_s, forced=to_free_memory)
             self._socket.announce_commit()
+            self._purge.after_commit(self._running())
         if tasks or epochs is not None:
             self._last_commit = time.monotonic()
 
@@ -334,6 +361,7 @@ class Worker:
             max_record_bytes=self._max_record_bytes,
             max_timestamp_ahead_ms=self._config.max_timestamp_ahead_ms,
             epoch_numbers=self._epoch_numbers,
+            global_stores=self._global_tables.stores,
         )
         self._tasks[task.id] = task
         self._by_source.update(dict.fromkeys(task.sources, task))
@@ -384,6 +412,7 @@ class Worker:
         for source in task.sources:
             self._by_source.pop(source, None)
             self._epochs.forget(source)
+            self._order.forget(source)
         for store in task.definitions:
             self._hosted.pop((store, task.partition), None)
 
@@ -418,6 +447,7 @@ class Worker:
             last_first.callback(self._committer.close)
             last_first.callback(self._restorer.close)
             last_first.callback(self._epochs.close)
+            last_first.callback(self._global_tables.close)
             last_first.callback(self._upgrades.close)
             last_first.callback(self._drop_all)
             if self._consumer is not None:

@@ -208,7 +208,7 @@ def test_offset_at_is_the_first_record_of_at_least_that_time_else_the_end(bench:
 
 
 def test_records_that_were_deleted_are_gone_and_the_others_keep_their_offsets(bench: Bench) -> None:
-    topic, other = bench.topic(partitions=2), bench.topic()
+    topic, other = bench.topic(partitions=2), bench.topic(name="other")
     for partition in (0, 1):
         bench.write(topic, b"a", b"b", b"c", partition=partition)
     bench.write(other, b"d")

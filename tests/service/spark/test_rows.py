@@ -104,7 +104,6 @@ def test_a_row_without_a_time_gets_that_of_the_batch() -> None:
         (pipeline("k"), ["other"]),
         (pipeline("k", timestamp="t"), ["k"]),
         (pipeline("a", "b", key_serde=serdes.int64), ["a", "b"]),
-        (pipeline(), ["a"]),
     ],
 )
 def test_a_pipeline_whose_rows_cannot_become_records_is_refused(broken: Pipeline, columns: list[str]) -> None:

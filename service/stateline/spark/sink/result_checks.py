@@ -39,8 +39,6 @@ def check_pipeline(pipeline: Pipeline, columns: Sequence[str]) -> None:
         raise TopologyError(
             f"Pipeline {pipeline.name!r}: its result has more than one column {twice[0]!r}: rename one, or drop it."
         )
-    if not pipeline.key:
-        raise TopologyError(f"Pipeline {pipeline.name!r} names no key column: name at least one.")
     if pipeline.output_mode == "complete" and pipeline.result == "stream":
         raise TopologyError(
             f"Pipeline {pipeline.name!r}: with output_mode='complete' rows that are gone are deleted, and a topic with "

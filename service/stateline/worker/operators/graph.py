@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stateline.log.interface import Record
-from stateline.streams.nodes import Node, looks_up_its_own
+from stateline.streams.nodes import Node, calls_on_changes, looks_up_its_own
 from stateline.topology import Subtopology
 from stateline.worker.operators.interface import Operator, OperatorContext, Source
 from stateline.worker.operators.rows import Changes, Rows
+from stateline.worker.operators.stream_times import StreamTimes
 from stateline.worker.records import OutputRecord
 from stateline_store import TopicPartition
 
@@ -25,8 +26,9 @@ class OperatorGraph:
         for processor in subtopology.processors:
             if processor.roots:
                 topic = processor.source.name
-                self._sources[topic] = [(root.make(context), root.children) for root in processor.roots]
-                if looks_up_its_own(processor.roots):
+                roots = sorted(processor.roots, key=lambda root: root.table is None)  # tables are there to look up in
+                self._sources[topic] = [(root.make(context), root.children) for root in roots]
+                if looks_up_its_own(roots) or (context.failures.undoes_writes and calls_on_changes(roots)):
                     self._one_by_one.add(topic)
 
     def reads(self, topic: str) -> bool:
@@ -48,6 +50,11 @@ class OperatorGraph:
             self._hand_on(source.read(records), children)
         outputs, self._context.outputs = self._context.outputs, []
         return outputs
+
+    @property
+    def times(self) -> StreamTimes:
+        """How far in time the task's operators and punctuations have come."""
+        return self._context.times
 
     def marks(self, store: str) -> Mapping[TopicPartition, int]:
         """What this store's next commit has to write with its offsets."""

@@ -25,6 +25,15 @@ def with_key_and_value(rows: Rows, failures: FailureHandler) -> Rows:
     return kept
 
 
+def with_value(rows: Rows, failures: FailureHandler) -> Rows:
+    """The rows that have a value; the others are dropped and counted."""
+    if None not in rows.values.raw:
+        return rows
+    kept = rows.pick([place for place, value in enumerate(rows.values.raw) if value is not None])
+    failures.drop(len(rows.records) - len(kept.records), "have no value")
+    return kept
+
+
 def with_key(rows: Rows, failures: FailureHandler) -> Rows:
     """The rows that have a key; the others are dropped and counted."""
     if None not in rows.keys.raw:

@@ -39,13 +39,17 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class OperatorContext:
-    """What operators of one task share. `outputs` collects what they write to topics."""
+    """What operators of one task share. `outputs` collects what they write to topics.
+
+    `exactly_once`: what a store's changelog holds was committed with all that was written for the same input.
+    """
 
     stores: Mapping[str, TransactionalStore]
     definitions: Mapping[str, StoreDefinition]
     failures: FailureHandler
     max_record_bytes: int
     times: StreamTimes
+    exactly_once: bool = False
     outputs: list[OutputRecord] = field(default_factory=list)
 
     def each(

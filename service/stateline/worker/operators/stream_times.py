@@ -15,6 +15,10 @@ _OBSERVED = TopicPartition("$observed-stream-time", 0)
 _EMITTED = TopicPartition("$emitted-up-to", 0)
 
 
+def _punctuation(name: str) -> TopicPartition:
+    return TopicPartition(f"$punctuation-{name}", 0)  # On disk: never change.
+
+
 class StreamTimes:
     """Per store: the largest timestamp of the records that its operator was given, and up to where final results were
     emitted. Milliseconds; -1 before the first. One task's, one thread's."""
@@ -26,7 +30,7 @@ class StreamTimes:
 
     def observed(self, store: str) -> int:
         """The largest timestamp seen."""
-        return max(self._get(store, _OBSERVED), self._stores[store].stream_time_ms)
+        return self._get(store, _OBSERVED)
 
     def observe(self, store: str, timestamp_ms: int) -> None:
         """It is at least this; it never goes back."""
@@ -40,13 +44,21 @@ class StreamTimes:
         """They were, up to here; it never goes back."""
         self._set(store, _EMITTED, up_to_ms)
 
+    def punctuated(self, store: str, name: str) -> int:
+        """For which time this punctuation was called last."""
+        return self._get(store, _punctuation(name))
+
+    def punctuate(self, store: str, name: str, timestamp_ms: int) -> None:
+        """It was, for this time; it never goes back."""
+        self._set(store, _punctuation(name), timestamp_ms)
+
     def marks(self, store: str) -> dict[TopicPartition, int]:
         """What the store's next commit has to write with its offsets."""
         return self._times.get(store, {})
 
     def _get(self, store: str, what: TopicPartition) -> int:
         found = self._times.get(store, {}).get(what)
-        if found is None:
+        if found is None and store in self._stores:
             found = self._stores[store].committed_offset(what)
         return -1 if found is None else found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +23,11 @@ def as_bytes(data: Any) -> bytes | None:
 
 @dataclass
 class Scene:
-    """One application, its log and its state. `partitions` is of the topics that the test creates."""
+    """One application, its log and its state. `partitions` is of the topics that the test creates, or each one's."""
 
     app: App
     root: Path
-    partitions: int = 3
+    partitions: int | Mapping[str, int] = 3
     settings: Mapping[str, Any] = field(default_factory=dict)
     log: Log = field(init=False)
 
@@ -35,15 +36,24 @@ class Scene:
         self.config = configured(self.app, self.root / "state", **self.settings)
         topology = self.app.topology()
         # The test creates what users do; the worker creates the rest.
-        create(self.log, dict.fromkeys(topology.required_topics(), self.partitions))
+        self.create(*topology.required_topics())
+
+    def create(self, *topics: str) -> None:
+        create(self.log, {topic: self.count(topic) for topic in topics})
+
+    def count(self, topic: str) -> int:
+        """How many partitions the topic is created with."""
+        return self.partitions if isinstance(self.partitions, int) else self.partitions[topic]
 
     def send(self, topic: str, records: Sequence[Given]) -> None:
         produce(self.log, topic, [(as_bytes(key), as_bytes(value), at) for key, value, at in records])
 
     def work_off(self) -> None:
-        """Run a worker until it has committed all that there is, what it wrote itself included."""
+        """Run a worker until it has committed all that there is, what it wrote itself included; what ended it before
+        is raised."""
         with running(self.app, self.config, self.log) as worker:
-            eventually(self._is_worked_off, "the worker is at the end of its input")
+            thread = next(thread for thread in threading.enumerate() if thread.name == "worker-0")
+            eventually(lambda: self._is_worked_off() or not thread.is_alive(), "the worker is at the end of its input")
         self.failures = worker.failures
 
     def _is_worked_off(self) -> bool:
@@ -64,7 +74,8 @@ class Scene:
         found: dict[bytes, tuple[bytes, int]] = {}
         stores = Stores(self.app, self.config, self.root / "scratch")
         try:
-            for partition in range(self.partitions):
+            counts = [self.partitions] if isinstance(self.partitions, int) else self.partitions.values()
+            for partition in range(max(counts)):
                 reader = stores.reader(store, partition)
                 if reader is not None:
                     with reader.range(None, None) as rows:
@@ -74,4 +85,4 @@ class Scene:
         return found
 
     def written(self, topic: str) -> list[Record]:
-        return read_all(self.log, topic, self.partitions)
+        return read_all(self.log, topic, self.count(topic))

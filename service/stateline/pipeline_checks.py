@@ -1,0 +1,47 @@
+"""Whether what `App.pipeline` was given makes sense: said where it is declared, before Spark has started. Pure."""
+
+from __future__ import annotations
+
+from typing import get_args, get_type_hints
+
+from stateline.topology import Pipeline, Windowing
+from stateline_store import InvalidArgumentError
+
+
+def check_declared(pipeline: Pipeline) -> None:
+    """Raise `InvalidArgumentError` naming the argument and its value unless the pipeline can be run."""
+    if not (pipeline.reads or pipeline.tables):
+        raise _wrong(pipeline, "reads=[] and tables=[]", "name a topic: without one it never gets a row")
+    if not pipeline.key:
+        raise _wrong(pipeline, "key=[]", "name the columns that make the key of a result row")
+    columns = [*pipeline.key, *([] if pipeline.timestamp is None else [pipeline.timestamp])]
+    if strange := [column for column in columns if not isinstance(column, str) or not column]:
+        raise _wrong(pipeline, f"the column {strange[0]!r}", "a column is named by a text")
+    hints = get_type_hints(Pipeline)
+    for argument in ("output_mode", "result"):
+        allowed = get_args(hints[argument])
+        if getattr(pipeline, argument) not in allowed:
+            raise _wrong(pipeline, f"{argument}={getattr(pipeline, argument)!r}", f"use one of {', '.join(allowed)}")
+    trigger_ms = pipeline.trigger_ms
+    if trigger_ms is not None and (type(trigger_ms) is not int or trigger_ms < 0):
+        raise _wrong(pipeline, f"trigger_ms={trigger_ms!r}", "give whole milliseconds, 0 for without a pause")
+    names = [topic.name for topic in (pipeline.writes, *pipeline.branches)]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise _wrong(pipeline, f"the result topic {min(twice)!r} twice", "name each once, in `writes` or in `branches`")
+    if loop := {topic.name for topic in (*pipeline.reads, *pipeline.tables)}.intersection(names):
+        raise _wrong(pipeline, f"{min(loop)!r} as input and as result", "it would read what it writes for ever")
+
+
+def check_windowing(windowing: Windowing) -> None:
+    """Raise `InvalidArgumentError` unless it says what results are of."""
+    if not isinstance(windowing, Windowing):
+        raise InvalidArgumentError(f"windowing={windowing!r}: give a stateline.topology.Windowing.")
+    kinds = get_args(get_type_hints(Windowing)["kind"])
+    if windowing.kind not in kinds:
+        raise InvalidArgumentError(f"{windowing}: its kind is one of {', '.join(kinds)}.")
+    if type(windowing.size_ms) is not int or windowing.size_ms <= 0:
+        raise InvalidArgumentError(f"{windowing}: its size is whole milliseconds, 1 or more.")
+
+
+def _wrong(pipeline: Pipeline, what: str, advice: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"Pipeline {pipeline.name!r} was given {what}: {advice}.")

@@ -1,0 +1,47 @@
+"""Functions that are called as time goes by, as an application declares them (`App.punctuate`). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from stateline.store_definition import StoreDefinition
+from stateline.topology import Processor, Punctuation, Topic
+from stateline_store import InvalidArgumentError, TopologyError
+
+
+class Punctuated(NamedTuple):
+    """What `App.punctuate` was told."""
+
+    function: Callable[..., Any]
+    stores: tuple[StoreDefinition, ...]
+    forwards: tuple[Topic, ...]
+    punctuation: Punctuation
+
+
+def punctuator(name: str, declared: Punctuated, processors: Sequence[Processor]) -> Processor:
+    """It, at a topic that feeds its stores. Raises `TopologyError` without one: nothing says which tasks there are."""
+    tables = [store.source for store in declared.stores if store.source is not None]
+    sources = [p.source for store in declared.stores for p in processors if store in p.stores]
+    if not tables and not sources:
+        raise TopologyError(
+            f"Punctuation {name!r} uses the store {declared.stores[0].name!r}, which no topic feeds: use one of a "
+            "table or of a processor."
+        )
+    return Processor(
+        name,
+        declared.function,
+        [*tables, *sources][0],
+        declared.stores,
+        declared.forwards,
+        punctuation=declared.punctuation,
+    )
+
+
+def whole_milliseconds(every: timedelta) -> int:
+    """Raises `InvalidArgumentError` for less than one."""
+    every_ms = every // timedelta(milliseconds=1)
+    if every_ms < 1:
+        raise InvalidArgumentError(f"every={every!r} is no interval: give 1 millisecond or more.")
+    return every_ms

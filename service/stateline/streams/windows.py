@@ -1,0 +1,196 @@
+"""Windows over the records of a key, by their timestamps: what `GroupedStream.windowed_by` takes. Pure.
+
+Time is stream time: the largest timestamp that the aggregation was given, of one partition, never a clock. A record
+that comes later than `grace` after its window's end is left out and counted. Lengths are whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeAlias
+
+from stateline_store import InvalidArgumentError
+
+_MILLISECOND = timedelta(milliseconds=1)
+_NONE = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What all kinds have: how late a record may come after the end of its window."""
+
+    grace: timedelta = field(default=_NONE, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _checked("grace", self.grace)
+
+    @property
+    def grace_ms(self) -> int:
+        return self.grace // _MILLISECOND
+
+
+@dataclass(frozen=True, slots=True)
+class TumblingWindows(Windows):
+    """Windows of this size, side by side: each record is in one. They begin at multiples of the size since 1970; the
+    end is not part of a window. Raises `InvalidArgumentError` for a size that is not positive, a negative grace."""
+
+    size: timedelta
+
+    def __post_init__(self) -> None:
+        _checked("size", self.size, positive=True)
+        Windows.__post_init__(self)
+
+    @property
+    def size_ms(self) -> int:
+        return self.size // _MILLISECOND
+
+    @property
+    def advance_ms(self) -> int:
+        """How far apart two windows begin: one size."""
+        return self.size // _MILLISECOND
+
+    @property
+    def least_retention_ms(self) -> int:
+        """For how long a store must keep them at least, after the newest window's start."""
+        return self.size_ms + self.grace_ms
+
+    @property
+    def closed_after_ms(self) -> int:
+        """A window is closed, and final, when stream time is this much after its start."""
+        return self.size_ms + self.grace_ms
+
+
+@dataclass(frozen=True, slots=True)
+class HoppingWindows(Windows):
+    """Windows of this size that begin every `advance`: each record is in size / advance of them, rounded up. They begin
+    at multiples of the advance since 1970; the end is not part of a window.
+
+    Raises `InvalidArgumentError` for lengths that are not positive, an advance above the size, a negative grace.
+    """
+
+    size: timedelta
+    advance: timedelta
+
+    def __post_init__(self) -> None:
+        _checked("size", self.size, positive=True)
+        _checked("advance", self.advance, positive=True)
+        Windows.__post_init__(self)
+        if self.advance > self.size:
+            raise InvalidArgumentError(
+                f"advance={self.advance} is more than the size, {self.size}: records between windows would be lost."
+            )
+
+    @property
+    def size_ms(self) -> int:
+        return self.size // _MILLISECOND
+
+    @property
+    def advance_ms(self) -> int:
+        """How far apart two windows begin."""
+        return self.advance // _MILLISECOND
+
+    @property
+    def least_retention_ms(self) -> int:
+        """For how long a store must keep them at least, after the newest window's start."""
+        return self.size_ms + self.grace_ms
+
+    @property
+    def closed_after_ms(self) -> int:
+        """A window is closed, and final, when stream time is this much after its start."""
+        return self.size_ms + self.grace_ms
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindows(Windows):
+    """A window for each different set of records of a key that lie at most `difference` apart: those that end with a
+    record, and those that begin right after one. Both ends are part of a window.
+
+    Raises `InvalidArgumentError` for a difference that is not positive, and a negative grace.
+    """
+
+    difference: timedelta
+
+    def __post_init__(self) -> None:
+        _checked("difference", self.difference, positive=True)
+        Windows.__post_init__(self)
+
+    @property
+    def size_ms(self) -> int:
+        """From a window's start to its end, which is part of it."""
+        return self.difference // _MILLISECOND
+
+    @property
+    def least_retention_ms(self) -> int:
+        """For how long a store must keep them at least: a late record asks for those two differences before it."""
+        return 2 * self.size_ms + self.grace_ms
+
+    @property
+    def closed_after_ms(self) -> int:
+        """A window is closed, and final, when stream time is this much after its start."""
+        return self.size_ms + self.grace_ms + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows(Windows):
+    """Sessions: records of a key with at most `gap` between one and the next. A session is from its first record to its
+    last one, both included; one that a record joins to another becomes one with it.
+
+    Raises `InvalidArgumentError` for a gap that is not positive, and a negative grace.
+    """
+
+    gap: timedelta
+
+    def __post_init__(self) -> None:
+        _checked("gap", self.gap, positive=True)
+        Windows.__post_init__(self)
+
+    @property
+    def gap_ms(self) -> int:
+        return self.gap // _MILLISECOND
+
+    @property
+    def least_retention_ms(self) -> int:
+        """For how long a store must keep them at least, after the newest session's end."""
+        return self.gap_ms + self.grace_ms
+
+    @property
+    def closed_after_ms(self) -> int:
+        """A session is closed, and final, when stream time is this much after its end."""
+        return self.gap_ms + self.grace_ms + 1
+
+
+TimeWindows: TypeAlias = TumblingWindows | HoppingWindows
+AnyWindows: TypeAlias = TimeWindows | SlidingWindows | SessionWindows
+
+
+@dataclass(frozen=True, slots=True)
+class UntilWindowCloses:
+    """What `until_window_closes` returns."""
+
+
+def until_window_closes() -> UntilWindowCloses:
+    """For `WindowedTable.suppress`: nothing of a window is given on before it is final (Kafka Streams'
+    `Suppressed.untilWindowCloses`)."""
+    return UntilWindowCloses()
+
+
+def retention_of(windows: AnyWindows, retention: timedelta | None, store: str) -> timedelta:
+    """How long the store keeps them: as given, else as short as it may be. Raises `InvalidArgumentError` for less."""
+    least = timedelta(milliseconds=windows.least_retention_ms)
+    if retention is None:
+        return least
+    _checked("retention", retention)
+    if retention < least:
+        raise InvalidArgumentError(
+            f"retention={retention} of store {store!r}: {windows} need at least {least}, or records within the grace "
+            "would find their windows gone."
+        )
+    return retention
+
+
+def _checked(name: str, length: object, *, positive: bool = False) -> None:
+    if isinstance(length, timedelta) and not length % _MILLISECOND and length >= (_MILLISECOND if positive else _NONE):
+        return
+    least = "more than 0" if positive else "0 or more"
+    raise InvalidArgumentError(f"{name}={length!r}: a timedelta of whole milliseconds, {least}, is accepted.")

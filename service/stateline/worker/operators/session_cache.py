@@ -1,0 +1,73 @@
+"""The sessions of the keys that an operator has met lately: a read of a store of sessions takes longer than all else.
+
+Only that operator writes the store, and it begins anew after a rollback, so what is here is what the store holds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stateline_store import TimestampedSessionStore
+from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
+
+_KEYS = 20_000  # of one store and partition, those that were met last
+_SESSIONS = 16  # of one key, the newest
+
+
+class Session(NamedTuple):
+    """From its first record to its last one, with the timestamp of the record that it was made of last."""
+
+    end_ms: int
+    start_ms: int
+    timestamp_ms: int
+    aggregate: bytes
+
+    @property
+    def row(self) -> bytes:
+        """The stored bytes."""
+        return TIMESTAMP.pack(self.timestamp_ms) + self.aggregate
+
+
+Sessions = tuple[Session, ...]  # by end, then start
+
+
+class SessionCache:
+    """Sessions by key, for each those that end at some time or later.
+
+    Keys that are forgotten, long after their last record, seldom have sessions that matter: what is not here ended
+    before `_complete_from`, and most records ask for later ones.
+    """
+
+    def __init__(self, store: TimestampedSessionStore) -> None:
+        self._store = store
+        self._known: dict[bytes, tuple[int, Sessions]] = {}  # the one that was met last comes last
+        self._complete_from = 0 if store.is_empty() else store.stream_time_ms + 1
+
+    def get(self, key: bytes, earliest_end: int) -> Sessions:
+        """The sessions of a key that end at this time or later, and perhaps older ones."""
+        known = self._known.get(key)
+        if known is not None and known[0] <= earliest_end:
+            return known[1]
+        if known is None and earliest_end >= self._complete_from:
+            sessions: Sessions = ()
+        else:
+            with self._store.find_sessions_with_timestamp(key, earliest_end, MAX_TIMESTAMP_MS) as rows:
+                sessions = tuple(Session(s.end_ms, s.start_ms, at_ms, data) for s, (data, at_ms) in rows)
+        self._known[key] = earliest_end, sessions
+        return sessions
+
+    def put(self, key: bytes, sessions: Sessions) -> None:
+        """What a key has now of the sessions of which `get` has told last."""
+        earliest_end, _ = self._known.pop(key)
+        if len(sessions) > _SESSIONS:
+            earliest_end = max(earliest_end, sessions[-_SESSIONS - 1].end_ms + 1)
+            sessions = sessions[-_SESSIONS:]
+        self._known[key] = earliest_end, sessions
+
+    def trim(self) -> None:
+        """Forget the keys that are too many. Between slices: within one, keys are expected that `get` has met."""
+        while len(self._known) > _KEYS:
+            _, sessions = self._known.pop(next(iter(self._known)))
+            if sessions:
+                self._complete_from = max(self._complete_from, sessions[-1].end_ms + 1)

@@ -1,0 +1,98 @@
+"""The long run of faults: `make chaos MINUTES=30`. Prints each fault, then rows for docs/reliability.md.
+
+A worker keeps counts, a table and a topic of what it forwards, on three brokers, while input keeps coming; a reader
+looks at its committed state all the time (`crash_watch`): under exactly-once it must be what the input up to its
+Position makes, under at-least-once nothing may be missing, and no Position may go back. The first difference ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from chaos.cluster import KafkaCluster
+from chaos.faults import FAULTS, SESSION_S, TRANSACTION_S, Scene, fill_disk
+from crash_watch import WatchedRun
+from stateline.log.kafka import KafkaLog
+
+GUARANTEES = ("exactly_once_v2", "at_least_once")
+_DISK_MIB = 256
+
+
+@contextmanager
+def small_disk() -> Iterator[tuple[Path, bool]]:
+    """A directory on a disk of its own that can be filled, and whether it is one: mounting takes root's rights."""
+    with tempfile.TemporaryDirectory() as name:
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", name]
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+        try:
+            yield Path(name), mounted
+        finally:
+            if mounted:
+                subprocess.run(["umount", "-l", name], check=False)
+
+
+def chaos(guarantee: str, minutes: float, seed: int, names: Collection[str]) -> dict[str, list[float]]:
+    """Faults, or those of these names, for so long; per fault the seconds until the worker had committed again."""
+    chance, found = random.Random(seed), defaultdict[str, list[float]](list)
+    with ExitStack() as stack:
+        disk, is_small = stack.enter_context(small_disk())
+        own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(KafkaCluster())
+        log = stack.enter_context(closing(KafkaLog(cluster.bootstrap_servers)))
+        run = WatchedRun(cluster.bootstrap_servers, log, guarantee, own, state_dir=disk / "state")
+        run.settings += [f"session.timeout.ms={int(SESSION_S * 1000)}"]
+        run.settings += [f"producer.transaction.timeout.ms={int(TRANSACTION_S * 1000)}"]
+        possible = [fault for fault in FAULTS if not names or fault.__name__ in names]
+        possible = [fault for fault in possible if is_small or fault is not fill_disk]
+        weights = [FAULTS[fault] for fault in possible]
+        with run:
+            scene = Scene(cluster, run, guarantee, disk, chance)
+            until_s = time.monotonic() + 60 * minutes
+            while time.monotonic() < until_s:
+                fault = chance.choices(possible, weights)[0]
+                fault(scene)
+                seconds = scene.until_progress()
+                found[fault.__name__].append(seconds)
+                print(f"{guarantee} {fault.__name__}: committing again after {seconds:.1f} s", flush=True)
+            scene.kill_worker()
+            run.work_off()
+        run.check_forwarded()
+        records = sum(map(len, run.inputs))
+        print(f"{guarantee}: {scene.starts} starts, {records:,} records, {run.watcher.looks:,} looks, all right")
+    return found
+
+
+def report(guarantee: str, found: dict[str, list[float]]) -> None:
+    """Rows of a table: fault, how often, seconds until the next commit in the median and at most."""
+    for fault, seconds in sorted(found.items()):
+        spoken = fault.replace("_", " ")
+        print(
+            f"| {spoken} | {guarantee} | {len(seconds)} | {statistics.median(seconds):.1f} s | {max(seconds):.1f} s |"
+        )
+
+
+def main() -> None:
+    """Arguments: minutes, seed, names of faults."""
+    logging.getLogger("stateline.kafka").setLevel(logging.CRITICAL)  # of brokers that are not there
+    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 30)
+    print(f"{minutes:g} minutes, seed {seed}", flush=True)
+    results = {each: chaos(each, minutes / len(GUARANTEES), seed, sys.argv[3:]) for each in GUARANTEES}
+    for guarantee, found in results.items():
+        report(guarantee, found)
+
+
+if __name__ == "__main__":
+    main()

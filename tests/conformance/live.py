@@ -1,0 +1,223 @@
+"""The same input through a Kafka Streams application and through `stateline worker` on one broker, and what each made
+of it in one form: rows and changelogs as dicts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance import live_app
+from conformance.live_input import PARTITIONS, RECORDS, VARIABLE, Input
+from java_streams import JavaStreams, Row
+from running_worker import eventually
+from served_here import served_here
+from stateline.app import App
+from stateline.client import Client
+from stateline.log.interface import Admin
+from stateline.log.kafka import KafkaLog
+from stateline.store_definition import StoreDefinition
+from stateline_store import Position, TopicPartition
+from stateline_store.windowed_keys import split_session_key, split_window_key
+
+SHOWN = 10  # differences
+
+# A long run may take its time to get fast: Java to compile, both for longer transactions.
+_IS_LONG = RECORDS > 100_000
+_PATIENCE_S = 60 + RECORDS / 500
+_LONG_RUN = ("-Xmx1g", "-XX:+UseSerialGC")
+_COMMIT_INTERVAL_MS = 1_000 if _IS_LONG else 100
+# A record cache would show windows that the store has dropped.
+_JAVA = {"commit.interval.ms": _COMMIT_INTERVAL_MS, "statestore.cache.max.bytes": 0}
+_TESTS = Path(__file__).parents[1]
+
+Rows = dict[Any, Any]
+
+
+@dataclass
+class Sides:
+    """Both have committed all of the input; Java runs, and ours is served."""
+
+    log: KafkaLog
+    admin: Admin
+    given: Input
+    java: JavaStreams
+    app: App
+    client: Client
+    compacted: dict[str, Rows] = field(default_factory=dict)
+
+    def definition(self, store: str) -> StoreDefinition:
+        return self.app.topology().stores[store]
+
+    def our_changelog(self, store: str) -> str:
+        """The topic that has our store's changes: a table's is its input."""
+        changelog = self.definition(store).changelog(self.app.application_id)
+        assert changelog is not None
+        return changelog
+
+    def changelog(self, topic: str, *, versioned: bool) -> Rows:
+        """A changelog as compaction may leave it: (partition, key) → (value, timestamp) of the last record, without
+        tombstones; of a versioned store (partition, key, timestamp) → value of the last record of that timestamp."""
+        if topic not in self.compacted:
+            self.compacted[topic] = _compacted(self.log, self.admin, topic, versioned=versioned)
+        return self.compacted[topic]
+
+    def settings(self, topic: str) -> dict[str, str]:
+        """Every setting of a topic, those that nobody has set included."""
+        return self.admin.topic_settings([topic])[topic]
+
+    def rows_of_java(self, store: str) -> Rows:
+        """What Java answers of a store, in the form of `our_rows`. Of a versioned one it still shows what it has not
+        deleted yet of the time before the history."""
+        definition = self.definition(store)
+        rows = self.java.dump(store, self.given.keys)
+        if definition.kind == "versioned":
+            ages_ms = dict.fromkeys(range(PARTITIONS), 0)
+            for partition, _, at_ms in self.changelog(self.java.changelog(store), versioned=True):
+                ages_ms[partition] = max(ages_ms[partition], at_ms)
+            since_ms = {partition: at_ms - definition.retention_ms for partition, at_ms in ages_ms.items()}
+            rows = [row for row in rows if row.valid_to_ms is None or row.valid_to_ms > since_ms[row.partition]]
+        found = dict(_row_of_java(definition, row) for row in rows)
+        assert len(found) == len(rows), "Java has a key in two partitions"
+        return found
+
+    def our_rows(self, store: str) -> Rows:
+        """What our server answers of a store: key → (value, timestamp), of windows by (key, start), of sessions (key,
+        start, end) → value, of versions (key, timestamp) → (value, valid to)."""
+        definition = self.definition(store)
+        subtopology = self.app.topology().subtopology_of(store)
+        ends = self.given.ends_of(
+            topic for topic in subtopology.sources if store in subtopology.stores_fed_by(topic.name)
+        )
+        bound = Position.of({place: end - 1 for place, end in ends.items()})
+        asked = self.client.store(store, bound=bound, isolation_level="read_committed", wait_ms=20_000)
+        match definition.plain_kind:
+            case "window":
+                return {(row.key, row.start): (row.value, row.timestamp) for row in asked.all_windows()}
+            case "session":
+                return {(k, row.start, row.end): row.value for k in self.given.keys for row in asked.sessions(k)}
+            case "versioned":
+                each = ((key, row) for key in self.given.keys for row in asked.versions(key))
+                return {(key, row.timestamp): (row.value, row.valid_to) for key, row in each}
+            case _:
+                return {row.key: (row.value, row.timestamp) for row in asked.range()}
+
+
+def _row_of_java(definition: StoreDefinition, row: Row) -> tuple[Any, Any]:
+    value, at_ms = definition.value.deserialize(row.value), row.timestamp_ms
+    match definition.plain_kind:
+        case "window":
+            key, start_ms, _ = split_window_key(row.key)
+            return (key.decode(), start_ms), (value, at_ms)
+        case "session":
+            session = split_session_key(row.key)
+            return (session.key.decode(), session.start_ms, session.end_ms), value
+        case "versioned":
+            return (row.key.decode(), at_ms), (value, row.valid_to_ms)
+        case _:
+            return row.key.decode(), (value, at_ms)
+
+
+def _compacted(log: KafkaLog, admin: Admin, topic: str, *, versioned: bool) -> Rows:
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    ends = {place: admin.watermarks(place)[1] for place in places}
+    found: Rows = {}
+    with closing(log.consumer()) as consumer:
+        consumer.assign(dict.fromkeys(places, 0))
+
+        def at_end() -> bool:
+            for record in consumer.poll(10_000, 0.05):
+                if record.key is None:
+                    continue  # of an input topic: no store takes it
+                name = record.partition, record.key
+                if versioned:
+                    found[(*name, record.timestamp_ms)] = record.value
+                elif record.value is None:
+                    found.pop(name, None)
+                else:
+                    found[name] = record.value, record.timestamp_ms
+            return all((consumer.next_offset(place) or 0) >= end for place, end in ends.items())
+
+        eventually(at_end, f"{topic} is read", _PATIENCE_S)
+    return found
+
+
+def difference(theirs: Rows, ours: Rows) -> str:
+    """The first keys that the two do not agree on, with both values; empty when they are equal."""
+    if theirs == ours:
+        return ""
+    others = sorted((key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key)), key=repr)
+    rows = [f"{key}: Java has {theirs.get(key, 'nothing')}, ours {ours.get(key, 'nothing')}" for key in others[:SHOWN]]
+    return "\n".join([f"{len(others)} of {len({*theirs, *ours})} keys differ:", *rows])
+
+
+@contextmanager
+def both_sides(servers: str, given: Input, guarantee: str, directory: Path) -> Iterator[Sides]:
+    """Java and a worker of ours have worked off the input, each under its own application.id."""
+    ours, theirs = f"{given.prefix}{guarantee}-ours", f"{given.prefix}{guarantee}-java"
+    with ExitStack() as stack:
+        log = stack.enter_context(closing(KafkaLog(servers)))
+        admin = stack.enter_context(closing(log.admin()))
+        (directory / "java").mkdir(parents=True)
+        java = stack.enter_context(_java(servers, theirs, given.prefix, directory / "java"))
+        worker = stack.enter_context(_worker(servers, ours, given.prefix, guarantee, directory))
+        java.start({"processing.guarantee": guarantee})
+        app = live_app.build(ours, given.prefix)
+        ends = given.ends_of(topic for subtopology in app.topology().subtopologies for topic in subtopology.sources)
+
+        def have_committed() -> bool:
+            assert worker.poll() is None, (directory / "worker.log").read_text()[-4000:]
+            return all(admin.committed(group, ends) == ends for group in (theirs, ours))
+
+        eventually(have_committed, "both have committed everything", _PATIENCE_S)
+        settings = f"bootstrap.servers={servers}"
+        here = stack.enter_context(served_here(directory / "state", settings, app=app))
+        client = stack.enter_context(Client(str(here.client.base_url)))
+        yield Sides(log, admin, given, java, app, client)
+
+
+def _java(servers: str, application_id: str, prefix: str, directory: Path) -> JavaStreams:
+    options = {"java_options": _LONG_RUN} if _IS_LONG else {}
+    return JavaStreams(
+        servers,
+        application_id,
+        list(live_app.STORES),
+        directory,
+        prefix=prefix,
+        partitions=PARTITIONS,
+        settings=_JAVA,
+        **options,
+    )
+
+
+@contextmanager
+def _worker(
+    servers: str, application_id: str, prefix: str, guarantee: str, directory: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    settings = {
+        "bootstrap.servers": servers,
+        "processing.guarantee": guarantee,
+        "state.dir": directory / "state",
+        "commit.interval.ms": _COMMIT_INTERVAL_MS,
+        # A table's records without a key: Kafka Streams passes them over.
+        "deserialization.exception.handler": "skip",
+    }
+    command = [sys.executable, "-m", "stateline", "worker", "conformance.live_app:app"]
+    for name, setting in settings.items():
+        command += ["--set", f"{name}={setting}"]
+    # The worker takes what begins with STATELINE_ for settings of its own.
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment["PYTHONPATH"] = os.pathsep.join([str(_TESTS), *filter(None, [environment.get("PYTHONPATH")])])
+    environment |= {"CONFORMANCE_APPLICATION": application_id, "CONFORMANCE_PREFIX": prefix}
+    with (directory / "worker.log").open("wb") as output:
+        process = subprocess.Popen(command, cwd=directory, env=environment, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,98 @@
+"""Our side of the live conformance: the stores of the Java application (`KeptStores.java`), over the same topics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from java_streams import ADVANCE_MS, DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS
+from stateline import serdes
+from stateline.app import App
+from stateline.streams.grouped import GroupedStream
+from stateline.streams.stream import Stream
+from stateline.streams.table import Table
+from stateline.streams.windows import AnyWindows, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows
+
+TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+
+
+def _ms(milliseconds: int) -> timedelta:
+    return timedelta(milliseconds=milliseconds)
+
+
+WINDOWS: dict[str, AnyWindows] = {
+    "tumbling": TumblingWindows(_ms(SIZE_MS), grace=_ms(GRACE_MS)),
+    "hopping": HoppingWindows(_ms(SIZE_MS), _ms(ADVANCE_MS), grace=_ms(GRACE_MS)),
+    "sliding": SlidingWindows(_ms(DIFFERENCE_MS), grace=_ms(GRACE_MS)),
+    "session": SessionWindows(_ms(GAP_MS), grace=_ms(GRACE_MS)),
+}
+
+
+class Kept:
+    """Declares stores by their names."""
+
+    def __init__(self, app: App, prefix: str) -> None:
+        self._app, self._prefix = app, prefix
+        self._tables: dict[str, Table] = {}
+
+    def table(self) -> None:
+        self._app.table(f"{self._prefix}table", store="table", **TEXTS)
+
+    def versioned(self) -> None:
+        self._app.table(f"{self._prefix}versioned", store="versioned", versioned=_ms(HISTORY_MS), **TEXTS)
+
+    def count(self) -> None:
+        self._by_key().count("count")
+
+    def reduce(self) -> None:
+        self._by_key().reduce(max, "reduce")
+
+    def windows(self, store: str) -> None:
+        self._by_key().windowed_by(WINDOWS[store]).count(store)
+
+    def tablejoin(self) -> None:
+        self._table("left").join(self._table("right"), _joined, "tablejoin")
+
+    def streamjoin(self) -> None:
+        self._events().join(self._table("left"), _joined).to_table("streamjoin")
+
+    def _table(self, topic: str) -> Table:
+        if topic not in self._tables:
+            self._tables[topic] = self._app.ktable(self._app.table(f"{self._prefix}{topic}", **TEXTS))
+        return self._tables[topic]
+
+    def _events(self) -> Stream:
+        return self._app.stream(f"{self._prefix}events", **TEXTS)
+
+    def _by_key(self) -> GroupedStream:
+        return self._events().group_by_key()
+
+
+STORES: dict[str, Callable[[Kept], None]] = {
+    "table": Kept.table,
+    "versioned": Kept.versioned,
+    "count": Kept.count,
+    "reduce": Kept.reduce,
+    **{store: partial(Kept.windows, store=store) for store in WINDOWS},
+    "tablejoin": Kept.tablejoin,
+    "streamjoin": Kept.streamjoin,
+}
+
+
+def _joined(one: str, other: str) -> str:
+    return f"{one}|{other}"
+
+
+def build(application_id: str, prefix: str) -> App:
+    """The application, whose input topics begin with this prefix."""
+    app = App(application_id)
+    kept = Kept(app, prefix)
+    for declare in STORES.values():
+        declare(kept)
+    return app
+
+
+app = build(os.environ.get("CONFORMANCE_APPLICATION", "conformance"), os.environ.get("CONFORMANCE_PREFIX", ""))

@@ -1,0 +1,76 @@
+"""Of the same input our stores answer what Kafka Streams' do, and leave the same changelogs, under both guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from conformance.live import Sides, both_sides, difference
+from conformance.live_app import STORES
+from conformance.live_input import RECORDS, Input, input_of, write_input
+from java_streams import class_path
+from kafka_broker import KafkaBroker, missing_is_a_failure
+from maven import JarsUnavailableError
+from stateline.log.kafka import KafkaLog
+from stateline.topics import other_settings
+
+TABLES = ("table", "versioned")  # their input is their changelog
+
+pytestmark = pytest.mark.timeout(300 + RECORDS // 250)  # both sides work within the first test
+
+
+@pytest.fixture(scope="module")
+def given(kafka_broker: KafkaBroker) -> Input:
+    try:
+        class_path()
+    except JarsUnavailableError as error:
+        if missing_is_a_failure():
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with closing(KafkaLog(kafka_broker.bootstrap_servers)) as log:
+        return write_input(log, "live-")
+
+
+@pytest.fixture(scope="module", params=["at_least_once", "exactly_once_v2"])
+def sides(
+    kafka_broker: KafkaBroker, given: Input, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sides]:
+    with both_sides(kafka_broker.bootstrap_servers, given, request.param, tmp_path_factory.mktemp("live")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_store_answers_what_javas_answers(store: str, sides: Sides) -> None:
+    theirs = sides.rows_of_java(store)
+    assert len(theirs) > 100, "Java has nothing to compare with"
+    assert difference(theirs, sides.our_rows(store)) == ""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_changelog_has_the_bytes_and_timestamps_of_javas_in_the_same_partitions(store: str, sides: Sides) -> None:
+    versioned = store == "versioned"
+    theirs = sides.changelog(sides.java.changelog(store), versioned=versioned)
+    assert len(theirs) > 100, "Java has written nothing to compare with"
+    assert difference(theirs, sides.changelog(sides.our_changelog(store), versioned=versioned)) == ""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_changelog_has_the_settings_of_javas(store: str, sides: Sides) -> None:
+    theirs = sides.settings(sides.java.changelog(store))
+    assert other_settings(sides.definition(store).changelog_settings(), theirs) == {}
+    if store not in TABLES:
+        assert sides.settings(sides.our_changelog(store)) == theirs
+
+
+def test_the_comparison_had_late_expired_and_deleted_rows_to_leave_out(sides: Sides) -> None:
+    windows = sides.changelog(sides.java.changelog("tumbling"), versioned=False)
+    counted = sum(int.from_bytes(count, "big") for count, _ in windows.values())
+    given = sum(key is not None for key, _, _ in input_of("events", RECORDS, 0))
+    assert 0 < given - counted < given / 10, "late"
+    for store in ("tumbling", "hopping", "sliding", "session"):
+        written = sides.changelog(sides.java.changelog(store), versioned=False)
+        assert len(sides.rows_of_java(store)) < len(written), f"{store}: expired"
+    assert len(sides.rows_of_java("table")) < len(sides.given.keys), "deleted"
+    assert None in sides.changelog(sides.java.changelog("versioned"), versioned=True).values(), "deleted"

@@ -1,0 +1,163 @@
+"""A worker on a real broker that does not hear whether its transaction was committed, because the connection is cut or
+the broker killed: it finds out, restores what it lacks, and wipes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from commit_proxy import CommitProxy, Held
+from kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
+from ports import free_port
+from running_worker import Stores, configured, create, eventually, produce, read_all, running
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.log import Record
+from stateline.log.kafka import KafkaLog
+from stateline.log.kafka_producer import KafkaProducer
+from stateline.store_views import StoreView
+from stateline.worker import InputRecord
+from stateline_store import TopicPartition
+
+KEYS = 20
+Fault = Literal["cut", "killed"]
+
+
+@dataclass
+class Behind:
+    """A broker of our own. What goes through the proxy is the worker's; what the test asks goes past it."""
+
+    broker: KafkaBroker
+    proxy: CommitProxy
+    log: KafkaLog
+    past: KafkaLog
+
+    def has_ended(self, changelog: TopicPartition, group: str, source: TopicPartition, before: int) -> bool:
+        """Whether the transaction is over that wrote to this changelog and committed more of the source than before."""
+        with closing(self.past.admin()) as admin:
+            is_closed = admin.watermarks(changelog)[1] == admin.log_end(changelog)
+            return is_closed and admin.committed(group, [source])[source] > before
+
+    def fail(self, fault: Fault) -> None:
+        if fault == "killed":
+            self.broker.kill()
+        self.proxy.cut()
+
+    def come_back(self, fault: Fault) -> None:
+        if fault == "killed":
+            self.broker.restart()
+        self.proxy.mend()
+
+
+@pytest.fixture(scope="module")
+def behind() -> Iterator[Behind]:
+    port = free_port()
+    proxy = CommitProxy(port)
+    plain, ours = "PLAINTEXT://127.0.0.1:{broker_port}", "THROUGH://127.0.0.1:"
+    listeners = {
+        "listeners": f"{plain},{ours}{port},CONTROLLER://127.0.0.1:{{controller_port}}",
+        "advertised.listeners": f"{plain},{ours}{proxy.port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,THROUGH:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        # The controller takes a broker that was killed back when its session is over: by default after 9 s.
+        "broker.session.timeout.ms": "1500",
+        "broker.heartbeat.interval.ms": "500",
+    }
+    try:
+        broker = KafkaBroker(settings=listeners)
+    except BrokerUnavailableError as error:
+        if missing_is_a_failure():
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with broker, closing(proxy):
+        yield Behind(broker, proxy, KafkaLog(f"127.0.0.1:{proxy.port}"), KafkaLog(broker.bootstrap_servers))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit waits for two seconds, and not for half a minute, for a broker that is not there."""
+    commit = KafkaProducer.commit_transaction
+
+    def commit_soon(producer: KafkaProducer) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("stateline.log.kafka_producer.CALL_TIMEOUT_S", 1.0)
+            commit(producer)
+
+    monkeypatch.setattr(KafkaProducer, "commit_transaction", commit_soon)
+
+
+def counting(name: str, calls: list[int]) -> App:
+    app = App(name)
+    source = app.topic(f"{name}-in", key=serdes.string, value=serdes.string)
+    kept = app.store(stores.key_value("counts", key=serdes.string, value=serdes.int64))
+
+    @app.process(source, stores=[kept])
+    def count(record: InputRecord, counts: StoreView) -> None:
+        calls.append(record.offset)
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+
+    return app
+
+
+def records(count: int) -> list[tuple[bytes, bytes, int]]:
+    return [(b"k%d" % (n % KEYS), b"v", 1_000 + n) for n in range(count)]
+
+
+def identities(state: Path) -> dict[Path, str]:
+    """What RocksDB calls each database on the disk: another name after it was deleted and made anew."""
+    return {path: path.read_text() for path in state.rglob("rocksdb/*/IDENTITY")}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("held", ["request", "answer"], ids=["aborted", "committed"])
+@pytest.mark.parametrize("fault", ["cut", "killed"])
+def test_a_transaction_in_doubt_is_settled_and_every_record_counts_once(
+    behind: Behind,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    delivered: list[Record],
+    fault: Fault,
+    held: Held,
+) -> None:
+    name, calls = f"doubt-{fault}-{held}", list[int]()
+    app, state = counting(name, calls), tmp_path / "state"
+    settings = {"processing__guarantee": "exactly_once_v2", "group__instance__id": name}
+    config = configured(app, state, **settings)
+    source, changelog = f"{name}-in", f"{name}-counts-changelog"
+    create(behind.past, {source: 1})
+    produce(behind.past, source, records(200))
+    with closing(Stores(app, config, tmp_path / "scratch")) as found, running(app, config, behind.log):
+        eventually(lambda: found.offset("counts", source, 0) == 199, "the first records are committed")
+        before, known = identities(state), read_all(behind.past, changelog, 1)
+        assert len(before) == 1
+        delivered.clear()
+        behind.proxy.hold(held)
+        produce(behind.past, source, records(200))
+        assert behind.proxy.held.wait(30), "no transaction ends"
+        if held == "answer":
+            # A lone broker that is killed before its coordinator has written the markers forgets them as it starts
+            # ("these partitions are likely deleted already"), and the transaction stays open for ever.
+            places = TopicPartition(changelog, 0), name, TopicPartition(source, 0)
+            eventually(lambda: behind.has_ended(*places, 200), "the transaction is committed")
+        behind.fail(fault)
+        counted = len(calls)
+        eventually(lambda: "is unknown" in caplog.text, "the worker does not know")
+        assert found.offset("counts", source, 0) == 199
+        behind.come_back(fault)
+        eventually(lambda: found.offset("counts", source, 0) == 399, "the worker has found out")
+        assert found.rows("counts", 1) == {b"k%d" % n: (20).to_bytes(8, "big") for n in range(KEYS)}
+    assert identities(state) == before
+    written = read_all(behind.past, changelog, 1)
+    assert {r.key: r.value for r in written} == {b"k%d" % n: (20).to_bytes(8, "big") for n in range(KEYS)}
+    assert [r for r in delivered if r.offset <= known[-1].offset] == [], "the store had these"
+    if held == "answer":  # committed: restored, and not processed again
+        assert len(delivered) >= KEYS
+        assert sorted(calls) == list(range(400))
+    else:  # aborted: processed again
+        assert delivered == []
+        assert sorted(calls) == sorted([*range(400), *range(200, counted)])

@@ -1,0 +1,76 @@
+"""docs/streams.md is true: its application runs, and its tables name every method that there is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from running_worker import Stores, create, eventually, produce, read_all, running
+from stateline import App, serdes
+from stateline.config import load_config
+from stateline.log import open_log
+from stateline.streams.grouped import GroupedStream
+from stateline.streams.stream import Stream
+from stateline.streams.table import Table
+from stateline.streams.windowed import WindowedStream, WindowedTable
+from test_docs import blocks, document
+
+TEXT = document("docs/streams.md")
+
+
+def declared() -> App:
+    scope: dict[str, Any] = {}
+    exec("\n\n".join(blocks(TEXT, "python")), scope)
+    app = scope["app"]
+    assert isinstance(app, App)
+    return app
+
+
+def test_every_method_is_named() -> None:
+    named = set(re.findall(r"(?:`|\.)([a-z_]+)\(", TEXT))
+    for kind in (Stream, GroupedStream, Table):
+        methods = {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+        assert methods <= named | {"filter_not"}, kind
+
+
+def test_what_the_table_of_operators_says_of_the_worker_exists() -> None:
+    kinds = (App, Stream, GroupedStream, Table, WindowedStream, WindowedTable)
+    methods = {name for kind in kinds for name in dir(kind)}
+    lines = [line.split(" | ") for line in document("docs/operators.md").splitlines() if line.startswith("| ")]
+    cells = [(row[0], row[1]) for row in lines if row[0] != "| Kafka Streams"]
+    assert len(cells) > 30
+    for operator, cell in cells:
+        named = set(re.findall(r"[`.]\.?([a-z_]+)\(", cell)) | set(re.findall(r"@app\.(\w+)", cell))
+        assert cell, operator
+        assert named <= methods | {"until_window_closes"}, operator
+
+
+def test_the_application_that_it_shows_does_what_it_says(tmp_path: Path) -> None:
+    app = declared()
+    settings = [f"state.dir={tmp_path}", "commit.interval.ms=50"]
+    config = load_config(app.application_id, defaults=app.config, overrides=settings, environment={})
+    with closing(open_log("embedded", tmp_path)) as log:
+        create(log, dict.fromkeys(app.topology().required_topics(), 2))
+        produce(log, "customers", [(b"ada", b'{"name": "Ada"}', 1)])
+        produce(log, "addresses", [(b"ada", b"High Street", 2)])
+        produce(log, "cities", [(b"Bath", b'{"country": "England"}', 1)])
+        order = {"amount": 3000, "city": "Bath"}
+        produce(log, "orders", [(b"ada", orjson.dumps(order), 3), (b"bob", b'{"amount": 1, "city": "Bath"}', 4)])
+        stores = Stores(app, config, tmp_path / "scratch")
+        with running(app, config, log), closing(stores):
+            counted = serdes.int64.serialize
+            eventually(lambda: stores.rows("orders_in", 2) == {b"Bath": counted(2)}, "cities are counted")
+            eventually(lambda: len(read_all(log, "shipments", 2)) == 1, "Ada's order is shipped")
+            assert stores.rows("orders_of", 2) == {b"ada": counted(1), b"bob": counted(1)}
+            (shipment,) = read_all(log, "shipments", 2)
+            assert (shipment.key, shipment.timestamp_ms) == (b"ada", 3)
+            assert orjson.loads(shipment.value or b"") == {**order, "to": {"name": "Ada", "street": "High Street"}}
+            eventually(lambda: len(read_all(log, "by-country", 2)) == 1, "it has its country")
+            assert orjson.loads(read_all(log, "by-country", 2)[0].value or b"") == {**order, "country": "England"}
+            assert [record.key for record in read_all(log, "large-orders", 2)] == [b"ada"]
+            assert read_all(log, "city-counts", 2)[-1].value == counted(2)
