@@ -1,7 +1,8 @@
 """A seam for crash tests: a process can be made to kill itself between two steps of what must survive that.
 
 ``STATELINE_CRASH_AT=relocation:journal-written`` kills the process (SIGKILL) when it comes there for the first time,
-``…#3`` the third time. Unset, as it is outside of tests, a step costs one comparison.
+``…#3`` the third time. ``STATELINE_STOP_AT`` makes it stand still there (SIGSTOP), until it is sent a SIGCONT: a worker
+that is taken for dead and is not. Unset, as they are outside of tests, a step costs two comparisons.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import signal
 from collections import Counter
 
 _CRASH_AT = os.environ.get("STATELINE_CRASH_AT")
+_STOP_AT = os.environ.get("STATELINE_STOP_AT")
 _seen: Counter[str] = Counter()
 
 
 def reached(step: str) -> None:
     """This step is done, the next one not begun."""
-    if _CRASH_AT is None:
+    if _CRASH_AT is None and _STOP_AT is None:
         return
     _seen[step] += 1
-    if _CRASH_AT in (step, f"{step}#{_seen[step]}"):
-        os.kill(os.getpid(), signal.SIGKILL)
+    for at, sent in ((_CRASH_AT, signal.SIGKILL), (_STOP_AT, signal.SIGSTOP)):
+        if at in (f"{step}#{_seen[step]}", step if _seen[step] == 1 else None):
+            os.kill(os.getpid(), sent)

@@ -145,6 +145,9 @@ class EmbeddedAdmin:
         partition_id = self._partition_id(partition)
         return visible_ends(self._file, [partition_id])[partition_id][1]
 
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        return {each: (self.watermarks(each)[0], self.log_end(each)) for each in partitions}
+
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """As the interface says; reads the partition from its start, about a second per million records."""
         base = self._partition_id(partition) << OFFSET_BITS

@@ -71,6 +71,17 @@ class EmbeddedProducer:
         headers: Headers = (),
         partition: int | None = None,
     ) -> None:
+        self._queue(topic, key, value, timestamp_ms, encode_headers(headers) if headers else None, partition)
+
+    def _queue(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        encoded: bytes | None,
+        partition: int | None,
+    ) -> None:
         partitions = self._partition_ids.get(topic) or self._look_up(topic)
         if partition is None:
             n = len(partitions)
@@ -79,7 +90,6 @@ class EmbeddedProducer:
             raise DoesNotExistError(f"Topic {topic!r} has {len(partitions)} partitions: no partition {partition}.")
         if timestamp_ms < 0:
             raise InvalidArgumentError(f"A timestamp is milliseconds since 1970, not {timestamp_ms}.")
-        encoded = encode_headers(headers) if headers else None
         size = (len(key) if key else 0) + (len(value) if value else 0) + (len(encoded) if encoded else 0)
         if size > MAX_RECORD_BYTES:
             raise InvalidArgumentError(f"A record for {topic!r} is larger than {MAX_RECORD_BYTES} bytes.")
@@ -90,13 +100,20 @@ class EmbeddedProducer:
         if self._transactional_id is None:
             self._write_when_due()
 
-    def produce_all(self, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers = ()) -> None:
+    def produce_all(
+        self,
+        topic: str,
+        partition: int,
+        rows: Sequence[LogRow],
+        last_headers: Headers = (),
+        headers: Headers = (),
+    ) -> None:
         """As `Producer.produce_all`."""
-        last = len(rows) - 1
+        last, encoded = len(rows) - 1, encode_headers(headers)
         for at, (key, value, timestamp_ms) in enumerate(rows):
-            headers = last_headers if at == last else ()
+            own = encode_headers((*last_headers, *headers)) if at == last else encoded
             try:
-                self.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=partition)
+                self._queue(topic, key, value, timestamp_ms, own, partition)
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"Key {shown(key)}: {error}") from error
 

@@ -103,6 +103,12 @@ class Admin(Protocol):
         because the predecessor's last transaction may be committed and its markers still on their way.
         """
 
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Of each of these (first offset kept, `log_end`), all asked at once: two requests, however many they are.
+
+        Raises `DoesNotExistError` when there is no such partition.
+        """
+
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """The first offset whose record has at least this timestamp; the end offset when there is none."""
 
@@ -187,9 +193,16 @@ class Producer(Protocol):
         large; either may instead surface at `flush` or `commit_transaction`.
         """
 
-    def produce_all(self, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers = ()) -> None:
-        """Queue many records of one partition, in this order; the last one with these headers. As `produce` for each,
-        at about half the cost; what it raises names the record's key.
+    def produce_all(
+        self,
+        topic: str,
+        partition: int,
+        rows: Sequence[LogRow],
+        last_headers: Headers = (),
+        headers: Headers = (),
+    ) -> None:
+        """Queue many records of one partition, in this order: each with `headers`, the last one with `last_headers`
+        before them. As `produce` for each, at about half the cost; what it raises names the record's key.
         """
 
     def flush(self) -> dict[TopicPartition, int]:

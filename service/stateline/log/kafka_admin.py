@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
@@ -31,8 +31,10 @@ from stateline.log.kafka_waiting import waiting_is_said
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
 _POLL_INTERVAL_S = 0.02
-_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client leaves these untyped
-_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
+_FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client leaves these untyped
+_LAST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
+_EARLIEST, _LATEST = (_FIRST, IsolationLevel.READ_COMMITTED), (_LAST, IsolationLevel.READ_COMMITTED)
+_END_OF_ALL = _LAST, IsolationLevel.READ_UNCOMMITTED
 
 
 class KafkaAdmin:
@@ -173,38 +175,48 @@ class KafkaAdmin:
         return consumer
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        start, end = self._offsets(partition, _EARLIEST, _LATEST)
-        return start, end
+        start, end = self._offsets([partition], _EARLIEST, _LATEST)
+        return start[partition], end[partition]
 
     def log_end(self, partition: TopicPartition) -> int:
-        return self._offsets(partition, _LATEST, isolation_level=IsolationLevel.READ_UNCOMMITTED)[0]
+        return self._offsets([partition], _END_OF_ALL)[0][partition]
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        if not (wanted := list(partitions)):
+            return {}
+        first, end = self._offsets(wanted, _EARLIEST, _END_OF_ALL)
+        return {partition: (first[partition], end[partition]) for partition in wanted}
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
-        found, end = self._offsets(partition, OffsetSpec.for_timestamp(timestamp_ms), _LATEST)
+        at = OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_COMMITTED
+        found, end = (offsets[partition] for offsets in self._offsets([partition], at, _LATEST))
         return found if found >= 0 else end
 
     def _offsets(
-        self,
-        partition: TopicPartition,
-        *specs: OffsetSpec,
-        isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> list[int]:
-        self._require(partition, self._partition_counts())
-        what, target = f"The offsets of {partition} cannot be read", confluent_kafka.TopicPartition(*partition)
-        futures = [
-            future
-            for spec in specs
-            for future in self._submit(
+        self, partitions: Sequence[TopicPartition], *asked: tuple[OffsetSpec, IsolationLevel]
+    ) -> list[dict[TopicPartition, int]]:
+        """The offset of each partition, for each that is asked. All requests are under way together."""
+        counts = self._partition_counts()
+        for partition in partitions:
+            self._require(partition, counts)
+        what = f"The offsets of {', '.join(map(str, partitions))} cannot be read"
+        targets = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
+        sent = [
+            self._submit(
                 what,
                 partial(
                     self._admin.list_offsets,
-                    {target: spec},
-                    isolation_level=isolation_level,
+                    dict.fromkeys(targets, spec),
+                    isolation_level=level,
                     request_timeout=CALL_TIMEOUT_S,
                 ),
-            ).values()
+            )
+            for spec, level in asked
         ]
-        return [int(self._result(future, what).offset) for future in futures]
+        return [
+            {TopicPartition(t.topic, t.partition): int(self._result(f, what).offset) for t, f in futures.items()}
+            for futures in sent
+        ]
 
     def _require(self, partition: TopicPartition, counts: Mapping[str, int]) -> None:
         if not 0 <= partition.partition < counts.get(partition.topic, 0):

@@ -90,25 +90,33 @@ class KafkaProducer:
             self._serve(self._producer.poll, 0.0)
         self._queue(topic, key, value, partition, timestamp_ms, list(headers) if headers else None)
 
-    def produce_all(self, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers = ()) -> None:
+    def produce_all(
+        self,
+        topic: str,
+        partition: int,
+        rows: Sequence[LogRow],
+        last_headers: Headers = (),
+        headers: Headers = (),
+    ) -> None:
         """As `Producer.produce_all`: one call into librdkafka for each record, and nothing else."""
         if topic not in self._partitions or partition >= self._partitions[topic]:
             self._look_up(topic)
         if not 0 <= partition < self._partitions[topic]:
             raise self._no_partition(topic, partition)
         produce, last = self._producer.produce, len(rows) - 1
+        every: Any = list(headers) or None
         for at, (key, value, timestamp_ms) in enumerate(rows):
             if at % _POLL_EVERY == 0:
                 self._serve(self._producer.poll, 0.0)
             if at < last and timestamp_ms > 0:
                 try:
-                    produce(topic, value, key, partition, None, None, timestamp_ms)
+                    produce(topic, value, key, partition, None, None, timestamp_ms, every)
                     continue
                 except (BufferError, KafkaException):
                     pass  # once more, by what waits for room and knows why a record is refused
-            headers = last_headers if at == last else ()
+            own = (*last_headers, *headers) if at == last else headers
             try:
-                self.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=partition)
+                self.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=own, partition=partition)
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"Key {shown(key)}: {error}") from error
 

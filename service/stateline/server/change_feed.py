@@ -92,7 +92,10 @@ class ChangeFeed:
         self._partitions = tuple(partitions)
         self._source = store.definition.source
         self._committed = Committed(serving, store, self.topic)
-        self._log = ChangeLog(serving.config, self.topic, partitions, serving.config.server_changes_buffer_bytes)
+        buffer_bytes = serving.config.server_changes_buffer_bytes
+        self._log = ChangeLog(
+            serving.config, self.topic, partitions, buffer_bytes, is_changelog=store.definition.source is None
+        )
         self._held = {p: HeldChanges(p) for p in partitions}
         self._reach: dict[int, int] = {}  # up to where the log is to be read
         self._positions: Mapping[int, Position] = {}  # of stores in memory

@@ -23,7 +23,7 @@ from typing import TypeVar
 from stateline.config import Config
 from stateline.configured_log import configured_log
 from stateline.log import Consumer, Log, Record
-from stateline.worker.changelog import position_of_changelog
+from stateline.worker.changelog import position_of_changelog, without_former_owners
 from stateline_store import (
     CursorExpiredError,
     DoesNotExistError,
@@ -80,14 +80,24 @@ class TopicReader:
     """
 
     def __init__(
-        self, log: Log, topic: str, partitions: Sequence[int], stopped: Event, poll_records: int = POLL_RECORDS
+        self,
+        log: Log,
+        topic: str,
+        partitions: Sequence[int],
+        stopped: Event,
+        poll_records: int = POLL_RECORDS,
+        *,
+        is_changelog: bool = True,
     ) -> None:
-        """Raises `DoesNotExistError` when there is no such topic."""
+        """`is_changelog`: workers write it, and what an owner wrote after another had taken over is left out, as far as
+        records of the later one were read before. Raises `DoesNotExistError` when there is no such topic."""
         self._log = log
         self._topic = topic
         self._partitions = {p: TopicPartition(topic, p) for p in partitions}
         self._stopped = stopped
         self._poll_records = poll_records
+        self._is_changelog = is_changelog
+        self._epochs: dict[int, int] = {}
         self._next: dict[int, int] = {}
         self._paused: frozenset[int] = frozenset()
         self._admin = log.admin()
@@ -98,6 +108,7 @@ class TopicReader:
     def begin(self, begin: Begin) -> dict[int, int]:
         """Take up reading; the next offset of each partition."""
         self._next = {p: self._start(p, begin) for p in self._partitions}
+        self._epochs.clear()
         self._consumer = self._consumer or self._log.consumer()
         self._consumer.assign({self._partitions[p]: at for p, at in self._next.items()})
         return dict(self._next)
@@ -119,7 +130,17 @@ class TopicReader:
         self._refuse_gaps(records)
         for p, partition in self._partitions.items():
             self._next[p] = max(self._next[p], self._consumer.next_offset(partition) or 0)
-        return records, dict(self._next)
+        return self._of_owners(records) if self._is_changelog else records, dict(self._next)
+
+    def _of_owners(self, records: Sequence[Record]) -> list[Record]:
+        found: dict[int, list[Record]] = {}
+        for record in records:
+            found.setdefault(record.partition, []).append(record)
+        owned: list[Record] = []
+        for p, each in found.items():
+            kept, self._epochs[p] = without_former_owners(each, self._epochs.get(p, 0))
+            owned += kept
+        return owned
 
     def ends(self) -> dict[int, int]:
         """The offset after the last record that can be read now, by partition."""
@@ -193,10 +214,11 @@ class TopicReader:
         # A consumer of its own: one that has read elsewhere may say that it is at the end already.
         with closing(self._log.consumer()) as consumer:
             consumer.assign({place: begin})
-            deadline = time.monotonic() + _SEARCH_PATIENCE_S
+            deadline, epoch = time.monotonic() + _SEARCH_PATIENCE_S, 0
             while (consumer.next_offset(place) or begin) < end:
                 records = consumer.poll(POLL_RECORDS, _POLL_S)
-                yield from (r for r in records if r.offset < end and position_of_changelog([r]))
+                owned, epoch = without_former_owners(records, epoch)
+                yield from (r for r in owned if r.offset < end and position_of_changelog([r]))
                 if records:
                     deadline = time.monotonic() + _SEARCH_PATIENCE_S
                 if self._stopped.is_set() or time.monotonic() > deadline:
@@ -238,14 +260,16 @@ class ChangeLog:
         *,
         topic_id: str | None = None,
         poll_records: int = POLL_RECORDS,
+        is_changelog: bool,
     ) -> None:
-        """With a `topic_id` only the topic that has it is read: `CursorExpiredError` says that there is none."""
+        """`is_changelog`: as `TopicReader`. With a `topic_id` only the topic that has it is read: `CursorExpiredError` says that there is none."""
         self._config = config
         self._topic = topic
         self._partitions = tuple(partitions)
         self._buffer_bytes = buffer_bytes
         self._topic_id = topic_id
         self._poll_records = poll_records
+        self._is_changelog = is_changelog
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="changes")
         self._stopped = Event()
         self._reader: TopicReader | None = None  # the thread's own
@@ -292,7 +316,14 @@ class ChangeLog:
             small = {"queued.max.messages.kbytes": str(kibibytes), "queued.min.messages": str(POLL_RECORDS)}
             config = self._config.model_copy(update={"consumer": {**small, **self._config.consumer}})
             log = configured_log(config)
-            self._reader = TopicReader(log, self._topic, self._partitions, self._stopped, self._poll_records)
+            self._reader = TopicReader(
+                log,
+                self._topic,
+                self._partitions,
+                self._stopped,
+                self._poll_records,
+                is_changelog=self._is_changelog,
+            )
         if self._topic_id not in (None, self._reader.topic_id):
             raise recreated(self._topic)
         return self._reader

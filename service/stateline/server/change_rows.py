@@ -129,7 +129,14 @@ class ChangeRowRoutes:
         limits: Limits = request.app.state.limits
         buffer_bytes = self._serving.config.server_changes_buffer_bytes
         async with limits.scan(), limits.query():
-            with closing(ChangeLog(self._serving.config, topic, store.partitions, buffer_bytes)) as log:
+            changelog = ChangeLog(
+                self._serving.config,
+                topic,
+                store.partitions,
+                buffer_bytes,
+                is_changelog=store.definition.source is None,
+            )
+            with closing(changelog) as log:
                 described = await self._described(store, topic, log, arguments.text("from"))
         return json_response(described)
 
@@ -237,7 +244,13 @@ class ChangeRowRoutes:
         config, few = self._serving.config, max(1, min(_POLL_RECORDS, asked.end - asked.begin))
         buffer_bytes = config.server_changes_buffer_bytes
         return ChangeLog(
-            config, asked.topic, (asked.partition,), buffer_bytes, topic_id=asked.topic_id, poll_records=few
+            config,
+            asked.topic,
+            (asked.partition,),
+            buffer_bytes,
+            topic_id=asked.topic_id,
+            poll_records=few,
+            is_changelog=asked.store.definition.source is None,
         )
 
     async def _require_committed(self, asked: _Asked, log: ChangeLog) -> None:

@@ -5,6 +5,12 @@ travels as the record's timestamp (Kafka Streams' format, `timestamp -1` becomes
 negative). The last record of a commit carries the store's Position in the headers of Kafka Streams'
 `ChangelogRecordDeserializationHelper`: ``v`` = 0x00 and ``c`` = the encoded Position. The newest record of a
 compacted topic is never compacted away, so neither is the newest Position.
+
+At least once nothing keeps a worker from writing that was stopped in the middle of a commit while another took over:
+only who reads can tell. So every record carries its owner's epoch in the header ``e`` (compaction may remove any other
+record): the offset at which the changelog ended when its owner took it over. Who came later has the larger one, since
+offsets never go back; no record is older than its owner's epoch, so that a count of owners could not be larger. A
+record whose epoch is smaller than one before it was written by an owner that had been replaced.
 """
 
 from __future__ import annotations
@@ -21,7 +27,13 @@ from stateline_store import (
 
 _VERSION_HEADER = "v"  # in topics: never change
 _POSITION_HEADER = "c"  # in topics: never change
+_EPOCH_HEADER = "e"  # in topics: never change
+_EPOCH_BYTES = 8
 _VERSION = b"\x00"
+
+OWNER_EPOCH = TopicPartition("$owner-epoch", 0)
+"""Under which a store's offsets have the largest epoch of its changelog up to its own offset. No topic can be called so.
+On disk: never change."""
 
 
 def staged_rows(store: StateStore, now_ms: int) -> list[LogRow]:
@@ -38,6 +50,40 @@ def staged_rows(store: StateStore, now_ms: int) -> list[LogRow]:
 def position_headers(position: Position) -> Headers:
     """The headers of a commit's last record."""
     return (_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position.encode())
+
+
+def owner_headers(epoch: int) -> Headers:
+    """The headers of every record of an owner."""
+    return ((_EPOCH_HEADER, epoch.to_bytes(_EPOCH_BYTES, "big")),)
+
+
+def owner_epoch(records: Sequence[Record]) -> int:
+    """The epoch of the last of these changelog records that has one; 0 when none does."""
+    for record in reversed(records):
+        for name, epoch in record.headers:
+            if name == _EPOCH_HEADER and epoch is not None and len(epoch) == _EPOCH_BYTES:
+                return int.from_bytes(epoch, "big")
+    return 0
+
+
+def without_former_owners(records: Sequence[Record], newest: int) -> tuple[Sequence[Record], int]:
+    """These changelog records, which follow others whose largest epoch was `newest`, without those that an owner wrote
+    after another had taken over; and the largest epoch now.
+
+    Records without an epoch stay: of exactly_once_v2, where the log itself refuses a former owner's, of a store of a
+    user's own kind, or of another program.
+    """
+    largest = newest.to_bytes(_EPOCH_BYTES, "big")  # compared as bytes: they are in the order of the numbers
+    late: set[int] = set()
+    for at, record in enumerate(records):
+        for name, epoch in record.headers:
+            if name == _EPOCH_HEADER and epoch != largest and epoch is not None and len(epoch) == _EPOCH_BYTES:
+                if epoch > largest:
+                    largest = epoch
+                else:
+                    late.add(at)
+    kept = [record for at, record in enumerate(records) if at not in late] if late else records
+    return kept, int.from_bytes(largest, "big")
 
 
 def stage(store: StateStore, records: Iterable[Record]) -> None:

@@ -158,7 +158,8 @@ class Committer:
                 if rows := staged_rows(task.stores.by_name[name], now_ms):
                     headers = position_headers(task.stores.position(name, READ_UNCOMMITTED))
                     try:
-                        self._writer().produce_all(changelog.topic, changelog.partition, rows, headers)
+                        owner = task.owner_headers(name)
+                        self._writer().produce_all(changelog.topic, changelog.partition, rows, headers, owner)
                     except InvalidArgumentError as error:
                         raise RecordError(f"The log refuses a record of a changelog: {error}") from error
 

@@ -22,13 +22,22 @@ from __future__ import annotations
 import itertools
 import logging
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from stateline.log.interface import Admin, Consumer, Log, Record
 from stateline.topology import Topic
-from stateline.worker.changelog import end_of_last_commit, position_of_changelog, position_of_input, stage
+from stateline.worker.changelog import (
+    OWNER_EPOCH,
+    end_of_last_commit,
+    owner_epoch,
+    position_of_changelog,
+    position_of_input,
+    stage,
+    without_former_owners,
+)
 from stateline.worker.pace import size_of
 from stateline.worker.reading import readable, timely
 from stateline.worker.task import Task
@@ -59,7 +68,8 @@ class StoreRestore:
 
     `table_of` is the topic of a table; such records meet the serdes again, as they did when they were first read.
     `held` is the beginning of a commit whose end, with the Position, was not read yet; `has_commits` says that a
-    Position was ever seen. `position` is what the store reflects when it has come to `end`.
+    Position was ever seen. `position` is what the store reflects when it has come to `end`. `epoch` is the largest of
+    an owner whose records were read, `applied_epoch` of one whose records are staged; so many records were `late`.
     """
 
     store: StateStore
@@ -74,6 +84,13 @@ class StoreRestore:
     held_bytes: int = 0
     has_commits: bool = False
     position: Position = field(default_factory=Position)
+    epoch: int = 0
+    applied_epoch: int = 0
+    late: int = 0
+
+    def __post_init__(self) -> None:
+        if self.table_of is None and isinstance(self.store, TransactionalStore):
+            self.epoch = self.applied_epoch = self.store.committed_offset(OWNER_EPOCH) or 0
 
     @property
     def remaining(self) -> int:
@@ -86,7 +103,7 @@ class TaskPlan:
     """Where a task begins: what its stores must restore first, then the input offsets to go on from.
 
     `positions` says of some stores what they reflect, once restored, beyond what they say themselves; `ends` is
-    where the input ended, which no Position can have passed. `unproven` are stores that had applied nothing of their
+    where the input ended, which no Position can have passed, and where the changelogs did. `unproven` are stores that had applied nothing of their
     changelog when the plan was made.
     """
 
@@ -103,12 +120,23 @@ class TaskPlan:
         return {name: p for name, p in self.positions.items() if name not in self.unproven or name in restored}
 
 
-def plan(task: Task, admin: Admin, group: str) -> TaskPlan:
-    """Read offsets from the log and the stores, and decide. The task is open.
+Bounds: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
+"""First offset kept, and the end with open transactions counted: a predecessor's may just be committing."""
+
+
+def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
+    """Read offsets from the log, those of all tasks at once, and from the stores, and decide. The tasks are open.
 
     Raises `DamagedDataError` when a changelog has lost what its store still has.
     """
-    committed = admin.committed(group, task.sources)
+    # In this order: a commit writes changelogs before offsets, so where they end is not behind what the group has.
+    committed = admin.committed(group, [source for task in tasks for source in task.sources])
+    logs = {log: None for task in tasks for log in (*task.sources, *(log for log, _ in task.logged_stores()))}
+    bounds = admin.bounds(logs)
+    return [_plan(task, {s: committed[s] for s in task.sources if s in committed}, bounds) for task in tasks]
+
+
+def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -> TaskPlan:
     position = Position.of({source: offset - 1 for source, offset in committed.items() if offset > 0})
     next_offsets: dict[TopicPartition, int] = {}
     restores: list[StoreRestore] = []
@@ -116,7 +144,7 @@ def plan(task: Task, admin: Admin, group: str) -> TaskPlan:
     ends: dict[TopicPartition, int] = {}
     for topic in task.subtopology.sources:
         source = TopicPartition(topic.name, task.partition)
-        first, ends[source] = _bounds(admin, source)
+        first, ends[source] = bounds[source]
         next_offsets[source], table_restores = _plan_source(task, topic, first, ends[source], committed.get(source))
         restores += table_restores
         for restore in table_restores:
@@ -125,7 +153,8 @@ def plan(task: Task, admin: Admin, group: str) -> TaskPlan:
                 positions[restore.store.name] = Position.of({source: offset})
     unproven: set[str] = set()
     for changelog, name in task.logged_stores():
-        first, end = _bounds(admin, changelog)
+        first, end = bounds[changelog]
+        ends[changelog] = end
         at = _resume_logged(task, name, changelog, first, end, committed)
         has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
         restores.append(_restore_of(task, name, changelog, at, end, None, has_commits=has_commits))
@@ -183,12 +212,6 @@ def _start_of_group(source: TopicPartition, first: int, end: int, committed: int
         logger.warning("%s ends at offset %d, before the group's offset %d: it is read again from %d.",
                        source, end, committed, first)  # fmt: skip
     return first
-
-
-def _bounds(admin: Admin, partition: TopicPartition) -> tuple[int, int]:
-    """First offset kept, and the end with open transactions counted: a predecessor's may just be committing."""
-    first, _ = admin.watermarks(partition)
-    return first, admin.log_end(partition)
 
 
 def _resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
@@ -324,6 +347,9 @@ class Restorer:
                 _commit(restore)
                 logger.log(self._level, "Restored %s from %s: %d records",
                            restore.store.name, restore.changelog, restore.restored)  # fmt: skip
+                if restore.late:
+                    logger.warning("%d records of %s were left out: a worker wrote them after another had taken over",
+                                   restore.late, restore.changelog)  # fmt: skip
         if any(not restore.remaining for restore in self._pending):
             self._reassign()
 
@@ -351,12 +377,14 @@ def _apply(restore: StoreRestore, records: list[Record]) -> None:
     if restore.table_of is not None:
         _stage_table(restore, restore.table_of, records)
     else:
-        _stage_changelog(restore, _hold(restore, records))
+        owned, restore.epoch = without_former_owners(records, restore.epoch)
+        restore.late += len(records) - len(owned)
+        _stage_changelog(restore, _hold(restore, owned))
     if restore.remaining and restore.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES:
         _commit(restore)
 
 
-def _hold(restore: StoreRestore, records: list[Record]) -> int:
+def _hold(restore: StoreRestore, records: Sequence[Record]) -> int:
     """Hold these records; how many of those held are to be staged now."""
     before, whole = len(restore.held), end_of_last_commit(records)
     restore.held += records
@@ -384,13 +412,16 @@ def _stage_changelog(restore: StoreRestore, count: int) -> None:
     records, restore.held = restore.held[:count], restore.held[count:]
     stage(restore.store, records)
     restore.position = position_of_changelog(records) or restore.position
+    restore.applied_epoch = max(restore.applied_epoch, owner_epoch(records))
     restore.restored += len(records)
 
 
 def _commit(restore: StoreRestore) -> None:
     applied = restore.held[0].offset if restore.held else restore.next_offset
     if restore.restored:
-        restore.commit({restore.changelog: applied - 1})
+        is_known = restore.applied_epoch > 0 and isinstance(restore.store, TransactionalStore)
+        owner = {OWNER_EPOCH: restore.applied_epoch} if is_known else {}
+        restore.commit({restore.changelog: applied - 1, **owner})
     _say_remaining(restore)
 
 

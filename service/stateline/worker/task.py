@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
 
-from stateline.log.interface import Record
+from stateline.log.interface import Headers, Record
 from stateline.record_size import MAX_RECORD_BYTES
 from stateline.store_definition import StoreDefinition
 from stateline.streams.nodes import needs_order
 from stateline.topology import Subtopology, Topic
-from stateline.worker.changelog import position_of_input, stage
+from stateline.worker.changelog import OWNER_EPOCH, owner_headers, position_of_input, stage
 from stateline.worker.epochs import LOADING, NO_EPOCHS, EpochNumbers
 from stateline.worker.failures import FailureHandler
 from stateline.worker.operators.graph import OperatorGraph
@@ -123,6 +123,7 @@ class Task:
         self._tables = {t: [d.name for d in subtopology.tables(t)] for t in self._topics}
         self._fed_by = {topic.name: subtopology.stores_fed_by(topic.name) for topic in subtopology.sources}
         self._numbers = {name: epoch_numbers.get(name, ()) for name in self.definitions}
+        self._epochs: dict[str, int] = {}  # by store, at least once: as which owner it writes to its changelog
         self._is_in_order = needs_order(subtopology)
         self._global_stores = global_stores
         self._exactly_once = exactly_once
@@ -204,9 +205,10 @@ class Task:
         """Restored: take records from these offsets on.
 
         `positions` says of a store what it reflects at least, beyond what it says itself; `ends` is where the input
-        ended when the restore began.
+        and the changelogs ended when the restore began.
         """
         self._move(TaskState.RUNNING)
+        self._take_over(ends)
         self._forget_what_is_not_there(ends)
         for name, position in positions.items():
             topics = [topic for topic, names in self._fed_by.items() if name in names]
@@ -232,6 +234,17 @@ class Task:
             self._runners.setdefault(processor.source.name, []).append(runner)
         self.stores.drop_plain_files()
         self.stores.publish(StoreState.ACTIVE)
+
+    def _take_over(self, ends: Mapping[TopicPartition, int]) -> None:
+        """As which owner its stores write from now on (`stateline.worker.changelog`)."""
+        for changelog, name in () if self._exactly_once else self.logged_stores():
+            # A store of a user's own kind may forget the epochs that it has read.
+            if changelog in ends and isinstance(self.stores.by_name[name], TransactionalStore):
+                self._epochs[name] = ends[changelog]
+
+    def owner_headers(self, store: str) -> Headers:
+        """What every record of this store's changelog carries that this task writes."""
+        return owner_headers(self._epochs[store]) if store in self._epochs else ()
 
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
         """Stage the effect of records of one source partition, in offset order; what is to be written out. They are of
@@ -415,7 +428,10 @@ class Task:
             # A table that is ahead of the input, because the group's offsets were lost, stays where it is.
             reached = max(self.next_offsets[changelog] - 1, self.stores.committed_offset(store) or 0)
             return {changelog: reached} if self.next_offsets[changelog] > 0 else {}
-        return {changelog: written[changelog]} if changelog in written else {}
+        if changelog not in written:
+            return {}
+        owner = {OWNER_EPOCH: self._epochs[store]} if store in self._epochs else {}
+        return {changelog: written[changelog]} | owner
 
     def _advance(self, topic: str, position: Position) -> None:
         for name in self._fed_by.get(topic, ()):

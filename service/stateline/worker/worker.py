@@ -40,7 +40,7 @@ from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.record_order import RecordOrder
 from stateline.worker.reporting import Reporter
-from stateline.worker.restore import Restorer, by_partition, plan
+from stateline.worker.restore import Restorer, by_partition, plans
 from stateline.worker.snapshots import SnapshotMaker
 from stateline.worker.task import Task, TaskState
 from stateline.worker.topic_watch import TopicWatch
@@ -326,11 +326,13 @@ class Worker:
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         self._topics.remember()
+        added: list[Task] = []
         for subtopology in self._topology.subtopologies:
             names = {topic.name for topic in subtopology.sources}
             for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
                 if subtopology.task_id(number) not in self._tasks:
-                    self._add(subtopology, number)
+                    added.append(self._add(subtopology, number))
+        self._open(added)
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
         """Commit and let go. A commit that fails loses nothing: what was staged is dropped and read again."""
@@ -348,7 +350,7 @@ class Worker:
                 self._drop(task)
         self._say_tasks()
 
-    def _add(self, subtopology: Subtopology, partition: int) -> None:
+    def _add(self, subtopology: Subtopology, partition: int) -> Task:
         task = Task(
             subtopology,
             partition,
@@ -367,10 +369,18 @@ class Worker:
         self._by_source.update(dict.fromkeys(task.sources, task))
         self._hosted.update({(store, partition): task for store in task.definitions})
         self._group_consumer().pause(task.sources)
-        self._open(task)
+        return task
 
-    def _open(self, task: Task) -> None:
-        """Open and plan; while another process still holds the directory, the task waits."""
+    def _open(self, tasks: Sequence[Task]) -> None:
+        """Open these tasks and plan their restores together."""
+        opened = [task for task in tasks if self._is_opened(task)]
+        if opened:
+            for task, task_plan in zip(opened, plans(opened, self._admin, self._group), strict=True):
+                self._restorer.add(task, task_plan)
+            self._run_restored(0.0)
+
+    def _is_opened(self, task: Task) -> bool:
+        """Open it, unless another process still holds its directory: the task waits then."""
         try:
             task.open()
         except LockedError as error:
@@ -379,15 +389,13 @@ class Worker:
             since = self._locked_since.setdefault(task.id, time.monotonic())
             if time.monotonic() - since > _LOCK_PATIENCE_S:
                 raise
-            return
+            return False
         self._locked_since.pop(task.id, None)
         task.settle_topics(self._topics.ids)
-        self._restorer.add(task, plan(task, self._admin, self._group))
-        self._run_restored(0.0)
+        return True
 
     def _open_locked(self) -> None:
-        for task_id in list(self._locked_since):
-            self._open(self._tasks[task_id])
+        self._open([self._tasks[task_id] for task_id in self._locked_since])
 
     def _run_restored(self, timeout_s: float) -> None:
         """Go on with restoring; a task that is through takes records from now on."""
