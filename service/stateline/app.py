@@ -170,6 +170,14 @@ class App:
         self._global_tables[name] = GlobalTable(replace(kept, source=source))
         return self._global_tables[name]
 
+    def claim_repartition(self, topic: Topic) -> None:
+        """Raise `TopologyError` if a stream goes through this topic already: the rows of both would mix there."""
+        if topic.name in self._roots:
+            raise TopologyError(
+                f"A stream is repartitioned through {topic.name!r} already: give this one another name, or go on with "
+                "what the first `repartition` or `group_by` returned."
+            )
+
     def declared_topic(self, topic: str | Topic, key: Serde, value: Serde) -> Topic:
         """This topic; a name that was not declared yet gets these types."""
         return (
@@ -193,6 +201,10 @@ class App:
         _refuse_second("global table", definition.name, self._global_tables)
         self._stores[definition.name] = definition
         return definition
+
+    def operators_store(self, definition: StoreDefinition) -> StoreDefinition:
+        """Declare the store of an operator: processors may name it, and only read it."""
+        return self.store(replace(definition, is_operators=True))
 
     def process(
         self,

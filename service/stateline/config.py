@@ -48,6 +48,7 @@ from stateline.setting_types import (
     PassedOn,
     PipelineDrivers,
     Port,
+    ProductionHandler,
     Replication,
     Servers,
     Switch,
@@ -123,6 +124,8 @@ class Config(BaseModel):
     """What becomes of a record that cannot be read."""
     processing_exception_handler: Handler = "fail"
     """What becomes of a record whose processor raises."""
+    production_exception_handler: ProductionHandler = "fail"
+    """What becomes of a record that is forwarded and that the log refuses."""
     dead_letter_topic: OptionalText = None
     """Where a handler of dead-letter sends records (errors.dead.letter.queue.topic.name)."""
     max_timestamp_ahead_ms: MillisecondsOrUnlimited = -1

@@ -60,6 +60,7 @@ AccessLogging = Annotated[Literal["off", "slow", "on"], BeforeValidator(_lower),
 Handler = Annotated[
     Literal["fail", "skip", "dead-letter"], BeforeValidator(_lower), Allowed("fail, skip or dead-letter")
 ]
+ProductionHandler = Annotated[Literal["fail", "skip"], BeforeValidator(_lower), Allowed("fail or skip")]
 Guarantee = Annotated[
     Literal["at_least_once", "exactly_once_v2"],
     BeforeValidator(_lower),

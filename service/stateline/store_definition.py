@@ -44,7 +44,8 @@ class StoreDefinition:
     """`source` is the topic of a table, None for other stores.
 
     `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
-    `retain_duplicates` of window stores, `factory` makes a user's own store from its name.
+    `retain_duplicates` of window stores, `factory` makes a user's own store from its name. `is_operators`: an operator
+    alone writes it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class StoreDefinition:
     window_size_ms: int = 0
     retain_duplicates: bool = False
     factory: Callable[[str], StateStore] | None = None
+    is_operators: bool = False
 
     def build(self) -> StateStore:
         """A store of this kind, not yet opened. Raises `TopologyError` when a factory made something else."""

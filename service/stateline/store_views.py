@@ -83,6 +83,11 @@ class _View:
                 f"Store {self.name!r} is the table of topic {self._definition.source.name!r} and read-only here: "
                 "write to the topic, or declare a store of the processor's own."
             )
+        if self._definition.is_operators:
+            raise TopologyError(
+                f"Store {self.name!r} is written by an operator of the application's streams and read-only here: "
+                "declare a store of the processor's own."
+            )
         data = None if value is None else self._value.serialize(value)
         raw_key = self._key.serialize(key)
         if self._definition.logged:

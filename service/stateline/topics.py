@@ -154,3 +154,10 @@ def _check_counts(topology: Topology, wanted: Mapping[str, int], existing: Mappi
                 f"Changelog {name} has {existing[name]} partitions, but its tasks are now {count}: "
                 "add partitions to it, or reset the application."
             )
+    for topic in topology.created_topics():
+        found, declared = existing.get(topic.name), topic.partitions
+        if topic.name.endswith("-repartition") and declared is not None and found not in (None, declared):
+            raise TopologyError(
+                f"Repartition topic {topic.name} has {found} partitions, and {declared} are declared: declare as many "
+                "as it has, or reset the application."
+            )

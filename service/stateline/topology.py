@@ -30,6 +30,7 @@ _STREAM_SETTINGS = {"cleanup.policy": "delete", "message.timestamp.type": "Creat
 _REPARTITION_SETTINGS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
+    "segment.bytes": "52428800",  # Kafka Streams': what was worked off is freed segment by segment
     "message.timestamp.type": "CreateTime",
 }
 

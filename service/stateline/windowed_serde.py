@@ -57,6 +57,10 @@ class WindowedSerde:
         """How many bytes of a key come behind the inner one."""
         return WINDOW_SUFFIX.size if self.kind == "window" else SESSION_SUFFIX.size
 
+    def inner_bytes(self, data: bytes) -> bytes:
+        """Of the bytes of a key those of the inner one."""
+        return data[: -self.suffix_bytes]
+
     def serialize(self, value: Any) -> bytes:
         key, times = self._parts(value)
         return self._packed(self.inner.serialize(key), times, value)
@@ -121,7 +125,7 @@ class TimeWindowedSerde:
     """Keys of a topic of windows as Java's `TimeWindowedSerializer` writes them, and its deserializer reads them:
     ``key ‖ start:i64``, without the number that `WindowedSerde` has behind it. No table can be kept of such a topic.
 
-    Values are `WindowKey`; as text and in JSON the array of its parts, as there.
+    Values are `WindowKey`; as text and in JSON the array of its parts, as there. The partition is the inner key's, too.
     """
 
     inner: Serde
@@ -129,6 +133,10 @@ class TimeWindowedSerde:
     @property
     def name(self) -> str:
         return f"time-windowed-{self.inner.name}"
+
+    def inner_bytes(self, data: bytes) -> bytes:
+        """Of the bytes of a key those of the inner one."""
+        return self._windows.inner_bytes(data + bytes(_SEQUENCE_BYTES))
 
     def serialize(self, value: Any) -> bytes:
         return self._windows.serialize(value)[:-_SEQUENCE_BYTES]
@@ -153,3 +161,9 @@ class TimeWindowedSerde:
     @property
     def _windows(self) -> WindowedSerde:
         return WindowedSerde(self.inner, "window")
+
+
+def partition_key(serde: Serde, key: bytes | None) -> bytes | None:
+    """What a record of this key is put into a partition by, if it is not the key: the inner one of a window or session
+    (Kafka Streams' `WindowedStreamPartitioner`)."""
+    return serde.inner_bytes(key) if key is not None and isinstance(serde, WindowedSerde | TimeWindowedSerde) else None

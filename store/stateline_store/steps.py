@@ -1,8 +1,8 @@
 """A seam for crash tests: a process can be made to kill itself between two steps of what must survive that.
 
 ``STATELINE_CRASH_AT=relocation:journal-written`` kills the process (SIGKILL) when it comes there for the first time,
-``…#3`` the third time. ``STATELINE_STOP_AT`` makes it stand still there (SIGSTOP), until it is sent a SIGCONT: a worker
-that is taken for dead and is not. Unset, as they are outside of tests, a step costs two comparisons.
+``…#3`` the third time. ``STATELINE_TEST_STOP_AT`` makes it stand still there (SIGSTOP), until it is sent a SIGCONT: a
+worker that is taken for dead and is not. Unset, as they are outside of tests, a step costs two comparisons.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 from collections import Counter
 
 _CRASH_AT = os.environ.get("STATELINE_CRASH_AT")
-_STOP_AT = os.environ.get("STATELINE_STOP_AT")
+_STOP_AT = os.environ.get("STATELINE_TEST_STOP_AT")
 _seen: Counter[str] = Counter()
 
 
@@ -22,5 +22,5 @@ def reached(step: str) -> None:
         return
     _seen[step] += 1
     for at, sent in ((_CRASH_AT, signal.SIGKILL), (_STOP_AT, signal.SIGSTOP)):
-        if at in (f"{step}#{_seen[step]}", step if _seen[step] == 1 else None):
+        if at == f"{step}#{_seen[step]}" or (at == step and _seen[step] == 1):
             os.kill(os.getpid(), sent)

@@ -59,6 +59,7 @@ def chaos(guarantee: str, minutes: float, seed: int, names: Collection[str]) -> 
         weights = [FAULTS[fault] for fault in possible]
         with run:
             scene = Scene(cluster, run, guarantee, disk, chance)
+            stack.callback(lambda: scene.kill_worker())  # whichever it is then, also when something was wrong
             until_s = time.monotonic() + 60 * minutes
             while time.monotonic() < until_s:
                 fault = chance.choices(possible, weights)[0]

@@ -124,6 +124,7 @@ def test_words_are_read_in_any_case(text: str) -> None:
         ("statestore.sync", "maybe", "true or false"),
         ("bootstrap.servers", "localhost", "embedded, embedded:PATH, or host:port"),
         ("processing.exception.handler", "ignore", "fail, skip or dead-letter"),
+        ("production.exception.handler", "dead-letter", "fail or skip"),
         ("group.instance.id", "", "a text that is not empty"),
     ],
 )

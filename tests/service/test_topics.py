@@ -31,3 +31,18 @@ def test_missing_topics_are_named_by_what_they_are_for(tmp_path: Path) -> None:
         assert missing() == f"Missing {dead}"
         admin.create_topics([NewTopic("dlq", 1)])
         assert ensure_topics(app.topology(), admin, also_required=["dlq"])["orders"] == 1
+
+
+def test_a_repartition_topic_with_another_count_than_declared_is_refused(tmp_path: Path) -> None:
+    def declared(partitions: int | None) -> App:
+        app = App("shop")
+        orders = app.stream("orders", key=serdes.string, value=serdes.json).select_key(lambda key, order: order["city"])
+        orders.repartition("by-city", partitions=partitions).group_by_key().count("orders_in")
+        return app
+
+    with closing(open_log("embedded", tmp_path)) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("orders", 1)])
+        assert ensure_topics(declared(2).topology(), admin)["shop-by-city-repartition"] == 2
+        assert ensure_topics(declared(None).topology(), admin)["shop-by-city-repartition"] == 2
+        with pytest.raises(TopologyError, match="shop-by-city-repartition has 2 partitions, and 4 are declared"):
+            ensure_topics(declared(4).topology(), admin)

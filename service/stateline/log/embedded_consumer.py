@@ -58,8 +58,8 @@ class EmbeddedConsumer:
     def __init__(
         self, file: LogFile, group: str | None, instance_id: str | None, reset: str, session_timeout_ms: int
     ) -> None:
-        if reset not in ("earliest", "latest"):
-            raise InvalidArgumentError(f"auto_offset_reset is 'earliest' or 'latest', not {reset!r}.")
+        if reset not in (allowed := ("earliest", "latest") if group else ("earliest", "latest", "error")):
+            raise InvalidArgumentError(f"auto_offset_reset is one of {allowed}, not {reset!r}.")
         self._file = file
         self._group = group
         self._instance_id = instance_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 
 from confluent_kafka import murmur2
@@ -22,7 +22,7 @@ from stateline.log.embedded_transactions import (
     hold_back,
     raise_epoch,
 )
-from stateline.log.interface import Consumer, Headers, LogRow
+from stateline.log.interface import Consumer, Headers, LeftOut, LogRow
 from stateline.serde import shown
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 
@@ -57,6 +57,7 @@ class EmbeddedProducer:
         self._queued: dict[tuple[str, int], list[Row]] = defaultdict(list)  # by topic and partition
         self._queued_records = 0
         self._oldest_s = 0.0
+        self._left_out: dict[str, LeftOut] = {}
         self._written: dict[TopicPartition, int] = {}
         self._offsets: list[tuple[Claim, dict[int, int]]] = []
         self._any_partition = count()
@@ -70,7 +71,10 @@ class EmbeddedProducer:
         timestamp_ms: int,
         headers: Headers = (),
         partition: int | None = None,
+        partition_key: bytes | None = None,
     ) -> None:
+        if partition is None and partition_key is not None:
+            partition = murmur2(partition_key, len(self._partition_ids.get(topic) or self._look_up(topic)))
         self._queue(topic, key, value, timestamp_ms, encode_headers(headers) if headers else None, partition)
 
     def _queue(
@@ -149,9 +153,15 @@ class EmbeddedProducer:
                         for partition, first in firsts.items()
                     }
                     hold_back(sql, self._transactional_id, ranges, self._transaction_timeout_ms)
-        except DoesNotExistError:
-            self._forget_topics()
-            raise
+        except DoesNotExistError as error:
+            gone = self._forget_topics()
+            may_go_on = self._transactional_id is None and gone
+            if not may_go_on or any(topic not in self._left_out for topic, _ in gone):
+                raise
+            for topic, key in gone:
+                self._left_out[topic](topic, key, error)
+            self._write()
+            return
         self._note_written(firsts)
 
     def _partition_id(self, place: tuple[str, int]) -> int:
@@ -167,14 +177,22 @@ class EmbeddedProducer:
         self._queued.clear()
         self._queued_records = 0
 
-    def _forget_topics(self) -> None:
-        """A topic was deleted, and perhaps made anew: drop only what can no longer be written."""
+    def _forget_topics(self) -> list[tuple[str, bytes | None]]:
+        """A topic was deleted, and perhaps made anew: drop only what can no longer be written, and tell its topics and
+        keys."""
+        gone: list[tuple[str, bytes | None]] = []
         self._partition_ids.clear()
         for place in list(self._queued):
             try:
                 self._look_up(place[0])
             except DoesNotExistError:
-                self._queued_records -= len(self._queued.pop(place))
+                rows = self._queued.pop(place)
+                self._queued_records -= len(rows)
+                gone += [(place[0], key) for _, key, _, _ in rows]
+        return gone
+
+    def leave_out(self, topics: Collection[str], tell: LeftOut) -> None:
+        self._left_out = dict.fromkeys(topics, tell)
 
     def flush(self) -> dict[TopicPartition, int]:
         self._write()

@@ -16,11 +16,11 @@ thread-safe: one thread owns each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from stateline_store import TopicPartition
+from stateline_store import StatelineError, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -127,7 +127,8 @@ class Consumer(Protocol):
         Partition n of every topic of equal partition count goes to the same member. `on_revoked` gets the
         partitions before anyone else does, unless this member was fenced or timed out. A newly assigned
         partition starts at the group's committed offset, else at the first record kept (or at the end if the
-        consumer was made with ``auto_offset_reset="latest"``), unless `seek` says otherwise.
+        consumer was made with ``auto_offset_reset="latest"``), unless `seek` says otherwise. So it goes on when what
+        comes next was deleted from the log, and silently; ``auto_offset_reset="error"`` lets `poll` raise instead.
         """
 
     def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
@@ -137,7 +138,8 @@ class Consumer(Protocol):
         """Up to `max_records` records, waiting up to `timeout_s` for the first. Empty when there are none.
 
         Raises `FencedError` when another member with the same static id took over, `DoesNotExistError` when a topic
-        that it subscribed to was deleted, and not made anew within some seconds.
+        that it subscribed to was deleted, and not made anew within some seconds, `RetryLaterError` when the record that
+        comes next was deleted (``auto_offset_reset="error"``): `assign` again.
         """
 
     def seek(self, partition: TopicPartition, next_offset: int) -> None:
@@ -174,6 +176,10 @@ LogRow: TypeAlias = tuple[bytes | None, bytes | None, int]
 """Key, value and timestamp (ms) of a record to be written."""
 
 
+LeftOut: TypeAlias = Callable[[str, bytes | None, StatelineError], None]
+"""Called with topic and key of a record that the log has refused, and why."""
+
+
 class Producer(Protocol):
     """Writes records; with a `transactional_id` only inside transactions."""
 
@@ -186,8 +192,10 @@ class Producer(Protocol):
         timestamp_ms: int,
         headers: Headers = (),
         partition: int | None = None,
+        partition_key: bytes | None = None,
     ) -> None:
-        """Queue one record. Without `partition`: ``(murmur2(key) & 0x7fffffff) % n``, or any when the key is None.
+        """Queue one record. Without `partition`: ``(murmur2(key) & 0x7fffffff) % n`` of `partition_key`, else of the
+        key, or any when there is neither.
 
         Raises `DoesNotExistError` for an unknown topic, `InvalidArgumentError` for a record that is too
         large; either may instead surface at `flush` or `commit_transaction`.
@@ -203,6 +211,12 @@ class Producer(Protocol):
     ) -> None:
         """Queue many records of one partition, in this order: each with `headers`, the last one with `last_headers`
         before them. As `produce` for each, at about half the cost; what it raises names the record's key.
+        """
+
+    def leave_out(self, topics: Collection[str], tell: LeftOut) -> None:
+        """From now on a record for one of these topics is left out when, after it was queued, the log says that the
+        topic is gone or that the login may not write to it; `tell` hears of it. In transactions nothing is: they are
+        lost.
         """
 
     def flush(self) -> dict[TopicPartition, int]:
@@ -243,7 +257,9 @@ class Log(Protocol):
     def consumer(
         self, group: str | None = None, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
     ) -> Consumer:
-        """A consumer; `instance_id` makes its group membership static (KIP-345)."""
+        """A consumer; `instance_id` makes its group membership static (KIP-345). `auto_offset_reset` is "earliest",
+        "latest" or, without a group, "error". The embedded log shows records that were deleted as a gap, to all alike.
+        """
 
     def producer(self, transactional_id: str | None = None) -> Producer: ...
 

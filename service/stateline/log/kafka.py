@@ -85,8 +85,8 @@ class KafkaLog:
     def consumer(
         self, group: str | None = None, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
     ) -> KafkaConsumer:
-        if auto_offset_reset not in ("earliest", "latest"):
-            raise InvalidArgumentError(f"auto_offset_reset is 'earliest' or 'latest', not {auto_offset_reset!r}.")
+        if auto_offset_reset not in (allowed := ("earliest", "latest") if group else ("earliest", "latest", "error")):
+            raise InvalidArgumentError(f"auto_offset_reset is one of {allowed}, not {auto_offset_reset!r}.")
         settings = {
             **self._consumer,
             "group.id": group or _NO_GROUP,

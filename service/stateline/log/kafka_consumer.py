@@ -17,7 +17,13 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaEr
 from stateline.log.interface import AssignmentListener, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_offsets
-from stateline_store import FencedError, InvalidArgumentError, LogUnavailableError, TopicPartition
+from stateline_store import (
+    FencedError,
+    InvalidArgumentError,
+    LogUnavailableError,
+    RetryLaterError,
+    TopicPartition,
+)
 
 T = TypeVar("T")
 
@@ -138,7 +144,8 @@ class KafkaConsumer:
             if not messages and (refused := self._login.refusal("Reading failed")) is not None:
                 raise refused
             if not messages and timeout_s > 0:
-                messages = self._consumer.consume(1, timeout_s)
+                # Less than a millisecond is none to librdkafka: `poll` would spin through the last one of its time.
+                messages = self._consumer.consume(1, max(timeout_s, 0.001))
                 if messages and max_records > 1:
                     messages += self._consumer.consume(max_records - 1, 0)
         except KafkaException as error:
@@ -162,6 +169,13 @@ class KafkaConsumer:
     def _note(self, message: Any, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             self._ends[TopicPartition(message.topic(), message.partition())] = message.offset()
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._deferred.append(
+                RetryLaterError(
+                    f"What comes next of {message.topic()}-{message.partition()}, at offset {message.offset()}, was "
+                    "deleted meanwhile: begin again where the topic begins now."
+                )
+            )
         elif error.code() in _HARMLESS:
             LOGGER.warning("%s", error.str())
         elif error.fatal() or error.code() == KafkaError._FATAL:

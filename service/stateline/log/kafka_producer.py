@@ -6,16 +6,17 @@ at 0.1 to 0.3 microseconds per record, cheap enough to see every record's outcom
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from stateline.log.interface import Consumer, Headers, LogRow
+from stateline.log.interface import Consumer, Headers, LeftOut, LogRow
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_waiting import waiting_is_said
@@ -30,7 +31,10 @@ from stateline_store import (
 )
 
 _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA
+_GRACE_S = 1.0  # how much later than it was told librdkafka may come back
 _REPORT_TIMEOUT_S = 1.0  # a report follows the state that it explains at once
+# Refused for the topic's sake. Of a batch that is too large every record is refused, also those that are not.
+_TOPIC_REFUSED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _POLL_EVERY = 1_000  # records between two looks at delivery reports, whose payloads stay in memory until then
 
@@ -50,13 +54,18 @@ class KafkaProducer:
         callbacks = {"on_delivery": self._delivered, "error_cb": self._login.note}
         self._producer = confluent_kafka.Producer({**settings, **callbacks}, logger=LOGGER)
         self._partitions: dict[str, int] = {}
+        self._left_out: dict[str, LeftOut] = {}
         self._until_poll = _POLL_EVERY
         self._in_transaction = False
+        self._given_up = False
         self._closed = False
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is None:
             self._written[message.topic(), message.partition()] = message.offset()
+        elif error.code() in _TOPIC_REFUSED and message.topic() in self._left_out and not self._transactional_id:
+            why = meaning(error, self._bootstrap_servers, f"A record for {message.topic()!r} was not written")
+            self._left_out[message.topic()](message.topic(), message.key(), why)
         elif self._is_unexplained():
             self._failure = error, f"{message.topic()}-{message.partition()}"
 
@@ -73,10 +82,13 @@ class KafkaProducer:
         timestamp_ms: int,
         headers: Headers = (),
         partition: int | None = None,
+        partition_key: bytes | None = None,
     ) -> None:
         if topic not in self._partitions or (partition is not None and partition >= self._partitions[topic]):
             self._look_up(topic)
-        if partition is None:
+        if partition is None and partition_key is not None:
+            partition = int(confluent_kafka.murmur2(partition_key, self._partitions[topic]))
+        elif partition is None:
             partition = _ANY_PARTITION
         elif not 0 <= partition < self._partitions[topic]:
             raise self._no_partition(topic, partition)
@@ -182,6 +194,9 @@ class KafkaProducer:
             raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no topic {topic!r}: create it first.")
         self._partitions[topic] = len(topics[topic].partitions)
 
+    def leave_out(self, topics: Collection[str], tell: LeftOut) -> None:
+        self._left_out = dict.fromkeys(topics, tell)
+
     def flush(self) -> dict[TopicPartition, int]:
         left = len(self._producer)
         deadline = time.monotonic() + CALL_TIMEOUT_S
@@ -262,12 +277,33 @@ class KafkaProducer:
             raise InvalidArgumentError(f"{consumer!r} does not read from Kafka.")
         consumer.check_ownership(next_offsets)
         offsets = [confluent_kafka.TopicPartition(*partition, at) for partition, at in next_offsets.items()]
-        self._transactional(
-            "send_offsets_to_transaction",
-            self._producer.send_offsets_to_transaction,
-            offsets,
-            consumer.group_metadata(),
-        )
+        self._transactional("send_offsets_to_transaction", self._send_offsets, offsets, consumer.group_metadata())
+
+    def _send_offsets(self, *arguments: Any) -> None:
+        """librdkafka's call, on a thread of its own: while the group's coordinator is a broker that has left the
+        cluster it does not come back, whatever its timeout (confluentinc/librdkafka#5456, #5511).
+
+        Raises `LogUnavailableError` then; this producer can only be given up. Its call ends some day, and is fenced.
+        """
+        failure: list[BaseException] = []
+        send, came_back = self._producer.send_offsets_to_transaction, threading.Event()
+
+        def work() -> None:
+            try:
+                send(*arguments)
+            except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+                failure.append(error)
+            came_back.set()
+
+        threading.Thread(target=work, name="send-offsets", daemon=True).start()
+        if not came_back.wait(CALL_TIMEOUT_S + _GRACE_S):
+            self._given_up = True
+            raise LogUnavailableError(
+                f"send_offsets_to_transaction of {self._transactional_id!r} does not come back: Kafka at "
+                f"{self._bootstrap_servers} has lost the broker that keeps the group's offsets."
+            )
+        if failure:
+            raise failure[0]
 
     def commit_transaction(self) -> None:
         deadline = time.monotonic() + 2 * CALL_TIMEOUT_S
@@ -307,6 +343,9 @@ class KafkaProducer:
         if self._closed:
             return
         self._closed = True
+        if self._given_up:
+            LOGGER.warning("A producer of %r is left to its call that does not come back.", self._transactional_id)
+            return
         try:
             if self._in_transaction:
                 self.abort_transaction()

@@ -262,7 +262,8 @@ class ChangeLog:
         poll_records: int = POLL_RECORDS,
         is_changelog: bool,
     ) -> None:
-        """`is_changelog`: as `TopicReader`. With a `topic_id` only the topic that has it is read: `CursorExpiredError` says that there is none."""
+        """`is_changelog`: as `TopicReader`. With a `topic_id` only the topic that has it is read:
+        `CursorExpiredError` says that there is none."""
         self._config = config
         self._topic = topic
         self._partitions = tuple(partitions)

@@ -73,6 +73,11 @@ _COUNTERS = (
     _Of(("totals", "restored"), "restore", "Changelog records read since the worker started."),
     _Of(("skipped",), "skipped_records", "Records left out by a policy."),
     _Of(("dead_lettered",), "dead_lettered_records", "Records sent to the dead-letter topic."),
+    _Of(
+        ("dropped_by_operators",),
+        "operators_dropped_records",
+        "Records that operators left out: late, or without a key.",
+    ),
 )
 _GAUGES = (
     _Of(("rates", "commits"), "commit_rate", "Commits per second, of the last 30 s."),

@@ -31,7 +31,7 @@ class GroupedStream:
     def count(self, store: str, *, persistent: bool = True) -> Table:
         """How many rows each key has had, as int64."""
         definition = stores.timestamped_key_value(store, key=self.key, value=serdes.int64, persistent=persistent)
-        return self._table(Node(f"count {store}", partial(Count, store), (self._app.store(definition),)))
+        return self._table(Node(f"count {store}", partial(Count, store), (self._app.operators_store(definition),)))
 
     def reduce(self, reducer: Callable[[Any, Any], Any], store: str, *, persistent: bool = True) -> Table:
         """The values of each key made one, ``reducer(what there was, value)``; the first one is taken as it is. None
@@ -58,7 +58,7 @@ class GroupedStream:
 
     def _folded(self, name: str, store: str, folding: Folding, value: Serde, persistent: bool) -> Table:
         definition = stores.timestamped_key_value(store, key=self.key, value=value, persistent=persistent)
-        return self._table(Node(name, partial(Fold, name, store, folding), (self._app.store(definition),)))
+        return self._table(Node(name, partial(Fold, name, store, folding), (self._app.operators_store(definition),)))
 
     def _table(self, node: Node) -> Table:
         return Table(self._app, self._node.then(node), node.stores[0])

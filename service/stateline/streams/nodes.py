@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,16 @@ def looks_up_its_own(roots: Iterable[Root]) -> bool:
             changed |= {store.name for store in node.stores}
     wanted = [node.looks_up for node in nodes if node.looks_up is not None]
     return any(t.name in changed or (t.source is not None and t.source.name in changed) for t in wanted)
+
+
+def is_met_twice(roots: Sequence[Root]) -> bool:
+    """Whether rows of one topic come together again after they have parted, in an operator or in a topic: then each
+    record must go through all operators before the next one, or a slice would come in another order."""
+    parents: list[Root | Node] = list(roots)
+    parents += reachable(child for root in roots for child in root.children)
+    met = [id(child) for parent in parents for child in parent.children]
+    topics = [topic.name for parent in parents if isinstance(parent, Node) for topic in parent.forwards]
+    return len(set(met)) < len(met) or len(set(topics)) < len(topics)
 
 
 def calls_on_changes(roots: Iterable[Root]) -> bool:

@@ -87,13 +87,14 @@ class Stream:
         return self._flat("select_key", lambda k, v: ((mapper(k, v), v),), key or self.key, self.value, rekeyed=True)
 
     def merge(self, other: Stream) -> Stream:
-        """The rows of both, which have the same types; the order between them is left open."""
+        """The rows of both, which have the same types, in the order of their timestamps (of those of one topic, in the
+        topic's order). The topics that they come from need equal partition counts."""
         if (self.key.name, self.value.name) != (other.key.name, other.value.name):
             raise TopologyError(
                 f"A stream of ({self.key.name}, {self.value.name}) cannot be merged with one of "
                 f"({other.key.name}, {other.value.name}): bring both to the same types first."
             )
-        node = Node("merge", partial(Peek, "merge", lambda key, value: None))
+        node = Node("merge", partial(Peek, "merge", lambda key, value: None), in_order=True)
         self._node.then(node)
         other._node.then(node)
         return Stream(self._app, node, self.key, self.value, rekeyed=self._rekeyed or other._rekeyed)
@@ -108,6 +109,7 @@ class Stream:
         again. It has `partitions`, else as many as the topics that it is joined with, else as those that the rows come
         from."""
         topic = self._app.repartition(name, key=self.key, value=self.value, partitions=partitions)
+        self._app.claim_repartition(topic)
         self.to(topic)
         return self._app.stream(topic)
 

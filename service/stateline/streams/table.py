@@ -132,7 +132,7 @@ class Table:
 
 def kept_table(app: App, nodes: list[Node], store: str, key: Serde, value: Serde, persistent: bool) -> Table:
     """The table of what these nodes give, changes whose old values are not known yet."""
-    definition = app.store(stores.timestamped_key_value(store, key=key, value=value, persistent=persistent))
+    definition = app.operators_store(stores.timestamped_key_value(store, key=key, value=value, persistent=persistent))
     keep = Node(f"keep {store}", partial(Keep, store), (definition,))
     for node in nodes:
         node.then(keep)

@@ -110,7 +110,8 @@ class WindowedStream:
             size = windows.difference if isinstance(windows, SlidingWindows) else windows.size
             definition = stores.window(store, size=size, retention=kept, timestamped=True, **common)
         name = f"{what} {store}"
-        node = Node(name, self._operator(name, store, folding), (self._app.store(definition),))
+        definition = self._app.operators_store(definition)
+        node = Node(name, self._operator(name, store, folding), (definition,))
         return WindowedTable(self._app, self._node.then(node), definition, windows)
 
     def _operator(self, name: str, store: str, folding: Folding) -> Callable[..., Any]:

@@ -15,7 +15,8 @@ record whose epoch is smaller than one before it was written by an owner that ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 
 from stateline.log.interface import Headers, LogRow, Record
 from stateline_store import (
@@ -32,8 +33,12 @@ _EPOCH_BYTES = 8
 _VERSION = b"\x00"
 
 OWNER_EPOCH = TopicPartition("$owner-epoch", 0)
-"""Under which a store's offsets have the largest epoch of its changelog up to its own offset. No topic can be called so.
-On disk: never change."""
+"""Under which a store's offsets have the largest epoch of its changelog up to its own offset. No topic can be called
+so. On disk: never change."""
+
+
+_KEY = itemgetter(Record._fields.index("key"))
+_CHANGE = itemgetter(*map(Record._fields.index, ("key", "value", "timestamp_ms")))
 
 
 def staged_rows(store: StateStore, now_ms: int) -> list[LogRow]:
@@ -86,12 +91,14 @@ def without_former_owners(records: Sequence[Record], newest: int) -> tuple[Seque
     return kept, int.from_bytes(largest, "big")
 
 
-def stage(store: StateStore, records: Iterable[Record]) -> None:
+def stage(store: StateStore, records: Sequence[Record]) -> None:
     """Stage changelog (or table) records as they stand: the newest of a key wins, no value deletes.
 
     Records without a key are left out: compaction forbids them in a changelog, a table's were refused before.
     """
-    store.restore((r.key, r.value, r.timestamp_ms) for r in records if r.key is not None)
+    if None in map(_KEY, records):
+        records = [record for record in records if record.key is not None]
+    store.restore(map(_CHANGE, records))
 
 
 def position_of_changelog(records: Sequence[Record]) -> Position:
@@ -106,7 +113,8 @@ def position_of_changelog(records: Sequence[Record]) -> Position:
 def end_of_last_commit(records: Sequence[Record]) -> int:
     """How many of these changelog records belong to commits whose last record is among them."""
     for index in range(len(records) - 1, -1, -1):
-        if any(name == _POSITION_HEADER for name, _ in records[index].headers or ()):
+        headers = records[index].headers  # of nearly every record none: not worth a generator
+        if headers and any(name == _POSITION_HEADER for name, _ in headers):
             return index + 1
     return 0
 

@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Producer
-from stateline.serde import shown
 from stateline.topology import Topology
 from stateline.worker.changelog import position_headers, staged_rows
 from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
+from stateline.worker.failures import FailureHandler
 from stateline.worker.records import OutputRecord
 from stateline.worker.task import READ_UNCOMMITTED, Task
-from stateline_store import InvalidArgumentError, RecordError, TopicPartition
+from stateline_store import DoesNotExistError, InvalidArgumentError, RecordError, TopicPartition
 from stateline_store.steps import reached
 
 # What all calls of `between` in one commit may take together.
@@ -46,8 +46,11 @@ class Committer:
     A topology that writes nothing to the log has no producer: its tables' own offsets say where to resume.
     """
 
-    def __init__(self, log: Log, config: Config, topology: Topology, identity: str) -> None:
+    def __init__(self, log: Log, config: Config, topology: Topology, identity: str, failures: FailureHandler) -> None:
         self._log = log
+        self._failures = failures
+        forwarded = {to.name for s in topology.subtopologies for each in s.processors for to in each.forwards}
+        self._forwarded = forwarded - {config.dead_letter_topic}
         self._exactly_once = config.exactly_once
         self._transactional_id = f"{topology.application_id}-{identity}" if config.exactly_once else None
         self._needed = writes_to_log(topology, config.dead_letter_topic)
@@ -64,15 +67,20 @@ class Committer:
             self._producer = self._log.producer(self._transactional_id)
             if self._exactly_once:
                 self._producer.init_transactions()
+            if self._failures.leaves_out_refused:
+                self._producer.leave_out(self._forwarded, self._failures.cannot_produce)
 
     def send(self, outputs: Iterable[OutputRecord]) -> None:
-        """Queue what processors forwarded: part of the next commit."""
+        """Queue what processors forwarded: part of the next commit. What the log refuses at once is handled by
+        ``production.exception.handler``."""
         for record in outputs:
-            topic, key, value, timestamp_ms, headers = record
+            topic, key, value, timestamp_ms, headers, where = record
             try:
-                self._writer().produce(topic, key, value, timestamp_ms=timestamp_ms, headers=headers)
-            except InvalidArgumentError as error:
-                raise RecordError(f"The log refuses a record of key {shown(key)}: {error}") from error
+                self._writer().produce(
+                    topic, key, value, timestamp_ms=timestamp_ms, headers=headers, partition_key=where
+                )
+            except (InvalidArgumentError, DoesNotExistError) as error:
+                self._failures.cannot_produce(topic, key, error)
 
     @property
     def is_all_or_nothing(self) -> bool:

@@ -6,6 +6,8 @@ The settings `deserialization.exception.handler` and `processing.exception.handl
 - skip: the record is left out and counted.
 - dead-letter: the same, and it is sent to the topic `errors.dead.letter.queue.topic.name`.
 
+`production.exception.handler` is fail or skip, for a record that was forwarded and that the log refuses.
+
 Dead letters carry the record's own key, value and headers, and Kafka Streams' headers of KIP-1034.
 """
 
@@ -57,10 +59,16 @@ def _raised_at(error: Raised) -> str:
 
 
 class FailureHandler:
-    """Applies the two policies, counts what was left out, and collects dead letters. One worker's, one thread's."""
+    """Applies the policies, counts what was left out, and collects dead letters. One worker's, one thread's."""
 
-    def __init__(self, reading: Policy, processing: Policy, dead_letter_topic: str | None) -> None:
-        self._reading, self._processing = reading, processing
+    def __init__(
+        self,
+        reading: Policy,
+        processing: Policy,
+        dead_letter_topic: str | None,
+        production: Literal["fail", "skip"] = "fail",
+    ) -> None:
+        self._reading, self._processing, self._production = reading, processing, production
         self._topic = dead_letter_topic
         self._dead_letters: list[OutputRecord] = []
         self.skipped = 0
@@ -78,6 +86,11 @@ class FailureHandler:
         """Whether a record may be written to a dead-letter topic."""
         return self._topic is not None and "dead-letter" in (self._reading, self._processing)
 
+    @property
+    def leaves_out_refused(self) -> bool:
+        """Whether a forwarded record that the log refuses is left out."""
+        return self._production == "skip"
+
     def cannot_read(self, record: Record, error: Raised) -> None:
         """A key or value that its serde refuses. Raises `RecordError` under the policy fail."""
         self._handle("deserialization.exception.handler", self._reading, record, "Reading", error)
@@ -94,6 +107,17 @@ class FailureHandler:
             raise RecordError(f"{described} Mend it, or set processing.exception.handler to skip.") from error
         self.skipped += 1
         logger.warning("%s (policy %s)", described, self._processing)
+
+    def cannot_produce(self, topic: str, key: bytes | None, error: Raised) -> None:
+        """The log refuses a record that was forwarded. Raises `RecordError` under the policy fail, and always for a
+        dead letter: it is all that is left of a record."""
+        described = f"The log refuses a record for {topic!r} of key {shown(key)}: {_told(error)}."
+        if topic == self._topic:
+            raise RecordError(f"{described} It is a dead letter, which no policy leaves out.") from error
+        if self._production == "fail":
+            raise RecordError(f"{described} Mend it, or set production.exception.handler to skip.") from error
+        self.skipped += 1
+        logger.warning("%s (policy %s)", described, self._production)
 
     def drop(self, records: int, why: str) -> None:
         """Operators leave these out, by Kafka Streams' rules and under every policy; logged once a minute for a reason.

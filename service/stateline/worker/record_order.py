@@ -11,6 +11,7 @@ An open transaction may count as more to come: those behind it wait until it end
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Sequence
 
 from stateline.log.interface import Record
@@ -18,6 +19,7 @@ from stateline.streams.nodes import needs_order
 from stateline.topology import Topology
 from stateline.worker.pace import POLL_BYTES, size_of
 from stateline_store import TopicPartition, TopologyError
+from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
 # Of one partition more than this many records are not kept waiting here: Kafka Streams' buffered.records.per.partition.
 _MAX_WAITING = 1_000
@@ -28,9 +30,13 @@ Lag = Callable[[TopicPartition], int | None]
 class RecordOrder:
     """One worker's, on its thread. Records that wait are not processed: after a restart they are read again."""
 
-    def __init__(self, topology: Topology) -> None:
-        """Raises `TopologyError` where a pipeline's whole epochs come in, which have an order of their own."""
+    def __init__(self, topology: Topology, max_timestamp_ahead_ms: int = -1) -> None:
+        """Records that are further ahead of the clock (-1: none), which the tasks will refuse, hold nobody back.
+
+        Raises `TopologyError` where a pipeline's whole epochs come in, which have an order of their own.
+        """
         epochs = {topic for results in topology.whole_epochs().values() for topic in results}
+        self._max_ahead_ms = max_timestamp_ahead_ms
         self._together: dict[str, tuple[str, ...]] = {}  # topic → those that it is in order with; at one time the first
         for subtopology in filter(needs_order, topology.subtopologies):
             topics = sorted(subtopology.sources, key=lambda topic: not subtopology.tables(topic.name))
@@ -95,20 +101,30 @@ class RecordOrder:
     def _take(self, sources: Sequence[TopicPartition], lag: Lag) -> list[Record]:
         queues = [self._waiting.get(source, []) for source in sources]
         has_more = [lag(source) != 0 for source in sources]
-        taken, counts = in_order(queues, has_more)
+        taken, counts = in_order(queues, has_more, self._latest_ms())
         for source, queue, count in zip(sources, queues, counts, strict=True):
             del queue[:count]
             if not queue:
                 self._waiting.pop(source, None)
         return taken
 
+    def _latest_ms(self) -> int:
+        return MAX_TIMESTAMP_MS if self._max_ahead_ms < 0 else time.time_ns() // 1_000_000 + self._max_ahead_ms
 
-def in_order(queues: Sequence[Sequence[Record]], has_more: Sequence[bool]) -> tuple[list[Record], list[int]]:
-    """The records whose turn it is, and how many of each queue. `has_more`: there is more of it on the log. Pure."""
+
+def in_order(
+    queues: Sequence[Sequence[Record]], has_more: Sequence[bool], latest_ms: int = MAX_TIMESTAMP_MS
+) -> tuple[list[Record], list[int]]:
+    """The records whose turn it is, and how many of each queue. `has_more`: there is more of it on the log. One that is
+    later than `latest_ms` is taken at once. Pure."""
+
+    def time_of(record: Record) -> int:
+        return record.timestamp_ms if record.timestamp_ms <= latest_ms else -1
+
     counts = [0] * len(queues)
     if any(more and not queue for queue, more in zip(queues, has_more, strict=True)):
         return [], counts
-    heads = [(queue[0].timestamp_ms, place) for place, queue in enumerate(queues) if queue]
+    heads = [(time_of(queue[0]), place) for place, queue in enumerate(queues) if queue]
     heapq.heapify(heads)
     taken: list[Record] = []
     while heads:
@@ -120,7 +136,7 @@ def in_order(queues: Sequence[Sequence[Record]], has_more: Sequence[bool]) -> tu
         taken.append(queues[place][counts[place]])
         counts[place] += 1
         if counts[place] < len(queues[place]):
-            heapq.heapreplace(heads, (queues[place][counts[place]].timestamp_ms, place))
+            heapq.heapreplace(heads, (time_of(queues[place][counts[place]]), place))
         else:
             heapq.heappop(heads)
             if has_more[place]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from stateline.log.interface import Headers
 from stateline.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.topology import Topic
+from stateline.windowed_serde import partition_key
 
 
 class InputRecord(NamedTuple):
@@ -29,6 +30,8 @@ class OutputRecord(NamedTuple):
     value: bytes | None
     timestamp_ms: int
     headers: Headers = ()
+    partition_key: bytes | None = None
+    """By which the partition is found; None: by the key."""
 
 
 class Output:
@@ -46,7 +49,8 @@ class Output:
         self._pending.clear()
 
     def forward(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers = ()) -> None:
-        """Write a record under this key (None: any partition), with the input's timestamp unless one is given.
+        """Write a record under this key (None: any partition; a window's or a session's: the inner key's partition),
+        with the input's timestamp unless one is given.
 
         Raises `InvalidArgumentError` for a key or value that the topic's serdes cannot write, or that is too large.
         """
@@ -54,7 +58,8 @@ class Output:
         raw_value = None if value is None else self._topic.value.serialize(value)
         refuse_too_large(raw_key, raw_value, self._max_record_bytes)
         stamp = self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
-        self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers))
+        where = partition_key(self._topic.key, raw_key)
+        self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers, where))
 
     def take(self) -> list[OutputRecord]:
         """What was forwarded since the record started; the runtime calls this after the function."""

@@ -60,6 +60,7 @@ class Reporter:
             **self.figures.sample(now_s),
             "skipped": self._failures.skipped,
             "dead_lettered": self._failures.dead_lettered,
+            "dropped_by_operators": self._failures.dropped,
             "uncommitted_bytes": sum(task.staged_bytes for task in running),
             "uncommitted_max_bytes": self._uncommitted_max_bytes,
             "block_cache_usage": block_cache().get_usage(),

@@ -15,6 +15,9 @@ offset lies before the log's first kept record cannot know what it missed: that 
 What is restored is committed in between, rows and offset, but the Position only at the end. Of a compacted topic the
 records that a later one replaced are missing: until that one is read, the rows are behind the Positions on the way.
 Meanwhile a store keeps the Position it had: it has all of that, and some of what came later.
+
+Records that are deleted while they are waited for, by retention or by hand, are not passed over: the consumer says so,
+the worker starts over, and the store is found before the log's first kept record.
 """
 
 from __future__ import annotations
@@ -52,6 +55,8 @@ from stateline_store import (
 )
 
 logger = logging.getLogger(__name__)
+
+_SOURCE = operator.itemgetter(Record._fields.index("topic"), Record._fields.index("partition"))
 
 _SLICE_RECORDS = 5_000
 # Restored records are committed in batches of about this much memory: large enough for fast sorted batches.
@@ -103,8 +108,8 @@ class TaskPlan:
     """Where a task begins: what its stores must restore first, then the input offsets to go on from.
 
     `positions` says of some stores what they reflect, once restored, beyond what they say themselves; `ends` is
-    where the input ended, which no Position can have passed, and where the changelogs did. `unproven` are stores that had applied nothing of their
-    changelog when the plan was made.
+    where the input ended, which no Position can have passed, and where the changelogs did. `unproven` are stores that
+    had applied nothing of their changelog when the plan was made.
     """
 
     restores: tuple[StoreRestore, ...]
@@ -284,6 +289,7 @@ class Restorer:
         self._consumer: Consumer | None = None
         self._tasks: dict[str, tuple[Task, TaskPlan]] = {}
         self._pending: list[StoreRestore] = []
+        self._is_to_assign = False
         self._read = 0
 
     def add(self, task: Task, task_plan: TaskPlan) -> None:
@@ -294,7 +300,7 @@ class Restorer:
                 self._level, "Restoring %s of task %s: %d offsets", restore.store.name, task.id, restore.remaining
             )
         self._tasks[task.id] = (task, task_plan)
-        self._reassign()
+        self._is_to_assign = True  # once for all that are added together
 
     def remove(self, task_id: str) -> None:
         """Forget a task: what was restored since its last batch is read again by the next owner.
@@ -311,7 +317,12 @@ class Restorer:
         return bool(self._tasks)
 
     def advance(self, timeout_s: float) -> list[tuple[Task, TaskPlan]]:
-        """Read and apply one slice; the tasks that are restored now, with their plan."""
+        """Read and apply one slice; the tasks that are restored now, with their plan.
+
+        Raises `RetryLaterError` when the log has deleted what is to be read next: the task must be planned again.
+        """
+        if self._is_to_assign:
+            self._reassign()
         if self._consumer is not None:
             records = self._consumer.poll(_SLICE_RECORDS, timeout_s)
             self._read += len(records)
@@ -355,12 +366,13 @@ class Restorer:
 
     def _reassign(self) -> None:
         """Read what is pending, each changelog from where the furthest behind of its stores stands."""
+        self._is_to_assign = False
         self._pending = [r for _, p in self._tasks.values() for r in p.restores if r.remaining]
         if not self._pending:
             self.close()
             return
         if self._consumer is None:
-            self._consumer = self._log.consumer()
+            self._consumer = self._log.consumer(auto_offset_reset="error")
         starts: dict[TopicPartition, int] = {}
         for restore in self._pending:
             at = starts.get(restore.changelog, restore.next_offset)
@@ -370,7 +382,8 @@ class Restorer:
 
 def _apply(restore: StoreRestore, records: list[Record]) -> None:
     """Stage records, commits as wholes: nobody may see half of one."""
-    records = [record for record in records if restore.next_offset <= record.offset < restore.end]
+    if records and (records[0].offset < restore.next_offset or records[-1].offset >= restore.end):
+        records = [record for record in records if restore.next_offset <= record.offset < restore.end]
     if not records:
         return
     restore.next_offset = records[-1].offset + 1
@@ -412,7 +425,8 @@ def _stage_changelog(restore: StoreRestore, count: int) -> None:
     records, restore.held = restore.held[:count], restore.held[count:]
     stage(restore.store, records)
     restore.position = position_of_changelog(records) or restore.position
-    restore.applied_epoch = max(restore.applied_epoch, owner_epoch(records))
+    if restore.epoch:  # else none of them has one
+        restore.applied_epoch = max(restore.applied_epoch, owner_epoch(records))
     restore.restored += len(records)
 
 
@@ -435,6 +449,6 @@ def by_partition(records: list[Record]) -> dict[TopicPartition, list[Record]]:
     """The records of each partition, in their order."""
     groups: dict[TopicPartition, list[Record]] = {}
     # Records come in runs of one partition: run by run this takes a fifth of the time.
-    for source, run in itertools.groupby(records, operator.attrgetter("topic", "partition")):
+    for source, run in itertools.groupby(records, _SOURCE):
         groups.setdefault(TopicPartition(*source), []).extend(run)
     return groups

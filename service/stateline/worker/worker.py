@@ -91,12 +91,13 @@ class Worker:
             config.deserialization_exception_handler,
             config.processing_exception_handler,
             config.dead_letter_topic,
+            config.production_exception_handler,
         )
         self._reporter = Reporter(self._instance, self.failures, config.worker_uncommitted_max_bytes)
         # Two machines may both have a worker-0, one machine several with other names of their own: their transactions
         # must not fence each other. The same worker, started anew, fences the one before it.
         identity = config.group_instance_id or f"{socket.gethostname()}-{instance}"
-        self._committer = Committer(log, config, self._topology, identity)
+        self._committer = Committer(log, config, self._topology, identity, self.failures)
         self._restorer = Restorer(log)
         self._upgrades = FormatUpgrades(log, self._admin)
         self._purge = Purge(self._admin, self._topology, config.repartition_purge_interval_ms)
@@ -105,13 +106,14 @@ class Worker:
         snapshots = SnapshotMaker(self._directory, self._topology, self._hosted_partition)
         self._socket = QuerySocket(self._socket_path, self._hosted_partition, snapshots)
         self._consumer: Consumer | None = None
+        self._subscribed = False
         self._tasks: dict[str, Task] = {}
         self._locked_since: dict[str, float] = {}  # tasks whose directory another process holds
         self._by_source: dict[TopicPartition, Task] = {}
         self._hosted: dict[tuple[str, int], Task] = {}
         self._topics = TopicWatch(self._admin)
         self._epochs = EpochGate(log, self._topology)
-        self._order = RecordOrder(self._topology)
+        self._order = RecordOrder(self._topology, config.max_timestamp_ahead_ms)
         handler = config.deserialization_exception_handler
         self._global_tables = GlobalTables(log, self._topology, self._directory.application, handler)
         self._epoch_numbers = self._topology.epoch_numbers()
@@ -168,15 +170,22 @@ class Worker:
         self._global_tables.open()
         self._committer.settle()
         self._consumer = self._log.consumer(self._group, instance_id=self._config.group_instance_id)
-        topics = [topic.name for subtopology in self._topology.subtopologies for topic in subtopology.sources]
-        self._consumer.subscribe(topics, self._assigned, self._revoked)
+        self._subscribed = False
         self._say_tasks()
+
+    def _subscribe(self) -> None:
+        """Take part in the group: from here on it must be polled."""
+        topics = [topic.name for subtopology in self._topology.subtopologies for topic in subtopology.sources]
+        self._group_consumer().subscribe(topics, self._assigned, self._revoked)
+        self._subscribed = True
 
     def _turn(self) -> None:
         """One round: poll, process in slices, restore a slice, commit when due."""
         if not self._global_tables.advance(_IDLE_POLL_S):
             self._socket.serve_pending()
             return
+        if not self._subscribed:
+            self._subscribe()
         self._open_locked()
         records = self._poll()
         if self._failed is not None:  # a commit failed while partitions were revoked: its transaction must not go on
@@ -316,6 +325,7 @@ class Worker:
             raise error
         logger.warning("Starting over from the last commit: %s", error)
         self._drop_all()
+        self.failures.take_dead_letters()  # their records are read again
         self._epochs.start_over()
         if self._consumer is not None:
             self._consumer.close()

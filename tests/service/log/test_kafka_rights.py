@@ -23,7 +23,7 @@ from stateline.log import KafkaLog, NewTopic
 from stateline.log import kafka_admin as admin_module
 from stateline.log import kafka_producer as producer_module
 from stateline.worker.worker import Worker
-from stateline_store import ConfigurationError, TopologyError
+from stateline_store import ConfigurationError, StatelineError, TopicPartition, TopologyError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
@@ -121,6 +121,28 @@ def test_what_a_login_may_not_do_is_named(guarded: Guarded) -> None:
         with pytest.raises(ConfigurationError, match=said) as raised:
             call()
         assert "Give the login that right in Kafka" in str(raised.value)
+
+
+def test_outside_of_transactions_records_of_a_topic_that_may_not_be_written_can_be_left_out(guarded: Guarded) -> None:
+    topic, log = guarded.topic(), guarded.log()
+    unwritten = guarded.deny(ResourceType.TOPIC, guarded.topic(), AclOperation.WRITE)
+    told: list[tuple[str, bytes | None, StatelineError]] = []
+    with closing(log.producer()) as producer:
+        producer.leave_out([unwritten], lambda *what: told.append(what))
+        for n in range(3):
+            producer.produce(topic, b"k%d" % n, b"v", timestamp_ms=1)
+            producer.produce(unwritten, b"k%d" % n, b"v", timestamp_ms=1)
+        assert producer.flush() == {TopicPartition(topic, 0): 2}
+    assert [(name, key) for name, key, _ in told] == [(unwritten, b"k0"), (unwritten, b"k1"), (unwritten, b"k2")]
+    assert all("Topic authorization failed" in str(why) for _, _, why in told)
+    with closing(log.producer("leaves-out")) as producer:
+        producer.init_transactions()
+        producer.leave_out([unwritten], lambda *what: told.append(what))
+        producer.begin_transaction()
+        producer.produce(unwritten, b"k", b"v", timestamp_ms=1)
+        with pytest.raises(ConfigurationError):
+            producer.flush()
+    assert len(told) == 3
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,21 @@ def test_a_key_decides_the_partition_as_kafkas_own_partitioner_does(bench: Bench
     assert found == {key: murmur2(key, 7) for key in keys}
 
 
+def test_another_key_than_its_own_can_decide_the_partition_of_a_record(bench: Bench) -> None:
+    topic = bench.topic(partitions=7)
+    producer = bench.producer()
+    keys = [b"", *(b"key-%d" % i for i in range(20))]
+    for key in keys:
+        producer.produce(topic, key + b"-at-noon", b"", timestamp_ms=7, partition_key=key)
+    producer.flush()
+    found: dict[bytes, int] = {}
+    for partition in range(7):
+        place = TopicPartition(topic, partition)
+        records = drain(bench.reader(place), place, bench.end(place))
+        found |= {(r.key or b"").removesuffix(b"-at-noon"): partition for r in records}
+    assert found == {key: murmur2(key, 7) for key in keys}
+
+
 def test_murmur2_is_kafkas() -> None:
     """The vectors of Kafka's UtilsTest.testMurmur2, as the partitioner uses them."""
     vectors = {
@@ -138,11 +153,12 @@ def test_many_records_at_once_are_those_written_one_by_one(bench: Bench) -> None
     rows: list[LogRow] = [(b"%d" % i, None if i % 3 == 0 else b"v%d" % i, 1000 + i) for i in range(2_500)]
     producer = bench.producer()
     producer.produce_all(topic, 1, [])
-    producer.produce_all(topic, 1, rows, (("end", b"1"),))
+    producer.produce_all(topic, 1, rows, (("end", b"1"),), (("each", b"2"),))
     assert producer.flush() == {TopicPartition(topic, 1): 2_499}
     records = drain(bench.reader(place := TopicPartition(topic, 1)), place, 2_500)
     assert [(r.key, r.value, r.timestamp_ms) for r in records] == rows
-    assert [list(r.headers) for r in records[-2:]] == [[], [("end", b"1")]]
+    each = ("each", b"2")
+    assert [list(r.headers) for r in records] == [[each]] * 2_499 + [[("end", b"1"), each]]
 
 
 def test_of_many_records_at_once_the_one_that_is_refused_is_named(bench: Bench) -> None:
@@ -336,6 +352,21 @@ def test_an_unassigned_partition_cannot_be_moved(bench: Bench) -> None:
     for call in calls:
         with pytest.raises(InvalidArgumentError):
             call()
+
+
+def test_the_bounds_of_many_partitions_are_those_of_each(bench: Bench) -> None:
+    topic, producer = bench.topic(partitions=3), bench.producer("open")
+    producer.begin_transaction()
+    for partition in (0, 0, 1):
+        producer.produce(topic, None, b"", timestamp_ms=7, partition=partition)
+    producer.flush()
+    places = [TopicPartition(topic, p) for p in range(3)]
+    assert bench.admin.bounds(places) == {each: (0, bench.admin.log_end(each)) for each in places}
+    assert [end for _, end in bench.admin.bounds(places).values()] == [2, 1, 0]
+    producer.abort_transaction()
+    assert bench.admin.bounds([]) == {}
+    with pytest.raises(DoesNotExistError, match="missing"):
+        bench.admin.bounds([*places, TopicPartition("missing", 0)])
 
 
 # --- Transactions

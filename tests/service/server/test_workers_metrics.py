@@ -27,7 +27,8 @@ TOLD: dict[str, Any] = {
     "totals": {"commits": 12, "forced_commits": 3, "commit_seconds": 0.5, "processed": 9_000, "process_seconds": 4.5,
                "restored": 70},
     "rates": {"commits": 1.5, "processed": 900.0, "restored": 7.0}, "ratios": {"commit": 0.05, "process": 0.45},
-    "commit_latency": {"avg_s": 0.04, "max_s": 0.2}, "skipped": 4, "dead_lettered": 5, "uncommitted_bytes": 600,
+    "commit_latency": {"avg_s": 0.04, "max_s": 0.2}, "skipped": 4, "dead_lettered": 5, "dropped_by_operators": 6,
+    "uncommitted_bytes": 600,
     "uncommitted_max_bytes": 67_108_864, "block_cache_usage": 1_000, "lag": {"0_0": {"orders": 8}},
     "dropped": {"0_0": 2}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 11}}},
 }  # fmt: skip
@@ -79,7 +80,8 @@ def test_everything_that_a_worker_tells_is_a_metric(instances: Path) -> None:
     of_worker = {
         "commit_total": 12, "forced_commits_total": 3, "commit_seconds_total": 0.5, "process_total": 9_000,
         "process_seconds_total": 4.5, "restore_total": 70, "skipped_records_total": 4,
-        "dead_lettered_records_total": 5, "commit_rate": 1.5, "commit_latency_avg_seconds": 0.04,
+        "dead_lettered_records_total": 5, "operators_dropped_records_total": 6,
+        "commit_rate": 1.5, "commit_latency_avg_seconds": 0.04,
         "commit_latency_max_seconds": 0.2, "commit_ratio": 0.05, "process_rate": 900, "process_ratio": 0.45,
         "restore_rate": 7, "uncommitted_bytes": 600, "uncommitted_max_bytes": 67_108_864,
         "rocksdb_block_cache_usage_bytes": 1_000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -59,6 +60,20 @@ def declared() -> App:
     rows = app.stream("rows", key=serdes.string, value=serdes.string)
     rows.join(app.table("table", key=serdes.string, value=serdes.string), lambda one, other: f"{one}|{other}").to("out")
     return app
+
+
+def test_a_record_too_far_ahead_holds_nobody_back() -> None:
+    now_ms = time.time_ns() // 1_000_000
+    order = RecordOrder(declared().topology(), 60_000)
+    order.add(TABLE, read(TABLE, now_ms + 3_600_000, now_ms))
+    order.add(ROWS, read(ROWS, now_ms + 1))
+    (taken,) = order.take(lambda _: 0)
+    assert [(record.topic, record.offset) for record in taken] == [("table", 0), ("table", 1), ("rows", 0)]
+    held = RecordOrder(declared().topology())
+    held.add(TABLE, read(TABLE, now_ms + 3_600_000, now_ms))
+    held.add(ROWS, read(ROWS, now_ms + 1))
+    (taken,) = held.take(lambda _: 0)
+    assert [(record.topic, record.offset) for record in taken] == [("rows", 0), ("table", 0), ("table", 1)]
 
 
 def test_each_task_waits_for_its_own_partitions_and_what_is_given_back_comes_first_again() -> None:

@@ -113,6 +113,14 @@ def test_records_that_were_left_out_and_puts_that_came_too_late_are_told(place: 
     assert (found["skipped"], found["dead_lettered"], found["dropped"]) == (1, 0, {"0_0": 2})
 
 
+def test_records_that_operators_drop_are_told(place: Place) -> None:
+    app = App("app")
+    app.stream("in", key=serdes.string, value=serdes.string).group_by_key().count("counts")
+    place.send([(None, b"1", 1), (None, b"2", 2), (b"k", b"1", 3)])
+    found = told_when(lambda f: f["totals"]["processed"] == 3, place, place.config(app), app)
+    assert (found["dropped_by_operators"], found["skipped"]) == (2, 0)
+
+
 def test_the_lag_is_what_the_input_has_and_the_task_has_not_read(log: Log, tmp_path: Path) -> None:
     name = f"app-{uuid4().hex[:8]}"
     app = App(name)

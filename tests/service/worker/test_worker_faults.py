@@ -648,7 +648,7 @@ class TestRecordsThatFail:
         larger: dict[str, Any] = {
             "producer__message__max__bytes": 3_000_000
         }  # so that the worker takes it, and the log does not
-        with pytest.raises(RecordError, match="refuses a record of key b'big'"):
+        with pytest.raises(RecordError, match="refuses a record of a changelog: Key b'big'"):
             place.worker(app, place.config(app, **larger)).reach(lambda: False)
 
     def test_a_record_without_a_key_is_refused_once_and_for_all(self, place: Place) -> None:

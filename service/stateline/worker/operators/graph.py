@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stateline.log.interface import Record
-from stateline.streams.nodes import Node, calls_on_changes, looks_up_its_own
+from stateline.streams.nodes import Node, calls_on_changes, is_met_twice, looks_up_its_own, reachable
 from stateline.topology import Subtopology
 from stateline.worker.operators.interface import Operator, OperatorContext, Source
 from stateline.worker.operators.rows import Changes, Rows
@@ -28,8 +28,15 @@ class OperatorGraph:
                 topic = processor.source.name
                 roots = sorted(processor.roots, key=lambda root: root.table is None)  # tables are there to look up in
                 self._sources[topic] = [(root.make(context), root.children) for root in roots]
-                if looks_up_its_own(roots) or (context.failures.undoes_writes and calls_on_changes(roots)):
+                if (
+                    looks_up_its_own(roots)
+                    or is_met_twice(roots)
+                    or (context.failures.undoes_writes and calls_on_changes(roots))
+                ):
                     self._one_by_one.add(topic)
+                # All of them now: one that begins later would find what others have kept meanwhile.
+                for node in reachable(child for root in roots for child in root.children):
+                    self._operator(node)
 
     def reads(self, topic: str) -> bool:
         """Whether operators take the records of this topic."""

@@ -8,7 +8,9 @@ long ago. The stored timestamp is that of the record that came last, the one of 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from stateline.record_size import refuse_too_large
@@ -20,6 +22,8 @@ from stateline.worker.operators.session_cache import Session, SessionCache, Sess
 from stateline.worker.operators.window_times import LATE, begin, placed_in_time
 from stateline_store import TimestampedSessionStore
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, session_key
+
+_END = attrgetter("end_ms")
 
 
 class SessionAggregate:
@@ -87,7 +91,7 @@ class SessionAggregate:
         """The sessions of these keys that the records can be joined to."""
         oldest: dict[bytes, int] = {}
         for key, at_ms in zip(keys, times, strict=True):
-            if at_ms < oldest.get(key, MAX_TIMESTAMP_MS):
+            if at_ms <= oldest.get(key, MAX_TIMESTAMP_MS):
                 oldest[key] = at_ms
         get, gap = self._known.get, self._gap
         return {key: get(key, at_ms - gap) for key, at_ms in oldest.items()}
@@ -99,7 +103,10 @@ class SessionAggregate:
         retention hides are not joined."""
         least_end = max(at_ms - self._gap, store_time - self._retention + 1)
         latest_start = at_ms + self._gap
-        found = [s for s in sessions if s.end_ms >= least_end and s.start_ms <= latest_start]
+        first = behind = bisect_left(sessions, least_end, key=_END)
+        while behind < len(sessions) and sessions[behind].start_ms <= latest_start:
+            behind += 1
+        found = sessions[first:behind]
         start_ms = end_ms = at_ms
         for end, start, _, _ in found:
             start_ms, end_ms = min(start_ms, start), max(end_ms, end)
@@ -108,8 +115,8 @@ class SessionAggregate:
         aggregate = self._folding.join(typed_key, value, [s.aggregate for s in found])
         refuse_too_large(key, aggregate, self._context.max_record_bytes)
         made = () if aggregate is None else (Session(end_ms, start_ms, at_ms, aggregate),)
-        if len(found) == len(sessions):
-            return made
+        if end_ms >= least_end:
+            return (*sessions[:first], *made, *sessions[behind:])
         kept = [s for s in sessions if s not in found and (s.end_ms, s.start_ms) != (end_ms, start_ms)]
         return tuple(sorted((*kept, *made)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stateline.record_size import refuse_too_large
 from stateline.topology import Topic
+from stateline.windowed_serde import partition_key
 from stateline.worker.operators.interface import OperatorContext
 from stateline.worker.operators.rows import Rows
 from stateline.worker.operators.stateless import written
@@ -11,7 +12,8 @@ from stateline.worker.records import OutputRecord
 
 
 class TopicSink:
-    """Writes each row to a topic, with the row's timestamp, and gives nothing on.
+    """Writes each row to a topic, with the row's timestamp, and gives nothing on. Rows of windows and sessions go where
+    their inner key belongs.
 
     Rows have been written by serdes of the same names, so their bytes are the topic's; others are written anew.
     """
@@ -33,4 +35,5 @@ class TopicSink:
             return key, value  # type: ignore[return-value]
 
         for place, (key, value) in self._context.each(self._name, rows.records, pairs, checked):
-            self._context.outputs.append(OutputRecord(topic.name, key, value, rows.timestamps[place]))
+            where = partition_key(topic.key, key)
+            self._context.outputs.append(OutputRecord(topic.name, key, value, rows.timestamps[place], (), where))

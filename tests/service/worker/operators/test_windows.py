@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import murmur2
 
 from service.worker.operators.operator_scene import Scene
 from service.worker.operators.windows_oracle import (
@@ -134,6 +135,29 @@ def test_changes_of_windows_go_to_a_topic_with_the_keys_that_java_reads(tmp_path
     assert compacted(scene.written("changes"), sessions=False) == wanted
     for_java = {record.key: (record.value, record.timestamp_ms) for record in scene.written("for-java")}
     assert for_java == {key + int64(start): row for (key, start), row in wanted.items()}
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_rows_of_windows_and_sessions_go_to_the_partition_of_their_inner_key(tmp_path: Path, sessions: bool) -> None:
+    """As by Kafka Streams' `WindowedStreamPartitioner`; oracle: murmur2, whose vectors are Kafka's own."""
+    app = App("app")
+    grouped = app.stream("events", key=serdes.string, value=serdes.string).group_by_key()
+    windows = SessionWindows(timedelta(seconds=5), grace=GRACE) if sessions else TUMBLING
+    counts = grouped.windowed_by(windows).count("kept").to_stream()
+    counts.to("changes")
+    topics = ["changes"]
+    if not sessions:
+        counts.to(app.topic("for-java", key=serdes.time_windowed(serdes.string), value=serdes.int64))
+        topics.append("for-java")
+    scene = Scene(app, tmp_path, {"events": 2, "changes": 7, "for-java": 5})
+    scene.send("events", [(f"key-{n}", "v", BASE_MS + 1_000 * n) for n in range(60)])
+    scene.work_off()
+    for topic in topics:
+        behind = 8 if topic == "for-java" else 16 if sessions else 12
+        records = scene.written(topic)
+        assert len(records) == 60
+        wanted = {record.key: murmur2((record.key or b"")[:-behind], scene.count(topic)) for record in records}
+        assert {record.key: record.partition for record in records} == wanted
 
 
 def test_a_record_whose_function_fails_changes_nothing_and_moves_no_time(tmp_path: Path) -> None:
