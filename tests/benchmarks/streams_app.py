@@ -34,7 +34,7 @@ def made(job: str, application_id: str) -> App:
     if job == "four":
         grouped.windowed_by(TumblingWindows(timedelta(seconds=60), grace=GRACE)).count("tumbling")
         grouped.windowed_by(SessionWindows(timedelta(seconds=10), grace=GRACE)).count("session")
-        app.table("versioned", key=serdes.string, value=serdes.string, versioned=timedelta(minutes=2))
+        app.table(source, store="versioned", versioned=timedelta(minutes=2))
     return app
 
 

@@ -33,7 +33,8 @@ import org.apache.kafka.streams.state.WindowStore;
  * <p><code>table</code> the newest values · <code>count</code>, <code>reduce</code> (the largest value) by key ·
  * <code>plain</code> a count without timestamps · <code>tumbling</code> (60 s), <code>hopping</code> (60 s, every 20 s),
  * <code>sliding</code> (20 s), <code>session</code> (gap 10 s) counts · <code>plainwindow</code> a tumbling count without
- * timestamps · <code>versioned</code> two minutes of values · <code>tablejoin</code> left and right ·
+ * timestamps · <code>versioned</code> two minutes of values, <code>versionedevents</code> of events ·
+ * <code>tablejoin</code> left and right ·
  * <code>streamjoin</code> events and left · <code>duplicates</code> events joined with themselves within 20 s, whose
  * stores are <code>duplicates-this-join-store</code> and <code>duplicates-other-join-store</code>.
  */
@@ -80,6 +81,13 @@ final class KeptStores {
                         prefix + "versioned",
                         STRINGS,
                         Materialized.as(Stores.persistentVersionedKeyValueStore(store, HISTORY)));
+                return StoreDump.Kind.VERSIONED;
+            }
+            case "versionedevents" -> {
+                events().toTable(Materialized
+                        .<String, String>as(Stores.persistentVersionedKeyValueStore(store, HISTORY))
+                        .withKeySerde(Serdes.String())
+                        .withValueSerde(Serdes.String()));
                 return StoreDump.Kind.VERSIONED;
             }
             case "count" -> byKey().count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as(store));
