@@ -13,8 +13,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from uuid import uuid4
 
 import crash_app
@@ -149,15 +151,20 @@ class Watcher(threading.Thread):
 
 
 def start_worker(
-    run: str, settings: list[str], output: Path, restore_slice: int = 5_000, command: str = "worker"
+    run: str,
+    settings: list[str],
+    output: Path,
+    restore_slice: int = 5_000,
+    command: str = "worker",
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
-    """`stateline worker`, or another command, with the application of this run, as a process; what it prints is
-    appended to `output`."""
+    """`stateline worker`, or another command, with the application of this run, as a process with these environment
+    variables besides; what it prints is appended to `output`."""
     words = [sys.executable, "-m", "stateline", command, "crash_app:app"]
     for setting in settings:
         words += ["--set", setting]
     with output.open("ab") as file:
-        environment = {**os.environ, "CRASH_RUN": run, "CRASH_RESTORE_SLICE": str(restore_slice)}
+        environment = {**os.environ, "CRASH_RUN": run, "CRASH_RESTORE_SLICE": str(restore_slice), **variables}
         return subprocess.Popen(words, cwd=Path(crash_app.__file__).parent, env=environment, stdout=file, stderr=file)
 
 
@@ -211,9 +218,9 @@ class WatchedRun:
         """(key, value) of each partition, as they are written."""
         return self._oracle.inputs
 
-    def start_worker(self) -> subprocess.Popen[bytes]:
-        """The next worker, on the disk that the last one left."""
-        return start_worker(self.name, self.settings, self.output)
+    def start_worker(self, **variables: str) -> subprocess.Popen[bytes]:
+        """The next worker, on the disk that the last one left, with these environment variables."""
+        return start_worker(self.name, self.settings, self.output, variables=variables)
 
     def work_off(self) -> None:
         """End the input; a last worker comes to its end, is seen there, and leaves when it is asked to."""

@@ -180,11 +180,9 @@ class App:
 
     def declared_topic(self, topic: str | Topic, key: Serde, value: Serde) -> Topic:
         """This topic; a name that was not declared yet gets these types."""
-        return (
-            self._topic(topic)
-            if isinstance(topic, Topic) or topic in self._topics
-            else self.topic(topic, key=key, value=value)
-        )
+        if isinstance(topic, Topic) or topic in self._topics:
+            return self._topic(topic)
+        return self.topic(topic, key=key, value=value)
 
     def _root(self, topic: Topic, table: StoreDefinition | None, make: Callable[[OperatorContext], Source]) -> Root:
         """Where the operators of this topic, or of its table, begin."""

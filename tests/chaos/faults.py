@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from chaos.cluster import BROKERS, KafkaCluster
@@ -60,8 +58,7 @@ class Scene:
 
     def _start(self, **environment: str) -> subprocess.Popen[bytes]:
         self.starts += 1
-        with _environment(environment):
-            return self.run.start_worker()
+        return self.run.start_worker(**environment)
 
     def start_again(self, **environment: str) -> None:
         """The next worker, on the same disk."""
@@ -198,13 +195,3 @@ def _hang(process: subprocess.Popen[bytes], seconds: float) -> None:
     process.send_signal(signal.SIGSTOP)
     time.sleep(seconds)
     process.send_signal(signal.SIGCONT)
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            del os.environ[name]

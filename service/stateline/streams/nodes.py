@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,20 +53,20 @@ class Root:
         return child
 
 
-def reachable(nodes: Iterable[Node]) -> Iterator[Node]:
-    """These nodes and all that follow on them, each once."""
-    waiting, seen = list(nodes), set()
+def nodes_of(roots: Iterable[Root]) -> list[Node]:
+    """All that follows on these, each once."""
+    waiting, found = [child for root in roots for child in root.children], dict[int, Node]()
     while waiting:
         node = waiting.pop(0)
-        if id(node) not in seen:
-            seen.add(id(node))
-            yield node
+        if id(node) not in found:
+            found[id(node)] = node
             waiting += node.children
+    return list(found.values())
 
 
 def processor_of(topic: Topic, roots: tuple[Root, ...]) -> Processor:
     """What the topology knows of the operators that get the records of one topic."""
-    nodes = list(reachable(child for root in roots for child in root.children))
+    nodes = nodes_of(roots)
     stores = [root.table for root in roots if root.table is not None] + [s for node in nodes for s in node.stores]
     forwards = [topic for node in nodes for topic in node.forwards]
     return Processor(
@@ -79,13 +79,12 @@ def processor_of(topic: Topic, roots: tuple[Root, ...]) -> Processor:
     )
 
 
-def looks_up_its_own(roots: Iterable[Root]) -> bool:
+def looks_up_its_own(roots: Sequence[Root]) -> bool:
     """Whether operators look up in a table that records of the same topic change: then each record must go through all
     of them before the next one."""
-    found = list(roots)
-    nodes = list(reachable(child for root in found for child in root.children))
-    changed = {root.table.name for root in found if root.table is not None}
-    changed |= {root.topic.name for root in found}  # tables are looked for by their topic, too
+    nodes = nodes_of(roots)
+    changed = {root.table.name for root in roots if root.table is not None}
+    changed |= {root.topic.name for root in roots}  # tables are looked for by their topic, too
     for node in nodes:
         if node.looks_up is None:
             changed |= {store.name for store in node.stores}
@@ -96,8 +95,7 @@ def looks_up_its_own(roots: Iterable[Root]) -> bool:
 def is_met_twice(roots: Sequence[Root]) -> bool:
     """Whether rows of one topic come together again after they have parted, in an operator or in a topic: then each
     record must go through all operators before the next one, or a slice would come in another order."""
-    parents: list[Root | Node] = list(roots)
-    parents += reachable(child for root in roots for child in root.children)
+    parents: list[Root | Node] = [*roots, *nodes_of(roots)]
     met = [id(child) for parent in parents for child in parent.children]
     topics = [topic.name for parent in parents if isinstance(parent, Node) for topic in parent.forwards]
     return len(set(met)) < len(met) or len(set(topics)) < len(topics)
@@ -105,14 +103,13 @@ def is_met_twice(roots: Sequence[Root]) -> bool:
 
 def calls_on_changes(roots: Iterable[Root]) -> bool:
     """Whether functions of the user's are called with changes, of which there is one for several records of a key."""
-    return any(node.on_changes for node in reachable(child for root in roots for child in root.children))
+    return any(node.on_changes for node in nodes_of(roots))
 
 
 def needs_order(subtopology: Subtopology) -> bool:
     """Whether records of its several topics must be taken by their timestamps."""
     roots = [root for processor in subtopology.processors for root in processor.roots]
-    nodes = reachable(child for root in roots for child in root.children)
-    return len(subtopology.sources) > 1 and any(node.in_order for node in nodes)
+    return len(subtopology.sources) > 1 and any(node.in_order for node in nodes_of(roots))
 
 
 def _not_called(*arguments: object) -> None:

@@ -13,7 +13,7 @@ from stateline.streams.grouped import GroupedStream
 from stateline.streams.nodes import Node, Root
 from stateline.streams.table import Joiner, Table, kept_table, refuse_other_keys
 from stateline.topology import Topic
-from stateline.worker.operators.stateless import Filter, FlatMap, MapValues, Peek
+from stateline.worker.operators.stateless import Filter, FlatMap, MapValues, Merge, Peek
 from stateline.worker.operators.stream_table_join import StreamTableJoin
 from stateline.worker.operators.table_steps import NewestOfEachKey
 from stateline.worker.operators.topic_sink import TopicSink
@@ -94,7 +94,7 @@ class Stream:
                 f"A stream of ({self.key.name}, {self.value.name}) cannot be merged with one of "
                 f"({other.key.name}, {other.value.name}): bring both to the same types first."
             )
-        node = Node("merge", partial(Peek, "merge", lambda key, value: None), in_order=True)
+        node = Node("merge", Merge, in_order=True)
         self._node.then(node)
         other._node.then(node)
         return Stream(self._app, node, self.key, self.value, rekeyed=self._rekeyed or other._rekeyed)

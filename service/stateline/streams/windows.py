@@ -31,9 +31,8 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class TumblingWindows(Windows):
-    """Windows of this size, side by side: each record is in one. They begin at multiples of the size since 1970; the
-    end is not part of a window. Raises `InvalidArgumentError` for a size that is not positive, a negative grace."""
+class _WindowsOfASize(Windows):
+    """What tumbling and hopping windows have."""
 
     size: timedelta
 
@@ -47,8 +46,8 @@ class TumblingWindows(Windows):
 
     @property
     def advance_ms(self) -> int:
-        """How far apart two windows begin: one size."""
-        return self.size // _MILLISECOND
+        """How far apart two windows begin: one size, unless it is said."""
+        return self.size_ms
 
     @property
     def least_retention_ms(self) -> int:
@@ -62,14 +61,19 @@ class TumblingWindows(Windows):
 
 
 @dataclass(frozen=True, slots=True)
-class HoppingWindows(Windows):
+class TumblingWindows(_WindowsOfASize):
+    """Windows of this size, side by side: each record is in one. They begin at multiples of the size since 1970; the
+    end is not part of a window. Raises `InvalidArgumentError` for a size that is not positive, a negative grace."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoppingWindows(_WindowsOfASize):
     """Windows of this size that begin every `advance`: each record is in size / advance of them, rounded up. They begin
     at multiples of the advance since 1970; the end is not part of a window.
 
     Raises `InvalidArgumentError` for lengths that are not positive, an advance above the size, a negative grace.
     """
 
-    size: timedelta
     advance: timedelta
 
     def __post_init__(self) -> None:
@@ -82,23 +86,9 @@ class HoppingWindows(Windows):
             )
 
     @property
-    def size_ms(self) -> int:
-        return self.size // _MILLISECOND
-
-    @property
     def advance_ms(self) -> int:
         """How far apart two windows begin."""
         return self.advance // _MILLISECOND
-
-    @property
-    def least_retention_ms(self) -> int:
-        """For how long a store must keep them at least, after the newest window's start."""
-        return self.size_ms + self.grace_ms
-
-    @property
-    def closed_after_ms(self) -> int:
-        """A window is closed, and final, when stream time is this much after its start."""
-        return self.size_ms + self.grace_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,10 +103,7 @@ class FailureHandler:
         """A punctuation raised, which has no record: under the policies skip and dead-letter it is counted as skipped.
         Raises `RecordError` under the policy fail."""
         described = f"Punctuation {name!r} failed at {timestamp_ms}: {_told(error)}."
-        if self._processing == "fail":
-            raise RecordError(f"{described} Mend it, or set processing.exception.handler to skip.") from error
-        self.skipped += 1
-        logger.warning("%s (policy %s)", described, self._processing)
+        self._skip("processing.exception.handler", self._processing, described, error)
 
     def cannot_produce(self, topic: str, key: bytes | None, error: Raised) -> None:
         """The log refuses a record that was forwarded. Raises `RecordError` under the policy fail, and always for a
@@ -114,10 +111,7 @@ class FailureHandler:
         described = f"The log refuses a record for {topic!r} of key {shown(key)}: {_told(error)}."
         if topic == self._topic:
             raise RecordError(f"{described} It is a dead letter, which no policy leaves out.") from error
-        if self._production == "fail":
-            raise RecordError(f"{described} Mend it, or set production.exception.handler to skip.") from error
-        self.skipped += 1
-        logger.warning("%s (policy %s)", described, self._production)
+        self._skip("production.exception.handler", self._production, described, error)
 
     def drop(self, records: int, why: str) -> None:
         """Operators leave these out, by Kafka Streams' rules and under every policy; logged once a minute for a reason.
@@ -136,6 +130,13 @@ class FailureHandler:
         """Dead letters that have not been taken yet."""
         taken, self._dead_letters = self._dead_letters, []
         return taken
+
+    def _skip(self, setting: str, policy: Policy, described: str, error: Raised) -> None:
+        """What no dead letter can be made of."""
+        if policy == "fail":
+            raise RecordError(f"{described} Mend it, or set {setting} to skip.") from error
+        self.skipped += 1
+        logger.warning("%s (policy %s)", described, policy)
 
     def _handle(self, setting: str, policy: Policy, record: Record, what: str, error: Raised) -> None:
         described = failure(record, what, error)

@@ -10,15 +10,13 @@ a crash came between the log's commit and the store's, with a call for the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 
 from stateline.log.interface import Record
 from stateline.topology import Punctuation
 from stateline.worker.operators.stream_times import StreamTimes
 from stateline.worker.processing import ProcessorRunner
+from stateline.worker.reading import TIMESTAMP_MS
 from stateline.worker.records import OutputRecord
-
-_TIMESTAMP = itemgetter(Record._fields.index("timestamp_ms"))
 
 
 class Punctuator:
@@ -36,13 +34,13 @@ class Punctuator:
 
     def until_due(self, records: Sequence[Record]) -> int:
         """How many of these records there are up to the first that it is due with, that one included; else all."""
-        if max(map(_TIMESTAMP, records)) < self._due_ms:
+        if max(map(TIMESTAMP_MS, records)) < self._due_ms:
             return len(records)
         return next(n for n, record in enumerate(records, 1) if record.timestamp_ms >= self._due_ms)
 
     def pass_records(self, records: Sequence[Record]) -> list[OutputRecord] | None:
         """These were processed: call it if it is due by stream time; what it wrote, None if it was not called."""
-        self._stream_time_ms = max(self._stream_time_ms, max(map(_TIMESTAMP, records)))
+        self._stream_time_ms = max(self._stream_time_ms, max(map(TIMESTAMP_MS, records)))
         if self._stream_time_ms < self._due_ms:
             return None
         self._due_ms = self._next(self._stream_time_ms)

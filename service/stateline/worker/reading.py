@@ -15,7 +15,7 @@ from stateline_store import InvalidArgumentError
 NO_KEY = "A table's record needs a key, and this one has none."
 
 
-_TIMESTAMP = itemgetter(Record._fields.index("timestamp_ms"))
+TIMESTAMP_MS = itemgetter(Record._fields.index("timestamp_ms"))
 
 
 def timely(records: Sequence[Record], max_ahead_ms: int, failures: FailureHandler | None) -> Sequence[Record]:
@@ -25,7 +25,7 @@ def timely(records: Sequence[Record], max_ahead_ms: int, failures: FailureHandle
     if max_ahead_ms < 0 or not records:
         return records
     now_ms = time.time_ns() // 1_000_000
-    if max(map(_TIMESTAMP, records)) - now_ms <= max_ahead_ms:
+    if max(map(TIMESTAMP_MS, records)) - now_ms <= max_ahead_ms:
         return records
     for record in records:
         if record.timestamp_ms - now_ms > max_ahead_ms and failures is not None:

@@ -337,7 +337,6 @@ class Task:
         stores = {**self._global_stores, **own}
         context = OperatorContext(
             stores,
-            self.definitions,
             self._failures,
             self._max_record_bytes,
             StreamTimes(stores),

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from stateline.worker.operators.grouping import grouped
+from stateline.worker.operators.grouping import with_key_and_value
 from stateline.worker.operators.interface import OperatorContext
-from stateline.worker.operators.rows import Changes, Rows
+from stateline.worker.operators.rows import Changes, Rows, plain
 
 _ROW = struct.Struct(">qq")  # what a timestamped store of int64 holds. On disk: never change
+
+Counted = TypeVar("Counted", bound=Hashable)
 
 
 class Count:
@@ -24,30 +28,38 @@ class Count:
         self._failures = context.failures
 
     def process(self, rows: Rows) -> Changes:
-        keys, timestamps, records = grouped(rows, self._failures)
-        more = Counter(keys)
-        newest = dict(zip(keys, timestamps, strict=True))
-        if timestamps != sorted(timestamps):
-            for key, timestamp in zip(keys, timestamps, strict=True):
-                if timestamp > newest[key]:
-                    newest[key] = timestamp
-        stored = self._store.get_rows(list(more))
-        new: dict[bytes, bytes | None] = {}
-        stamps = []
-        for (key, count), old in zip(more.items(), stored, strict=True):
-            at_ms = newest[key]
-            if old is not None:
-                before_ms, before = _ROW.unpack(old)
-                at_ms, count = max(at_ms, before_ms), count + before
-            new[key] = _ROW.pack(at_ms, count)
-            stamps.append(at_ms)
-        last = dict(zip(keys, records, strict=True))
-        changes = Changes(
-            list(new),
-            [None if row is None else row[8:] for row in stored],
-            [None if row is None else row[8:] for row in new.values()],
-            stamps,
-            list(last.values()),
-        )
-        self._store.put_rows(new)
-        return changes
+        rows = with_key_and_value(rows, self._failures)
+        keys = rows.known_keys
+        counts, newest = counted(keys, rows.timestamps)
+        distinct = list(counts)
+        old = self._store.get_rows(distinct)
+        new, stamps = added(counts, newest, old)
+        last = dict(zip(keys, rows.records, strict=True))
+        self._store.put_rows(dict(zip(distinct, new, strict=True)))
+        return Changes(distinct, plain(old), plain(new), stamps, list(last.values()))
+
+
+def counted(what: Sequence[Counted], timestamps: Sequence[int]) -> tuple[Mapping[Counted, int], Mapping[Counted, int]]:
+    """How often each is there, in the order of their coming, and the largest timestamp of each."""
+    newest = dict(zip(what, timestamps, strict=True))
+    if timestamps != sorted(timestamps):
+        for each, at_ms in zip(what, timestamps, strict=True):
+            if at_ms > newest[each]:
+                newest[each] = at_ms
+    return Counter(what), newest
+
+
+def added(
+    counts: Mapping[Counted, int], newest: Mapping[Counted, int], old: Iterable[bytes | None]
+) -> tuple[list[bytes | None], list[int]]:
+    """The stored rows after these counts, and their timestamps; `old` are those before, in the same order."""
+    new: list[bytes | None] = []
+    stamps = []
+    for (each, count), row in zip(counts.items(), old, strict=True):
+        at_ms = newest[each]
+        if row is not None:
+            before_ms, before = _ROW.unpack(row)
+            at_ms, count = max(at_ms, before_ms), count + before
+        new.append(_ROW.pack(at_ms, count))
+        stamps.append(at_ms)
+    return new, stamps

@@ -16,10 +16,10 @@ from stateline.streams.windows import AnyWindows, SessionWindows
 from stateline.worker.operators.interface import OperatorContext
 from stateline.worker.operators.rows import Changes
 from stateline_store.segmented_store import SegmentedStore
+from stateline_store.segments import PREFIX
 from stateline_store.timestamped_rows import TIMESTAMP
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 
-_SEGMENT = 8  # bytes of a stored key that the changelog's does not have
 _KEYS = 50_000  # of windows that close next; of one store and partition
 
 
@@ -51,7 +51,7 @@ class EmitFinal:
         if last_ms > self._known_to:
             from_ms, self._known_to = self._known_to + 1, MAX_TIMESTAMP_MS
             with self._store.rows_between(from_ms, MAX_TIMESTAMP_MS) as rows:
-                self._remember((key[_SEGMENT:] for key, _ in rows), last_ms, from_ms)
+                self._remember((key[PREFIX.size :] for key, _ in rows), last_ms, from_ms)
         self._times.emit(self._store.name, now)
         return self._close(last_ms, changes.records[-1])
 

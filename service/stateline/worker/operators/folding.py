@@ -10,8 +10,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from stateline.record_size import refuse_too_large
 from stateline.serde import Serde
 from stateline.worker.operators.stateless import written
+from stateline_store.timestamped_rows import TIMESTAMP
 
 _COUNT = struct.Struct(">q")  # what `serdes.int64` writes. On disk: never change
 
@@ -77,6 +79,18 @@ class Aggregating:
                 raise AssertionError("Sessions are aggregated without a merger.")
             joined = self._merger(key, joined, self._serde.deserialize(aggregate))
         return written(self._serde, self._adder(key, value, joined))
+
+
+def next_row(
+    folding: Folding, row: bytes | None, key: bytes, typed_key: Any, value: Any, at_ms: int, max_record_bytes: int
+) -> bytes | None:
+    """A timestamped store's row after one more record; the timestamp is the larger one. Raises `InvalidArgumentError`
+    for one that a changelog does not take."""
+    if row is not None:
+        at_ms = max(at_ms, TIMESTAMP.unpack_from(row)[0])
+    aggregate = folding.add(typed_key, value, None if row is None else row[TIMESTAMP.size :])
+    refuse_too_large(key, aggregate, max_record_bytes)
+    return None if aggregate is None else TIMESTAMP.pack(at_ms) + aggregate
 
 
 def reducing(serde: Serde, reducer: Callable[[Any, Any], Any]) -> Aggregating:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stateline.log.interface import Record
-from stateline.streams.nodes import Node, calls_on_changes, is_met_twice, looks_up_its_own, reachable
+from stateline.streams.nodes import Node, calls_on_changes, is_met_twice, looks_up_its_own, nodes_of
 from stateline.topology import Subtopology
 from stateline.worker.operators.interface import Operator, OperatorContext, Source
 from stateline.worker.operators.rows import Changes, Rows
@@ -35,12 +35,8 @@ class OperatorGraph:
                 ):
                     self._one_by_one.add(topic)
                 # All of them now: one that begins later would find what others have kept meanwhile.
-                for node in reachable(child for root in roots for child in root.children):
+                for node in nodes_of(roots):
                     self._operator(node)
-
-    def reads(self, topic: str) -> bool:
-        """Whether operators take the records of this topic."""
-        return topic in self._sources
 
     def takes_one_by_one(self, topic: str) -> bool:
         """Whether each record of this topic must go through all operators before the next."""

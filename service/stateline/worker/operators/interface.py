@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from stateline.log.interface import Record
-from stateline.store_definition import StoreDefinition
 from stateline.worker.failures import FailureHandler
 from stateline.worker.operators.rows import Changes, Rows
 from stateline.worker.operators.stream_times import StreamTimes
@@ -45,7 +44,6 @@ class OperatorContext:
     """
 
     stores: Mapping[str, TransactionalStore]
-    definitions: Mapping[str, StoreDefinition]
     failures: FailureHandler
     max_record_bytes: int
     times: StreamTimes

@@ -5,11 +5,12 @@ Both are kept by columns, because a slice has up to thousands of rows and most o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from stateline.log.interface import Record
 from stateline.serde import Serde
+from stateline_store.timestamped_rows import TIMESTAMP
 
 
 class Column:
@@ -47,6 +48,16 @@ class Rows(NamedTuple):
     timestamps: Sequence[int]
     records: Sequence[Record]
 
+    @property
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Key and value of each row, as their serdes read them."""
+        return zip(self.keys.typed, self.values.typed, strict=True)
+
+    @property
+    def known_keys(self) -> list[bytes]:
+        """The keys of rows of which each has one."""
+        return self.keys.raw  # type: ignore[return-value]  # as it says
+
     def pick(self, places: Sequence[int]) -> Rows:
         """The rows at these places, in this order."""
         if len(places) == len(self.records):
@@ -71,3 +82,8 @@ class Changes(NamedTuple):
     new: Sequence[bytes | None]
     timestamps: Sequence[int]
     records: Sequence[Record]
+
+
+def plain(rows: Iterable[bytes | None]) -> list[bytes | None]:
+    """The values of a timestamped store's rows, without their timestamps; None for none."""
+    return [None if row is None else row[TIMESTAMP.size :] for row in rows]

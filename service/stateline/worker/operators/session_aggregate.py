@@ -44,7 +44,7 @@ class SessionAggregate:
 
     def process(self, rows: Rows) -> Changes | None:
         rows = placed_in_time(rows, self._context)
-        keys: list[bytes] = rows.keys.raw  # type: ignore[assignment]  # none is None now
+        keys = rows.known_keys
         typed_keys, values = (rows.keys.typed, rows.values.typed) if self._folding.typed else (keys, keys)
         observed, store_time = self._context.times.observed(self._store.name), self._store.stream_time_ms
         before = self._read(keys, rows.timestamps)

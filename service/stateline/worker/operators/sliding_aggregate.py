@@ -73,7 +73,7 @@ class SlidingAggregate:
 
     def process(self, rows: Rows) -> Changes | None:
         rows = with_value(placed_in_time(rows, self._context), self._context.failures)
-        keys: list[bytes] = rows.keys.raw  # type: ignore[assignment]  # none is None now
+        keys = rows.known_keys
         typed_keys, values = (rows.keys.typed, rows.values.typed) if self._folding.typed else (keys, keys)
         observed, store_time, late = self._context.times.observed(self._store.name), self._store.stream_time_ms, 0
         held = self._read(keys, rows.timestamps, observed)

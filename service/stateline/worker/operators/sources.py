@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stateline.log.interface import Record
 from stateline.topology import Topic
 from stateline.worker.operators.interface import OperatorContext
-from stateline.worker.operators.rows import Changes, Column, Rows
+from stateline.worker.operators.rows import Changes, Column, Rows, plain
 
 
 class StreamSource:
@@ -50,6 +50,5 @@ class TableSource:
         old = [self._old[key] for key in newest]
         self._old = {}
         if self._timestamped:
-            new = [None if row is None else row[8:] for row in new]
-            old = [None if row is None else row[8:] for row in old]
+            new, old = plain(new), plain(old)
         return Changes(list(newest), old, new, [r.timestamp_ms for r in newest.values()], list(newest.values()))

@@ -26,8 +26,7 @@ class Filter:
         self._name, self._function, self._keep, self._context = name, function, keep, context
 
     def process(self, rows: Rows) -> Rows:
-        pairs = zip(rows.keys.typed, rows.values.typed, strict=True)
-        answers = self._context.each(self._name, rows.records, pairs, lambda pair: bool(self._function(*pair)))
+        answers = self._context.each(self._name, rows.records, rows.pairs, lambda pair: bool(self._function(*pair)))
         return rows.pick([place for place, answer in answers if answer is self._keep])
 
 
@@ -38,9 +37,18 @@ class Peek:
         self._name, self._function, self._context = name, function, context
 
     def process(self, rows: Rows) -> Rows:
-        pairs = zip(rows.keys.typed, rows.values.typed, strict=True)
-        seen = self._context.each(self._name, rows.records, pairs, lambda pair: self._function(*pair))
+        seen = self._context.each(self._name, rows.records, rows.pairs, lambda pair: self._function(*pair))
         return rows.pick([place for place, _ in seen])
+
+
+class Merge:
+    """All rows, as they are, of several streams."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        del context
+
+    def process(self, rows: Rows) -> Rows:
+        return rows
 
 
 class MapValues:
@@ -54,8 +62,7 @@ class MapValues:
             value = self._function(*pair)
             return written(self._serde, value), value
 
-        pairs = zip(rows.keys.typed, rows.values.typed, strict=True)
-        made = list(self._context.each(self._name, rows.records, pairs, mapped))
+        made = list(self._context.each(self._name, rows.records, rows.pairs, mapped))
         kept = rows.pick([place for place, _ in made])
         values = Column(self._serde, [raw for _, (raw, _) in made], [value for _, (_, value) in made])
         return kept._replace(values=values)
@@ -80,10 +87,9 @@ class FlatMap:
             made = [(key, value) for key, value in self._function(*pair)]
             return [(written(self._key, key), written(self._value, value), (key, value)) for key, value in made]
 
-        pairs = zip(rows.keys.typed, rows.values.typed, strict=True)
         found = [
             (place, one)
-            for place, several in self._context.each(self._name, rows.records, pairs, mapped)
+            for place, several in self._context.each(self._name, rows.records, rows.pairs, mapped)
             for one in several
         ]
         return Rows(

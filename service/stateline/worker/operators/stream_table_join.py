@@ -64,8 +64,7 @@ class StreamTableJoin:
             rows = with_value(rows, failures) if self._left else with_key_and_value(rows, failures)
             return rows, rows.keys.raw
         rows = with_value(rows, failures)
-        pairs = zip(rows.keys.typed, rows.values.typed, strict=True)
-        mapped = self._context.each(self._name, rows.records, pairs, lambda pair: written(self._key, on(*pair)))
+        mapped = self._context.each(self._name, rows.records, rows.pairs, lambda pair: written(self._key, on(*pair)))
         keys = dict(mapped)
         if not self._left:
             there = {place: key for place, key in keys.items() if key is not None}

@@ -7,20 +7,18 @@ larger one of both sides; where a side is missing that the joiner must have, the
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from stateline.record_size import refuse_too_large
 from stateline.serde import Serde
 from stateline.worker.operators.interface import OperatorContext
-from stateline.worker.operators.rows import Changes
+from stateline.worker.operators.rows import Changes, plain
 from stateline.worker.operators.stateless import written
 from stateline.worker.operators.table_steps import changed
+from stateline_store.timestamped_rows import TIMESTAMP
 
 JoinKind: TypeAlias = Literal["inner", "left", "outer"]
-
-_TIMESTAMP = struct.Struct(">q")  # what a timestamped store's row begins with. On disk: never change
 
 
 class Outcome(enum.Enum):
@@ -65,7 +63,7 @@ class JoinSide:
 
     def process(self, changes: Changes) -> Changes:
         others = self._other.get_rows(changes.keys)
-        values = [None if row is None else row[8:] for row in others]
+        values = plain(others)
         outcomes = [
             outcome(self._joined.kind, self._is_left, old, new, other)
             for old, new, other in zip(changes.old, changes.new, values, strict=True)
@@ -80,7 +78,7 @@ class JoinSide:
 
         made = self._context.each(self._joined.name, (changes.records[place] for place in places), places, result)
         stamps = [
-            at if row is None else max(at, _TIMESTAMP.unpack_from(row)[0])
+            at if row is None else max(at, TIMESTAMP.unpack_from(row)[0])
             for at, row in zip(changes.timestamps, others, strict=True)
         ]
         return changed(changes._replace(timestamps=stamps), [(places[n], data) for n, data in made])

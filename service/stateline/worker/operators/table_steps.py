@@ -6,7 +6,6 @@ result's key stays as it was.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,10 +13,8 @@ from stateline.record_size import refuse_too_large
 from stateline.serde import Serde
 from stateline.worker.operators.grouping import with_key
 from stateline.worker.operators.interface import OperatorContext
-from stateline.worker.operators.rows import Changes, Rows
-
-# What a timestamped store's row begins with. On disk: never change.
-_TIMESTAMP = struct.Struct(">q")
+from stateline.worker.operators.rows import Changes, Rows, plain
+from stateline_store.timestamped_rows import TIMESTAMP
 
 
 class Keep:
@@ -34,11 +31,10 @@ class Keep:
         places = [n for n, row in enumerate(stored) if row is not None or changes.new[n] is not None]
         keys, new = [changes.keys[n] for n in places], [changes.new[n] for n in places]
         stamps = [changes.timestamps[n] for n in places]
-        pack = _TIMESTAMP.pack
+        pack = TIMESTAMP.pack
         rows = zip(keys, new, stamps, strict=True)
         self._store.put_rows({key: None if data is None else pack(at) + data for key, data, at in rows})
-        old = [None if row is None else row[8:] for row in (stored[n] for n in places)]
-        return Changes(keys, old, new, stamps, [changes.records[n] for n in places])
+        return Changes(keys, plain(stored[n] for n in places), new, stamps, [changes.records[n] for n in places])
 
 
 class NewestOfEachKey:

@@ -24,16 +24,17 @@ class TopicSink:
     def process(self, rows: Rows) -> None:
         topic = self._topic
         same = (rows.keys.serde.name, rows.values.serde.name) == (topic.key.name, topic.value.name)
-        if same:
-            pairs = zip(rows.keys.raw, rows.values.raw, strict=True)
-        else:
-            pairs = zip(rows.keys.typed, rows.values.typed, strict=True)
 
-        def checked(pair: tuple[object, object]) -> tuple[bytes | None, bytes | None]:
-            key, value = pair if same else (written(topic.key, pair[0]), written(topic.value, pair[1]))
-            refuse_too_large(key, value, self._context.max_record_bytes)  # type: ignore[arg-type]  # bytes by now
-            return key, value  # type: ignore[return-value]
+        def checked(place: int) -> tuple[bytes | None, bytes | None]:
+            if same:
+                key, value = rows.keys.raw[place], rows.values.raw[place]
+            else:
+                key = written(topic.key, rows.keys.typed[place])
+                value = written(topic.value, rows.values.typed[place])
+            refuse_too_large(key, value, self._context.max_record_bytes)
+            return key, value
 
-        for place, (key, value) in self._context.each(self._name, rows.records, pairs, checked):
+        places = range(len(rows.records))
+        for place, (key, value) in self._context.each(self._name, rows.records, places, checked):
             where = partition_key(topic.key, key)
             self._context.outputs.append(OutputRecord(topic.name, key, value, rows.timestamps[place], (), where))

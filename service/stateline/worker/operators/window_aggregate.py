@@ -8,23 +8,19 @@ and with it. The timestamp of a window is the largest of its records.
 
 from __future__ import annotations
 
-import struct
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stateline.log.interface import Record
-from stateline.record_size import refuse_too_large
 from stateline.streams.windows import TimeWindows
-from stateline.worker.operators.folding import Folding
+from stateline.worker.operators.count import added, counted
+from stateline.worker.operators.folding import Folding, next_row
 from stateline.worker.operators.interface import OperatorContext
-from stateline.worker.operators.rows import Changes, Rows
+from stateline.worker.operators.rows import Changes, Rows, plain
 from stateline.worker.operators.window_times import LATE, begin, placed_in_time
 from stateline_store import WindowStore
-
-_COUNT_ROW = struct.Struct(">qq")  # what a timestamped store of int64 holds. On disk: never change
-_TIMESTAMP = struct.Struct(">q")  # what a timestamped store's row begins with. On disk: never change
-_SEGMENT = 8  # bytes of a stored key that the changelog's does not have
+from stateline_store.segments import PREFIX
+from stateline_store.timestamped_rows import TIMESTAMP
 
 _Window = tuple[bytes, int]  # key and start
 
@@ -48,25 +44,18 @@ class _WindowOperator:
 
     def _keep(
         self,
-        stored: Mapping[_Window, bytes | None],
-        new: Mapping[_Window, bytes | None],
+        windows: Iterable[_Window],
+        keys: Sequence[bytes],
+        old: Iterable[bytes | None],
+        new: Sequence[bytes | None],
         stamps: Sequence[int],
         records: Sequence[Record],
         observed_ms: int,
     ) -> Changes:
-        """Stage rows; what changed."""
-        keys = self._store.stored_keys(new)
-        newest_start = max(start for _, start in new)
-        changes = Changes(
-            [key[_SEGMENT:] for key in keys],
-            [None if row is None else row[8:] for row in map(stored.__getitem__, new)],
-            [None if row is None else row[8:] for row in new.values()],
-            stamps,
-            records,
-        )
-        self._store.put_rows(dict(zip(keys, new.values(), strict=True)), newest_start)
+        """Stage the new rows of these windows, whose stored keys these are; what changed."""
+        self._store.put_rows(dict(zip(keys, new, strict=True)), max(start for _, start in windows))
         self._context.times.observe(self._store.name, observed_ms)
-        return changes
+        return Changes([key[PREFIX.size :] for key in keys], plain(old), plain(new), stamps, records)
 
 
 class WindowCount(_WindowOperator):
@@ -80,29 +69,16 @@ class WindowCount(_WindowOperator):
         windows, timestamps, records = self._open_windows(rows)
         if not windows:
             return None  # all were late, so that none was the newest
-        more = Counter(windows)
-        newest = dict(zip(windows, timestamps, strict=True))
-        if timestamps != sorted(timestamps):
-            for window, at_ms in zip(windows, timestamps, strict=True):
-                if at_ms > newest[window]:
-                    newest[window] = at_ms
-        stored = dict(zip(more, self._store.get_rows(self._store.stored_keys(more)), strict=True))
-        new: dict[_Window, bytes | None] = {}
-        stamps = []
-        for window, count in more.items():
-            at_ms, old = newest[window], stored[window]
-            if old is not None:
-                before_ms, before = _COUNT_ROW.unpack(old)
-                at_ms, count = max(at_ms, before_ms), count + before
-            new[window] = _COUNT_ROW.pack(at_ms, count)
-            stamps.append(at_ms)
+        counts, newest = counted(windows, timestamps)
+        keys = self._store.stored_keys(counts)
+        old = self._store.get_rows(keys)
+        new, stamps = added(counts, newest, old)
         last = dict(zip(windows, records, strict=True))
-        return self._keep(stored, new, stamps, list(last.values()), observed)
+        return self._keep(counts, keys, old, new, stamps, list(last.values()), observed)
 
     def _open_windows(self, rows: Rows) -> tuple[list[_Window], Sequence[int], Sequence[Record]]:
         """A window for each record, several when they overlap, with the records' timestamps and the records."""
-        keys: list[bytes] = rows.keys.raw  # type: ignore[assignment]  # none is None now
-        times, records = rows.timestamps, rows.records
+        keys, times, records = rows.known_keys, rows.timestamps, rows.records
         oldest = self._starts(min(times))[0]
         if oldest + self._closed_after > max(self._context.times.observed(self._store.name), max(times)):
             if self._size == self._advance:
@@ -138,7 +114,7 @@ class WindowFold(_WindowOperator):
 
     def process(self, rows: Rows) -> Changes | None:
         rows = placed_in_time(rows, self._context)
-        keys: list[bytes] = rows.keys.raw  # type: ignore[assignment]  # none is None now
+        keys = rows.known_keys
         observed, late = self._context.times.observed(self._store.name), 0
         stored = self._stored(keys, rows.timestamps, observed)
         held, last = dict(stored), {}
@@ -146,7 +122,8 @@ class WindowFold(_WindowOperator):
         def folded(row: tuple[bytes, Any, Any, int]) -> list[tuple[_Window, bytes | None]]:
             key, typed_key, value, at_ms = row
             windows = [(key, start) for start in self._starts(at_ms) if start + self._closed_after > observed]
-            return [(window, self._next(held[window], key, typed_key, value, at_ms)) for window in windows]
+            most = self._context.max_record_bytes
+            return [(w, next_row(self._folding, held[w], key, typed_key, value, at_ms, most)) for w in windows]
 
         given = zip(keys, rows.keys.typed, rows.values.typed, rows.timestamps, strict=True)
         for place, results in self._context.each(self._name, rows.records, given, folded):
@@ -161,10 +138,12 @@ class WindowFold(_WindowOperator):
             return None
         new_rows = {window: held[window] for window in last}
         stamps = [
-            rows.timestamps[last[window]] if row is None else _TIMESTAMP.unpack_from(row)[0]
+            rows.timestamps[last[window]] if row is None else TIMESTAMP.unpack_from(row)[0]
             for window, row in new_rows.items()
         ]
-        return self._keep(stored, new_rows, stamps, [rows.records[place] for place in last.values()], observed)
+        records = [rows.records[place] for place in last.values()]
+        old = map(stored.__getitem__, last)
+        return self._keep(last, self._store.stored_keys(last), old, list(new_rows.values()), stamps, records, observed)
 
     def _stored(self, keys: Sequence[bytes], times: Sequence[int], observed: int) -> dict[_Window, bytes | None]:
         """What is in the windows that these records may go into."""
@@ -175,11 +154,3 @@ class WindowFold(_WindowOperator):
             if start + self._closed_after > observed
         )
         return dict(zip(wanted, self._store.get_rows(self._store.stored_keys(wanted)), strict=True))
-
-    def _next(self, row: bytes | None, key: bytes, typed_key: Any, value: Any, at_ms: int) -> bytes | None:
-        """The stored row of a window after one more record."""
-        if row is not None:
-            at_ms = max(at_ms, _TIMESTAMP.unpack_from(row)[0])
-        aggregate = self._folding.add(typed_key, value, None if row is None else row[8:])
-        refuse_too_large(key, aggregate, self._context.max_record_bytes)
-        return None if aggregate is None else _TIMESTAMP.pack(at_ms) + aggregate

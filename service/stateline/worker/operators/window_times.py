@@ -8,7 +8,7 @@ kept.
 from __future__ import annotations
 
 from stateline.streams.windows import AnyWindows, SessionWindows
-from stateline.worker.operators.grouping import with_key
+from stateline.worker.operators.grouping import kept, with_key
 from stateline.worker.operators.interface import OperatorContext
 from stateline.worker.operators.rows import Rows
 from stateline_store.segmented_store import SegmentedStore
@@ -49,6 +49,5 @@ def placed_in_time(rows: Rows, context: OperatorContext) -> Rows:
     rows = with_key(rows, context.failures)
     if not rows.records or min(rows.timestamps) >= 0:
         return rows
-    kept = rows.pick([place for place, at_ms in enumerate(rows.timestamps) if at_ms >= 0])
-    context.failures.drop(len(rows.records) - len(kept.records), "have a timestamp before 1970")
-    return kept
+    places = [place for place, at_ms in enumerate(rows.timestamps) if at_ms >= 0]
+    return kept(rows, places, context.failures, "have a timestamp before 1970")

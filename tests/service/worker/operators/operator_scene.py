@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from running_worker import Stores, configured, create, eventually, produce, read_all, running
@@ -55,6 +60,28 @@ class Scene:
             thread = next(thread for thread in threading.enumerate() if thread.name == "worker-0")
             eventually(lambda: self._is_worked_off() or not thread.is_alive(), "the worker is at the end of its input")
         self.failures = worker.failures
+
+    def run_until_killed(self, module: ModuleType, kill_at: str) -> None:
+        """Run the application of this module in a process of its own, which kills itself at this step."""
+        settings = {
+            "bootstrap.servers": f"embedded:{self.root / 'log.db'}",
+            "processing.guarantee": self.config.processing_guarantee,
+            "state.dir": str(self.config.state_dir),
+            "commit.interval.ms": "1",
+            "group.instance.id": "the-worker",
+        }
+        command = [sys.executable, "-m", "stateline", "worker", f"{module.__name__}:app"]
+        command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        environment = {**os.environ, "STATELINE_CRASH_AT": kill_at}
+        folder, log = Path(module.__file__ or "").parent, self.root / "worker.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
+            try:
+                ended = process.wait(60)
+            finally:
+                process.kill()
+                process.wait()
+        assert ended == -signal.SIGKILL, log.read_text()[-2_000:]
 
     def _is_worked_off(self) -> bool:
         admin = self.log.admin()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,30 +28,6 @@ def send(scene: Scene, given: list[tuple[str, Given]]) -> None:
         scene.send(wanted, [record for topic, record in given if topic == wanted])
 
 
-def killed(scene: Scene, kill_at: str) -> None:
-    """Run the application in a process of its own, which kills itself there."""
-    settings = {
-        "bootstrap.servers": f"embedded:{scene.root / 'log.db'}",
-        "processing.guarantee": scene.config.processing_guarantee,
-        "state.dir": str(scene.config.state_dir),
-        "commit.interval.ms": "1",
-        "group.instance.id": "the-worker",
-    }
-    command = [sys.executable, "-m", "stateline", "worker", "joins_app:app"]
-    command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    environment = {**os.environ, "STATELINE_CRASH_AT": kill_at}
-    with (scene.root / "worker.log").open("ab") as output:
-        process = subprocess.Popen(
-            command, cwd=Path(joins_app.__file__).parent, env=environment, stdout=output, stderr=output
-        )
-        try:
-            ended = process.wait(60)
-        finally:
-            process.kill()
-            process.wait()
-    assert ended == -signal.SIGKILL, (scene.root / "worker.log").read_text()[-2_000:]
-
-
 STEPS = ["commit:changes-flushed#2", "commit:log-committed#2", "commit:batch-written#4", "commit:task-committed"]
 
 
@@ -68,7 +40,7 @@ def test_joins_are_those_of_the_whole_input_after_kills_at_every_kind_of_step(tm
         given = records(150, seed)
         send(scene, given)
         oracle.process(given)
-        killed(scene, kill_at)
+        scene.run_until_killed(joins_app, kill_at)
     given = records(150, len(STEPS))
     send(scene, given)
     oracle.process(given)

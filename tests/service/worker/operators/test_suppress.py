@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -142,30 +138,6 @@ def test_a_store_that_keeps_windows_for_longer_gives_each_on_once_as_well(tmp_pa
     each_once(emitted(scene, sessions=False), final(oracles(scene, WINDOWS["tumbling"][1])))
 
 
-def killed(scene: Scene, guarantee: str, kill_at: str) -> None:
-    """Run the application in a process of its own, which kills itself there."""
-    settings = {
-        "bootstrap.servers": f"embedded:{scene.root / 'log.db'}",
-        "processing.guarantee": guarantee,
-        "state.dir": str(scene.config.state_dir),
-        "commit.interval.ms": "1",
-        "group.instance.id": "the-worker",
-    }
-    command = [sys.executable, "-m", "stateline", "worker", "windows_app:app"]
-    command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    environment = {**os.environ, "STATELINE_CRASH_AT": kill_at}
-    with (scene.root / "worker.log").open("ab") as output:
-        process = subprocess.Popen(
-            command, cwd=Path(windows_app.__file__).parent, env=environment, stdout=output, stderr=output
-        )
-        try:
-            ended = process.wait(60)
-        finally:
-            process.kill()
-            process.wait()
-    assert ended == -signal.SIGKILL, (scene.root / "worker.log").read_text()[-2_000:]
-
-
 def run_and_kill(root: Path, guarantee: str, *, lose: bool) -> Scene:
     """What is left, all worked off, of a worker that was killed at several steps of its commits."""
     scene = Scene(
@@ -173,7 +145,7 @@ def run_and_kill(root: Path, guarantee: str, *, lose: bool) -> Scene:
     )
     for n, kill_at in enumerate(["commit:changes-flushed#2", "commit:log-committed", "commit:task-committed#2"]):
         scene.send("events", events(150, n, first=n * 150))
-        killed(scene, guarantee, kill_at)
+        scene.run_until_killed(windows_app, kill_at)
         if lose:
             shutil.rmtree(scene.config.state_dir)
     scene.send("events", events(150, 3, first=450))
