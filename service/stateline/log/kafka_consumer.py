@@ -7,6 +7,7 @@ whose tail was compacted away, ends.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaEr
 from stateline.log.interface import AssignmentListener, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_offsets
+from stateline.log.kafka_waiting import within
 from stateline_store import (
     FencedError,
     InvalidArgumentError,
@@ -51,6 +53,8 @@ class KafkaConsumer:
         self._subscribed = False
         self._deferred: list[BaseException] = []  # raised by the next poll, after the records at hand
         self._closed = False
+        self._given_up = False
+        self._given_back = threading.Event()  # nobody but the thread of a commit that was given up uses the client now
 
     # --- Choosing partitions
 
@@ -72,6 +76,8 @@ class KafkaConsumer:
 
     def _guard(self, work: Callable[[], None]) -> None:
         """An exception that crossed librdkafka would take the records of the running poll with it."""
+        if self._given_up:
+            return  # closed behind its last commit, on another thread
         try:
             work()
         except Exception as error:  # noqa: BLE001 - whatever a listener raises is raised by the next poll
@@ -253,15 +259,36 @@ class KafkaConsumer:
         self.check_ownership(next_offsets)
         if not next_offsets:
             return
-        done = self._call(
-            "The offset commit failed",
-            lambda: self._consumer.commit(offsets=_with_offsets(next_offsets), asynchronous=False),
-        )
+        done = self._call("The offset commit failed", lambda: self._commit(_with_offsets(next_offsets)))
         for each in done or ():
             if each.error is not None:
                 raise meaning(
                     each.error, self._bootstrap_servers, f"The commit of {each.topic}-{each.partition} failed"
                 )
+
+    def _commit(self, offsets: list[confluent_kafka.TopicPartition]) -> Sequence[confluent_kafka.TopicPartition] | None:
+        """librdkafka's call, which may be given up: it waits for a coordinator that is away for a minute and longer.
+
+        Raises `LogUnavailableError` then, and this consumer can only be closed. It leaves its group when the commit has
+        ended, which a broker still takes as long as no other member has joined.
+        """
+        try:
+            return within(
+                CALL_TIMEOUT_S,
+                "commit-offsets",
+                lambda: self._consumer.commit(offsets=offsets, asynchronous=False),
+                late=self._close_late,
+            )
+        except TimeoutError as error:
+            self._given_up = True
+            raise LogUnavailableError(
+                f"The offset commit of group {self._group!r} does not come back: Kafka at {self._bootstrap_servers} "
+                "has no broker that keeps the group's offsets now."
+            ) from error
+
+    def _close_late(self) -> None:
+        self._given_back.wait()
+        self._consumer.close()
 
     def check_ownership(self, partitions: Iterable[TopicPartition]) -> None:
         """Raise `FencedError` for a partition that this member does not own: brokers check the generation only."""
@@ -284,6 +311,10 @@ class KafkaConsumer:
         if self._closed:
             return
         self._closed = True
+        if self._given_up:
+            LOGGER.warning("A consumer of group %r is closed as soon as its last commit has ended.", self._group)
+            self._given_back.set()
+            return
         self._call("close", self._consumer.close)
         self._raise_deferred()
 

@@ -6,7 +6,6 @@ at 0.1 to 0.3 microseconds per record, cheap enough to see every record's outcom
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stateline.log.interface import Consumer, Headers, LeftOut, LogRow
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_waiting import waiting_is_said
+from stateline.log.kafka_waiting import waiting_is_said, within
 from stateline.serde import shown
 from stateline_store import (
     DoesNotExistError,
@@ -42,7 +41,8 @@ _POLL_EVERY = 1_000  # records between two looks at delivery reports, whose payl
 class KafkaProducer:
     """See `stateline.log.interface.Producer`. One thread at a time uses it.
 
-    librdkafka reads a timestamp of 0 as "now", so a record of 1970's first millisecond is written as the second's.
+    Every call ends: what does not come back is given up, the client with it. librdkafka reads a timestamp of 0 as
+    "now", so a record of 1970's first millisecond is written as the second's.
     """
 
     def __init__(self, settings: Mapping[str, object], bootstrap_servers: str, transactional_id: str | None) -> None:
@@ -280,30 +280,20 @@ class KafkaProducer:
         self._transactional("send_offsets_to_transaction", self._send_offsets, offsets, consumer.group_metadata())
 
     def _send_offsets(self, *arguments: Any) -> None:
-        """librdkafka's call, on a thread of its own: while the group's coordinator is a broker that has left the
+        """librdkafka's call, which may be given up: while the group's coordinator is a broker that has left the
         cluster it does not come back, whatever its timeout (confluentinc/librdkafka#5456, #5511).
 
         Raises `LogUnavailableError` then; this producer can only be given up. Its call ends some day, and is fenced.
         """
-        failure: list[BaseException] = []
-        send, came_back = self._producer.send_offsets_to_transaction, threading.Event()
-
-        def work() -> None:
-            try:
-                send(*arguments)
-            except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
-                failure.append(error)
-            came_back.set()
-
-        threading.Thread(target=work, name="send-offsets", daemon=True).start()
-        if not came_back.wait(CALL_TIMEOUT_S + _GRACE_S):
+        send = self._producer.send_offsets_to_transaction
+        try:
+            within(CALL_TIMEOUT_S + _GRACE_S, "send-offsets", lambda: send(*arguments))
+        except TimeoutError as error:
             self._given_up = True
             raise LogUnavailableError(
                 f"send_offsets_to_transaction of {self._transactional_id!r} does not come back: Kafka at "
                 f"{self._bootstrap_servers} has lost the broker that keeps the group's offsets."
-            )
-        if failure:
-            raise failure[0]
+            ) from error
 
     def commit_transaction(self) -> None:
         deadline = time.monotonic() + 2 * CALL_TIMEOUT_S
@@ -356,11 +346,21 @@ class KafkaProducer:
             self._release()
 
     def _release(self) -> None:
+        """Drop what is queued, then the client, whose own `close` would wait for what cannot be written, for ever."""
+        deadline = time.monotonic() + _GRACE_S
         self._producer.purge()
+        try:
+            # A record that is on its way from one of librdkafka's queues to another escapes a purge.
+            while self._serve(self._producer.flush, 0.05) and time.monotonic() < deadline:
+                self._producer.purge()
+        except StatelineError as error:
+            LOGGER.warning("%s", error)
         with warnings.catch_warnings():
             # The client warns once more of an abort that failed; that is logged above.
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
-                self._producer.close()
+                within(CALL_TIMEOUT_S, "close-producer", self._producer.close)
+            except TimeoutError:
+                LOGGER.warning("A producer of %s is left to its close.", self._transactional_id or "no transactions")
             except KafkaException as error:
                 LOGGER.warning("%s", self._meaning(error, "A producer was closed after an error"))
