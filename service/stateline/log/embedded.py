@@ -19,6 +19,7 @@ from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
 from stateline.log.interface import NewTopic, TopicInfo
+from stateline.log.patience import Patience
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
@@ -52,6 +53,7 @@ class EmbeddedLog:
                 f"transaction_timeout_ms is 1 to {MAX_TRANSACTION_TIMEOUT_MS}, not {transaction_timeout_ms}."
             )
         self.path = Path(path)
+        self.patience = Patience()  # nothing here waits for more than `busy_timeout_ms`
         self._session_timeout_ms = session_timeout_ms
         self._transaction_timeout_ms = transaction_timeout_ms
         self._busy_timeout_ms = busy_timeout_ms

@@ -80,7 +80,13 @@ class EmbeddedConsumer:
 
     # --- Choosing partitions
 
-    def subscribe(self, topics: Sequence[str], on_assigned: AssignmentListener, on_revoked: AssignmentListener) -> None:
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assigned: AssignmentListener,
+        on_revoked: AssignmentListener,
+        on_suspended: AssignmentListener | None = None,
+    ) -> None:
         if self._group is None:
             raise InvalidArgumentError("subscribe needs a group: make the consumer with one, or use assign.")
         if self._claim is not None or self._places:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
+from stateline.log.patience import Patience
 from stateline_store import StatelineError, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -121,8 +122,20 @@ AssignmentListener = Callable[[list[TopicPartition]], None]
 class Consumer(Protocol):
     """Reads records: as a member of a group (`subscribe`), or partitions of its own choice (`assign`)."""
 
-    def subscribe(self, topics: Sequence[str], on_assigned: AssignmentListener, on_revoked: AssignmentListener) -> None:
-        """Join the group. Both listeners run inside `poll` (and `on_revoked` inside `close`), on its thread.
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assigned: AssignmentListener,
+        on_revoked: AssignmentListener,
+        on_suspended: AssignmentListener | None = None,
+    ) -> None:
+        """Join the group. The listeners run inside `poll` (and those for what is taken also inside `close`), on its
+        thread.
+
+        A log may take everything from all members before it tells who gets what (Kafka's eager protocol; the embedded
+        log does not). `on_suspended`, if given, is called instead of `on_revoked` then: commit, and change nothing any
+        more. The next `on_assigned` gets all that this member has from then on, in part what it had before; what is
+        not in it went to others. Where it was read up to, and what was paused, is forgotten: `seek`.
 
         Partition n of every topic of equal partition count goes to the same member. `on_revoked` gets the
         partitions before anyone else does, unless this member was fenced or timed out. A newly assigned
@@ -250,7 +263,14 @@ class Producer(Protocol):
 
 
 class Log(Protocol):
-    """Where topics live: makes the objects above. `close` only after everything made here was closed."""
+    """Where topics live: makes the objects above. `close` only after everything made here was closed.
+
+    Inside ``patience.for_all(seconds)`` their calls wait for the log no longer than that, all together, and raise
+    `LogUnavailableError` or `InDoubtError` as they would after their own time.
+    """
+
+    @property
+    def patience(self) -> Patience: ...
 
     def admin(self) -> Admin: ...
 

@@ -10,6 +10,7 @@ from stateline.log.kafka_admin import KafkaAdmin
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import kafka_error
 from stateline.log.kafka_producer import KafkaProducer
+from stateline.log.patience import Patience
 from stateline_store import ConfigurationError, InvalidArgumentError
 
 Settings = Mapping[str, str]
@@ -64,6 +65,7 @@ class KafkaLog:
         replication_factor: int = -1,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.patience = Patience()
         common = {"bootstrap.servers": bootstrap_servers, **_ALL}
         timeouts = {
             "session.timeout.ms": session_timeout_ms,
@@ -78,7 +80,7 @@ class KafkaLog:
 
     def admin(self) -> KafkaAdmin:
         try:
-            return KafkaAdmin(self._admin, self.bootstrap_servers, self._replication_factor)
+            return KafkaAdmin(self._admin, self.bootstrap_servers, self.patience, self._replication_factor)
         except KafkaException as error:
             raise _refused(error) from error
 
@@ -94,7 +96,7 @@ class KafkaLog:
             **({"group.instance.id": instance_id} if instance_id else {}),
         }
         try:
-            return KafkaConsumer(settings, self.bootstrap_servers, group)
+            return KafkaConsumer(settings, self.bootstrap_servers, self.patience, group)
         except KafkaException as error:
             raise _refused(error) from error
 
@@ -107,7 +109,7 @@ class KafkaLog:
         }
         settings = {**self._producer, **(transactional if transactional_id else {})}
         try:
-            return KafkaProducer(settings, self.bootstrap_servers, transactional_id)
+            return KafkaProducer(settings, self.bootstrap_servers, self.patience, transactional_id)
         except KafkaException as error:
             raise _refused(error) from error
 

@@ -28,6 +28,7 @@ from stateline.log.interface import NewTopic, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_offsets
 from stateline.log.kafka_waiting import waiting_is_said
+from stateline.log.patience import Patience
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
 _POLL_INTERVAL_S = 0.02
@@ -40,8 +41,11 @@ _END_OF_ALL = _LAST, IsolationLevel.READ_UNCOMMITTED
 class KafkaAdmin:
     """See `stateline.log.interface.Admin`. One thread at a time uses it; every call ends within half a minute."""
 
-    def __init__(self, settings: Mapping[str, Any], bootstrap_servers: str, replication_factor: int) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], bootstrap_servers: str, patience: Patience, replication_factor: int
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._patience = patience
         self._replication_factor = replication_factor
         self._login = Login(bootstrap_servers)
         self._settings = {**settings, "error_cb": self._login.note}
@@ -51,8 +55,9 @@ class KafkaAdmin:
     def _partition_counts(self) -> dict[str, int]:
         """Topic → partitions that have a leader; a topic that is being created may show fewer than it gets."""
         try:
-            with waiting_is_said(self._bootstrap_servers, CALL_TIMEOUT_S):
-                topics = self._admin.list_topics(timeout=CALL_TIMEOUT_S).topics
+            timeout_s = self._patience.of(CALL_TIMEOUT_S)
+            with waiting_is_said(self._bootstrap_servers, timeout_s):
+                topics = self._admin.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
             self._admin.poll(0.0)  # what librdkafka has to say aside
             what = "Topics cannot be listed"
@@ -69,7 +74,8 @@ class KafkaAdmin:
         if not names:
             return {}
         try:
-            futures = self._admin.describe_topics(TopicCollection(names), request_timeout=CALL_TIMEOUT_S)
+            timeout_s = self._patience.of(CALL_TIMEOUT_S)
+            futures = self._admin.describe_topics(TopicCollection(names), request_timeout=timeout_s)
         except KafkaException as error:
             raise meaning(kafka_error(error), self._bootstrap_servers, "Topics cannot be described") from error
         found: dict[str, TopicInfo] = {}
@@ -164,7 +170,9 @@ class KafkaAdmin:
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         consumer = self._consumer_of(group)
-        return committed_offsets(consumer, group, partitions, self._bootstrap_servers, CALL_TIMEOUT_S)
+        return committed_offsets(
+            consumer, group, partitions, self._bootstrap_servers, self._patience.of(CALL_TIMEOUT_S)
+        )
 
     def _consumer_of(self, group: str) -> confluent_kafka.Consumer:
         consumer = self._consumers.get(group)
@@ -230,7 +238,7 @@ class KafkaAdmin:
 
     def _result(self, future: Future[Any], what: str, passed_over: Iterable[int] = ()) -> Any:
         try:
-            return future.result(2 * CALL_TIMEOUT_S)
+            return future.result(self._patience.of(2 * CALL_TIMEOUT_S))
         except KafkaException as error:
             inner = kafka_error(error)
             if inner.code() in passed_over:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import confluent_kafka
@@ -19,6 +20,7 @@ from stateline.log.interface import AssignmentListener, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_offsets
 from stateline.log.kafka_waiting import within
+from stateline.log.patience import Patience
 from stateline_store import (
     FencedError,
     InvalidArgumentError,
@@ -37,11 +39,15 @@ _HARMLESS = {KafkaError._MAX_POLL_EXCEEDED}  # the group is joined again, and th
 class KafkaConsumer:
     """See `stateline.log.interface.Consumer`. One thread at a time uses it.
 
-    Rebalances are eager: `on_revoked` gets everything, then `on_assigned` everything of the new assignment.
+    Rebalances are eager: everything is taken, then `on_assigned` gets everything of the new assignment. librdkafka's
+    cooperative assignor would not do: it spreads partition n of several topics over several members.
     """
 
-    def __init__(self, settings: Mapping[str, object], bootstrap_servers: str, group: str | None) -> None:
+    def __init__(
+        self, settings: Mapping[str, object], bootstrap_servers: str, patience: Patience, group: str | None
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._patience = patience
         self._group = group
         self._reset = OFFSET_END if settings["auto.offset.reset"] == "latest" else OFFSET_BEGINNING
         self._login = Login(bootstrap_servers)
@@ -53,12 +59,19 @@ class KafkaConsumer:
         self._subscribed = False
         self._deferred: list[BaseException] = []  # raised by the next poll, after the records at hand
         self._closed = False
+        self._in_listener = False
         self._given_up = False
         self._given_back = threading.Event()  # nobody but the thread of a commit that was given up uses the client now
 
     # --- Choosing partitions
 
-    def subscribe(self, topics: Sequence[str], on_assigned: AssignmentListener, on_revoked: AssignmentListener) -> None:
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assigned: AssignmentListener,
+        on_revoked: AssignmentListener,
+        on_suspended: AssignmentListener | None = None,
+    ) -> None:
         if self._group is None:
             raise InvalidArgumentError("subscribe needs a group: make the consumer with one, or use assign.")
         self._subscribed = True
@@ -67,21 +80,28 @@ class KafkaConsumer:
             self._guard(lambda: self._on_assigned(partitions, on_assigned))
 
         def revoked(_: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
+            self._guard(lambda: self._on_revoked(partitions, on_suspended or on_revoked))
+
+        def lost(_: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
+            self._assigned.clear()  # others may own them already: nothing can be committed of them
             self._guard(lambda: self._on_revoked(partitions, on_revoked))
 
         self._call(
             "subscribe",
-            lambda: self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=revoked),
+            lambda: self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost),
         )
 
     def _guard(self, work: Callable[[], None]) -> None:
         """An exception that crossed librdkafka would take the records of the running poll with it."""
         if self._given_up:
             return  # closed behind its last commit, on another thread
+        self._in_listener = True
         try:
             work()
         except Exception as error:  # noqa: BLE001 - whatever a listener raises is raised by the next poll
             self._deferred.append(error)
+        finally:
+            self._in_listener = False
 
     def _on_assigned(self, partitions: list[confluent_kafka.TopicPartition], listener: AssignmentListener) -> None:
         named = [TopicPartition(each.topic, each.partition) for each in partitions]
@@ -90,8 +110,7 @@ class KafkaConsumer:
         self._paused.clear()
         self._starting = dict.fromkeys(named, OFFSET_STORED)
         try:
-            if named:
-                listener(named)
+            listener(named)
         finally:
             starting, self._starting = self._starting, None
             self._consumer.assign(_with_offsets(self._placed(starting)))
@@ -267,18 +286,17 @@ class KafkaConsumer:
                 )
 
     def _commit(self, offsets: list[confluent_kafka.TopicPartition]) -> Sequence[confluent_kafka.TopicPartition] | None:
-        """librdkafka's call, which may be given up: it waits for a coordinator that is away for a minute and longer.
+        """librdkafka's call, which may be given up: it waits for a coordinator that is away for a minute.
 
         Raises `LogUnavailableError` then, and this consumer can only be closed. It leaves its group when the commit has
-        ended, which a broker still takes as long as no other member has joined.
+        ended, which a broker still takes as long as no other member has joined. In a listener it is not given up: the
+        client lets no other thread in while it calls one.
         """
+        commit = partial(self._consumer.commit, offsets=offsets, asynchronous=False)
+        if self._in_listener:
+            return commit()
         try:
-            return within(
-                CALL_TIMEOUT_S,
-                "commit-offsets",
-                lambda: self._consumer.commit(offsets=offsets, asynchronous=False),
-                late=self._close_late,
-            )
+            return within(self._patience.of(CALL_TIMEOUT_S), "commit-offsets", commit, late=self._close_late)
         except TimeoutError as error:
             self._given_up = True
             raise LogUnavailableError(

@@ -19,6 +19,7 @@ from stateline.log.interface import Consumer, Headers, LeftOut, LogRow
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_waiting import waiting_is_said, within
+from stateline.log.patience import Patience
 from stateline.serde import shown
 from stateline_store import (
     DoesNotExistError,
@@ -30,6 +31,7 @@ from stateline_store import (
 )
 
 _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA
+_SHORTEST_CALL_S = 1.0  # of a transaction: a shorter one would not see the answer of a broker that is well
 _GRACE_S = 1.0  # how much later than it was told librdkafka may come back
 _REPORT_TIMEOUT_S = 1.0  # a report follows the state that it explains at once
 # Refused for the topic's sake. Of a batch that is too large every record is refused, also those that are not.
@@ -45,8 +47,15 @@ class KafkaProducer:
     "now", so a record of 1970's first millisecond is written as the second's.
     """
 
-    def __init__(self, settings: Mapping[str, object], bootstrap_servers: str, transactional_id: str | None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        bootstrap_servers: str,
+        patience: Patience,
+        transactional_id: str | None,
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._patience = patience
         self._transactional_id = transactional_id
         self._written: dict[tuple[str, int], int] = {}
         self._failure: tuple[KafkaError, str] | None = None
@@ -171,23 +180,22 @@ class KafkaProducer:
 
     def _wait_for_room(self) -> None:
         """Serve delivery reports until the queue is shorter. Raises `LogUnavailableError` when nothing moves."""
-        before = len(self._producer)
-        deadline = time.monotonic() + CALL_TIMEOUT_S
+        before, timeout_s = len(self._producer), self._patience.of(CALL_TIMEOUT_S)
+        deadline = time.monotonic() + timeout_s
         while len(self._producer) >= before:
             if time.monotonic() > deadline:
-                raise LogUnavailableError(self._stuck(before))
+                raise LogUnavailableError(self._stuck(before, timeout_s))
             self._serve(self._producer.poll, 0.1)
 
-    def _stuck(self, records: int) -> str:
-        return (
-            f"Kafka at {self._bootstrap_servers} has taken none of {records} records for {CALL_TIMEOUT_S:.0f} seconds."
-        )
+    def _stuck(self, records: int, timeout_s: float) -> str:
+        return f"Kafka at {self._bootstrap_servers} has taken none of {records} records for {timeout_s:.0f} seconds."
 
     def _look_up(self, topic: str) -> None:
         # Asking for all topics never creates one; asking for this one could.
         try:
-            with waiting_is_said(self._bootstrap_servers, CALL_TIMEOUT_S):
-                topics = self._producer.list_topics(timeout=CALL_TIMEOUT_S).topics
+            timeout_s = self._patience.of(CALL_TIMEOUT_S)
+            with waiting_is_said(self._bootstrap_servers, timeout_s):
+                topics = self._producer.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
             raise self._meaning(error, "Topics cannot be listed") from error
         if topic not in topics:
@@ -198,13 +206,12 @@ class KafkaProducer:
         self._left_out = dict.fromkeys(topics, tell)
 
     def flush(self) -> dict[TopicPartition, int]:
-        left = len(self._producer)
-        deadline = time.monotonic() + CALL_TIMEOUT_S
+        left, timeout_s, since_s = len(self._producer), self._patience.of(CALL_TIMEOUT_S), time.monotonic()
         while (now_left := self._serve(self._producer.flush, 0.5)) > 0:
             if now_left < left:
-                left, deadline = now_left, time.monotonic() + CALL_TIMEOUT_S
-            elif time.monotonic() > deadline:
-                raise LogUnavailableError(self._stuck(left))
+                left, timeout_s, since_s = now_left, self._patience.of(CALL_TIMEOUT_S), time.monotonic()
+            elif time.monotonic() > since_s + timeout_s:
+                raise LogUnavailableError(self._stuck(left, timeout_s))
         self._raise_failure()
         written = {TopicPartition(*partition): offset for partition, offset in self._written.items()}
         self._written.clear()
@@ -253,10 +260,10 @@ class KafkaProducer:
 
     def _transactional(self, what: str, work: Callable[..., object], *arguments: Any) -> None:
         """Run one of librdkafka's transaction calls, again while it says that it may succeed, for a bounded time."""
-        deadline = time.monotonic() + CALL_TIMEOUT_S
+        deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
         while True:
             try:
-                work(*arguments, max(1.0, deadline - time.monotonic()))
+                work(*arguments, max(_SHORTEST_CALL_S, deadline - time.monotonic()))
                 return
             except KafkaException as error:
                 if not kafka_error(error).retriable() or time.monotonic() > deadline:
@@ -287,7 +294,7 @@ class KafkaProducer:
         """
         send = self._producer.send_offsets_to_transaction
         try:
-            within(CALL_TIMEOUT_S + _GRACE_S, "send-offsets", lambda: send(*arguments))
+            within(self._patience.of(CALL_TIMEOUT_S) + _GRACE_S, "send-offsets", lambda: send(*arguments))
         except TimeoutError as error:
             self._given_up = True
             raise LogUnavailableError(
@@ -296,10 +303,10 @@ class KafkaProducer:
             ) from error
 
     def commit_transaction(self) -> None:
-        deadline = time.monotonic() + 2 * CALL_TIMEOUT_S
+        deadline = time.monotonic() + self._patience.of(2 * CALL_TIMEOUT_S)
         while True:
             try:
-                self._producer.commit_transaction(CALL_TIMEOUT_S)
+                self._producer.commit_transaction(self._patience.of(CALL_TIMEOUT_S))
                 break
             except KafkaException as error:
                 # librdkafka resumes a commit that is called again; only a repeated silence leaves it open.

@@ -125,7 +125,7 @@ class StateRoutes:
         described: dict[str, Any] = {"task": task_id, "owner": owner, "state": None, "lag": None}
         if not store.definition.persistent:
             task_state = workers.instances[owner].tasks[task_id] if owner is not None else None
-            described["state"] = {"running": "active"}.get(task_state or "", task_state)
+            described["state"] = {"running": "active", "suspended": "active"}.get(task_state or "", task_state)
             return described
         try:
             reader = self._serving.partitions.open(store, partition)

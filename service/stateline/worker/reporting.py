@@ -21,7 +21,7 @@ from stateline_store.rocksdb_options import block_cache
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 1.0
-_OPEN = (TaskState.RESTORING, TaskState.RUNNING)
+_OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class Reporter:

@@ -1,10 +1,15 @@
 """A task: one partition of one subtopology, with its stores, its lock and what was read and not yet committed.
 
-    CREATED ──open──► RESTORING ──restored──► RUNNING
-       └─────────────────┴──────────┬───────────┘
+                                               ┌──────────suspend──────────┐
+                                               │                           ▼
+    CREATED ──open──► RESTORING ──restored──► RUNNING ◄──resume──── SUSPENDED
+       └─────────────────┴──────────┬───────────┴──────────────────────────┘
                                   close
                                     ▼
                                   CLOSED
+
+While the group is deciding who goes on with it, a task is suspended: its stores stay open and answer, as of the last
+commit, and nothing is written. It resumes only if nobody else has gone on with it meanwhile (`is_as_left`).
 
 A task decides nothing about when to commit: the worker stages, commits and closes all its tasks together.
 """
@@ -62,13 +67,15 @@ class TaskState(enum.StrEnum):
     CREATED = "created"
     RESTORING = "restoring"
     RUNNING = "running"
+    SUSPENDED = "suspended"
     CLOSED = "closed"
 
 
 _MOVES = {
     TaskState.CREATED: {TaskState.RESTORING, TaskState.CLOSED},
     TaskState.RESTORING: {TaskState.RUNNING, TaskState.CLOSED},
-    TaskState.RUNNING: {TaskState.CLOSED},
+    TaskState.RUNNING: {TaskState.SUSPENDED, TaskState.CLOSED},
+    TaskState.SUSPENDED: {TaskState.RUNNING, TaskState.CLOSED},
     TaskState.CLOSED: set[TaskState](),
 }
 
@@ -123,6 +130,7 @@ class Task:
         self._tables = {t: [d.name for d in subtopology.tables(t)] for t in self._topics}
         self._fed_by = {topic.name: subtopology.stores_fed_by(topic.name) for topic in subtopology.sources}
         self._numbers = {name: epoch_numbers.get(name, ()) for name in self.definitions}
+        self._restored_to: Mapping[TopicPartition, int] = {}  # where changelogs ended when this task began to run
         self._epochs: dict[str, int] = {}  # by store, at least once: as which owner it writes to its changelog
         self._is_in_order = needs_order(subtopology)
         self._global_stores = global_stores
@@ -208,6 +216,7 @@ class Task:
         and the changelogs ended when the restore began.
         """
         self._move(TaskState.RUNNING)
+        self._restored_to = ends
         self._take_over(ends)
         self._forget_what_is_not_there(ends)
         for name, position in positions.items():
@@ -392,12 +401,37 @@ class Task:
         times = {} if self._operators is None else self._operators.marks(name)
         return {**times, **{place: epochs.get(place, LOADING) for place in self._numbers[name]}}
 
+    def suspend(self) -> None:
+        """Everything is committed, and others may own this task from now on: keep the stores as they are."""
+        self._move(TaskState.SUSPENDED)
+
+    def is_as_left(self, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether no other worker has gone on with this suspended task.
+
+        `committed` are the group's offsets of its sources, `ends` where its changelogs end, open transactions counted.
+        Behind this worker's last record of a changelog comes only the marker of the transaction that it was in.
+        """
+        for source in self.sources:
+            if self.reads_by_group(source.topic) and committed.get(source, 0) != self.next_offsets[source]:
+                return False
+        behind_last = 2 if self._exactly_once else 1
+        for changelog, name in self.logged_stores():
+            offset = self.stores.furthest_offset(name)
+            known = max(self._restored_to.get(changelog, 0), 0 if offset is None else offset + behind_last)
+            if ends[changelog] > known:
+                return False
+        return True
+
+    def resume(self) -> None:
+        """Nobody else has it: go on from `next_offsets`."""
+        self._move(TaskState.RUNNING)
+
     def close(self) -> None:
         """Drop what is staged, close the stores and let the directory go. A second call does nothing."""
         if self.state is TaskState.CLOSED:
             return
         try:
-            self.stores.close(clean=self.state is TaskState.RUNNING and not self.dirty)
+            self.stores.close(clean=self.state in (TaskState.RUNNING, TaskState.SUSPENDED) and not self.dirty)
         finally:
             self._release()
             self._move(TaskState.CLOSED)

@@ -31,10 +31,11 @@ class TopicWatch:
         """Whether the last look was long ago."""
         return time.monotonic() - self._last_look >= _LOOK_INTERVAL_S
 
-    def remember(self) -> None:
-        """Partitions were assigned: these are their topics."""
-        self.ids = self._ids()
+    def remember(self) -> set[str]:
+        """Partitions were assigned: these are their topics. Those that were deleted, or created anew, since before."""
+        before, self.ids = self.ids, self._ids()
         self._read_up_to, self._last_look = {}, time.monotonic()
+        return {name for name, topic_id in before.items() if self.ids.get(name) != topic_id}
 
     def look(
         self,

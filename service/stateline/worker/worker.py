@@ -40,9 +40,10 @@ from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.record_order import RecordOrder
 from stateline.worker.reporting import Reporter
-from stateline.worker.restore import Restorer, by_partition, plans
+from stateline.worker.restore import Restorer, by_partition
 from stateline.worker.snapshots import SnapshotMaker
 from stateline.worker.task import Task, TaskState
+from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import (
     FencedError,
@@ -61,15 +62,19 @@ logger = logging.getLogger(__name__)
 _POLL_PATIENCE_S = 2.0
 # How long an idle poll waits; queries are answered in between.
 _IDLE_POLL_S = 0.005
-# How long a task may be held by another process (its previous owner closing down) before this is an error.
-_LOCK_PATIENCE_S = 60.0
+# How long a worker that has to give partitions back waits for the log. Others wait for it meanwhile.
+_LET_GO_S = 15.0
 # A worker that must start over this often, with less than this much time in between, gives up: its supervisor
 # backs off, and two workers that fence each other come to an end.
 _MAX_RESTARTS = 5
 _PEACE_S = 30.0
 
 
-_SERVED = {TaskState.RUNNING: StoreState.ACTIVE, TaskState.RESTORING: StoreState.RESTORING}
+_SERVED = {
+    TaskState.RESTORING: StoreState.RESTORING,
+    TaskState.RUNNING: StoreState.ACTIVE,
+    TaskState.SUSPENDED: StoreState.ACTIVE,
+}
 
 # What a worker mends by starting over; everything else ends it, and so does a LockedError.
 _Mendable = RetryLaterError
@@ -107,10 +112,6 @@ class Worker:
         self._socket = QuerySocket(self._socket_path, self._hosted_partition, snapshots)
         self._consumer: Consumer | None = None
         self._subscribed = False
-        self._tasks: dict[str, Task] = {}
-        self._locked_since: dict[str, float] = {}  # tasks whose directory another process holds
-        self._by_source: dict[TopicPartition, Task] = {}
-        self._hosted: dict[tuple[str, int], Task] = {}
         self._topics = TopicWatch(self._admin)
         self._epochs = EpochGate(log, self._topology)
         self._order = RecordOrder(self._topology, config.max_timestamp_ahead_ms)
@@ -119,6 +120,15 @@ class Worker:
         self._epoch_numbers = self._topology.epoch_numbers()
         configured = config.producer.get("message.max.bytes")
         self._max_record_bytes = int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES
+        self._tasks = Tasks(
+            self._topology,
+            self._admin,
+            self._restorer,
+            self._upgrades,
+            self._topics,
+            make=self._task,
+            forget=self._forget,
+        )
         self._pace = Pace()
         self._turns = 0
         self._stopping = False
@@ -148,7 +158,7 @@ class Worker:
                     self._start_over(error)
             self._commit()
         except BaseException:
-            self._drop_all()  # half of a slice may be staged: none of it may be committed
+            self._tasks.drop_all()  # half of a slice may be staged: none of it may be committed
             raise
         finally:
             self._leave()
@@ -176,7 +186,7 @@ class Worker:
     def _subscribe(self) -> None:
         """Take part in the group: from here on it must be polled."""
         topics = [topic.name for subtopology in self._topology.subtopologies for topic in subtopology.sources]
-        self._group_consumer().subscribe(topics, self._assigned, self._revoked)
+        self._group_consumer().subscribe(topics, self._assigned, self._revoked, self._suspended)
         self._subscribed = True
 
     def _turn(self) -> None:
@@ -186,7 +196,7 @@ class Worker:
             return
         if not self._subscribed:
             self._subscribe()
-        self._open_locked()
+        self._tasks.open_waiting()
         records = self._poll()
         if self._failed is not None:  # a commit failed while partitions were revoked: its transaction must not go on
             raise self._failed
@@ -196,7 +206,7 @@ class Worker:
         self._upgrades.advance()
         self._commit_if_due()
         self._between_slices()
-        self._housekeeping.clean_if_due(self._tasks)
+        self._housekeeping.clean_if_due(self._tasks.all)
 
     def _poll(self) -> list[Record]:
         try:
@@ -221,7 +231,7 @@ class Worker:
         return records
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
-        return {partition: at for task in self._running() for partition, at in task.next_offsets.items()}
+        return {partition: at for task in self._tasks.running for partition, at in task.next_offsets.items()}
 
     def _work_off(self, groups: Mapping[TopicPartition, Sequence[Record]]) -> None:
         """Process what a poll brought. What takes too long goes back to the log: the group wants to be polled."""
@@ -229,12 +239,12 @@ class Worker:
         self._turns += 1
         first = self._turns % max(len(groups), 1)  # another one each time: none is always the one that has to wait
         for source, records in [*groups.items()][first:] + [*groups.items()][:first]:
-            task = self._by_source.get(source)
+            task = self._tasks.by_source.get(source)
             if task is None or task.state is not TaskState.RUNNING:
                 continue
             if records[0].offset < task.next_offsets.get(source, 0):
                 self._topics.refuse_to_go_back(
-                    source, records[0].offset, task.next_offsets[source], self._by_source, self._group_consumer()
+                    source, records[0].offset, task.next_offsets[source], self._tasks.by_source, self._group_consumer()
                 )
             if self._order.holds(source):
                 self._order.add(source, records)
@@ -251,7 +261,7 @@ class Worker:
         """Process what is due in order of time, of all that was read (`record_order`)."""
         consumer = self._group_consumer()
         for records in self._order.take(consumer.lag):
-            task = self._by_source[TopicPartition(records[0].topic, records[0].partition)]
+            task = self._tasks.by_source[TopicPartition(records[0].topic, records[0].partition)]
             self._order.give_back(records[self._process(task, records, deadline) :])
         consumer.pause(self._order.to_pause())
         consumer.resume(self._order.to_resume())
@@ -275,45 +285,39 @@ class Worker:
 
     def _commit_if_due(self) -> None:
         if time.monotonic() - self._last_commit >= self._config.commit_interval_ms / 1000:
-            if self._dirty_tasks() and self._topics.is_due:
-                self._topics.look(self._by_source, self._group_consumer())
+            if self._tasks.dirty() and self._topics.is_due:
+                self._topics.look(self._tasks.by_source, self._group_consumer())
             self._commit()
 
     def staged_bytes(self) -> int:
         """Memory that the next commit frees, over all tasks."""
-        return sum(task.staged_bytes for task in self._running())
+        return sum(task.staged_bytes for task in self._tasks.running)
 
     def _between_slices(self) -> None:
-        for task in self._running():
+        for task in self._tasks.running:
             self._committer.send(task.look_at_clock())
             task.stores.publish_staged()
         self._socket.serve_pending()
-        self._reporter.report_if_due(self._tasks.values(), self._group_consumer())
+        self._reporter.report_if_due(self._tasks.all.values(), self._group_consumer())
 
     def _commit(self, *, to_free_memory: bool = False) -> None:
         """Commit every task that has read anything since its last commit; in the middle of an epoch only those that
         nobody reads yet, or will read again when it has ended (`epochs`)."""
         epochs = self._epochs.numbers() if self._epochs.is_reached(self._next_offsets()) else None
         if epochs is not None:
-            tasks = [task for task in self._running() if task.dirty or not task.is_in_step(epochs)]
+            tasks = [task for task in self._tasks.running if task.dirty or not task.is_in_step(epochs)]
         elif self._committer.is_all_or_nothing:
-            tasks = self._dirty_tasks() if to_free_memory else []
+            tasks = self._tasks.dirty() if to_free_memory else []
         else:
-            tasks = [task for task in self._dirty_tasks() if to_free_memory or task.is_loading()]
+            tasks = [task for task in self._tasks.dirty() if to_free_memory or task.is_loading()]
         if tasks:
             began_s = time.perf_counter()
             self._committer.commit(tasks, self._group_consumer(), self._socket.serve_uncommitted, epochs or NO_EPOCHS)
             self._reporter.figures.committed(time.perf_counter() - began_s, forced=to_free_memory)
             self._socket.announce_commit()
-            self._purge.after_commit(self._running())
+            self._purge.after_commit(self._tasks.running)
         if tasks or epochs is not None:
             self._last_commit = time.monotonic()
-
-    def _running(self) -> list[Task]:
-        return [task for task in self._tasks.values() if task.state is TaskState.RUNNING]
-
-    def _dirty_tasks(self) -> list[Task]:
-        return [task for task in self._running() if task.dirty]
 
     def _start_over(self, error: StatelineError) -> None:
         """Drop what is not committed, settle the transaction, join again; every task restores from its own offsets."""
@@ -324,7 +328,7 @@ class Worker:
         if self._restarts > _MAX_RESTARTS:
             raise error
         logger.warning("Starting over from the last commit: %s", error)
-        self._drop_all()
+        self._tasks.drop_all()
         self.failures.take_dead_letters()  # their records are read again
         self._epochs.start_over()
         if self._consumer is not None:
@@ -335,33 +339,41 @@ class Worker:
     # ---- tasks come and go
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
-        self._topics.remember()
-        added: list[Task] = []
-        for subtopology in self._topology.subtopologies:
-            names = {topic.name for topic in subtopology.sources}
-            for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
-                if subtopology.task_id(number) not in self._tasks:
-                    added.append(self._add(subtopology, number))
-        self._open(added)
+        self._tasks.assign(partitions, self._group_consumer())
+        self._run_restored(0.0)
+        self._say_tasks()
+
+    def _suspended(self, partitions: list[TopicPartition]) -> None:
+        self._commit_to_let_go()
+        if self._failed is None:
+            self._tasks.suspend()
+        else:
+            self._tasks.revoke(partitions)
+        self._say_tasks()
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
-        """Commit and let go. A commit that fails loses nothing: what was staged is dropped and read again."""
+        self._commit_to_let_go()
+        self._tasks.revoke(partitions)
+        self._say_tasks()
+
+    def _commit_to_let_go(self) -> None:
+        """A commit that fails loses nothing: what was staged is dropped, and read again by whoever goes on.
+
+        The whole group waits for it, so all of it has one deadline.
+        """
         try:
-            if self._dirty_tasks():
-                # A topic that was created anew moves its partitions.
-                self._topics.look(self._by_source, self._group_consumer())
-            self._commit()
-            if self._committer.is_all_or_nothing and self._dirty_tasks():
+            with self._log.patience.for_all(_LET_GO_S):
+                if self._tasks.dirty():
+                    # A topic that was created anew moves its partitions.
+                    self._topics.look(self._tasks.by_source, self._group_consumer())
+                self._commit()
+            if self._committer.is_all_or_nothing and self._tasks.dirty():
                 raise RetryLaterError("Partitions were taken in the middle of an epoch.")
         except _Mendable as error:
             self._failed = error
-        for partition in partitions:
-            if (task := self._by_source.get(partition)) is not None:
-                self._drop(task)
-        self._say_tasks()
 
-    def _add(self, subtopology: Subtopology, partition: int) -> Task:
-        task = Task(
+    def _task(self, subtopology: Subtopology, partition: int) -> Task:
+        return Task(
             subtopology,
             partition,
             self._group,
@@ -375,71 +387,21 @@ class Worker:
             epoch_numbers=self._epoch_numbers,
             global_stores=self._global_tables.stores,
         )
-        self._tasks[task.id] = task
-        self._by_source.update(dict.fromkeys(task.sources, task))
-        self._hosted.update({(store, partition): task for store in task.definitions})
-        self._group_consumer().pause(task.sources)
-        return task
 
-    def _open(self, tasks: Sequence[Task]) -> None:
-        """Open these tasks and plan their restores together."""
-        opened = [task for task in tasks if self._is_opened(task)]
-        if opened:
-            for task, task_plan in zip(opened, plans(opened, self._admin, self._group), strict=True):
-                self._restorer.add(task, task_plan)
-            self._run_restored(0.0)
-
-    def _is_opened(self, task: Task) -> bool:
-        """Open it, unless another process still holds its directory: the task waits then."""
-        try:
-            task.open()
-        except LockedError as error:
-            if task.id not in self._locked_since:
-                logger.info("Task %s waits for its previous owner: %s", task.id, error)
-            since = self._locked_since.setdefault(task.id, time.monotonic())
-            if time.monotonic() - since > _LOCK_PATIENCE_S:
-                raise
-            return False
-        self._locked_since.pop(task.id, None)
-        task.settle_topics(self._topics.ids)
-        return True
-
-    def _open_locked(self) -> None:
-        self._open([self._tasks[task_id] for task_id in self._locked_since])
+    def _forget(self, source: TopicPartition) -> None:
+        """Records that were read of it and not processed are read again by whoever goes on."""
+        self._epochs.forget(source)
+        self._order.forget(source)
 
     def _run_restored(self, timeout_s: float) -> None:
-        """Go on with restoring; a task that is through takes records from now on."""
-        restored = self._restorer.advance(timeout_s)
+        restored = self._tasks.run_restored(timeout_s, self._group_consumer())
         self._reporter.figures.restored(self._restorer.take_read())
-        for task, task_plan in restored:
-            task.run(task_plan.next_offsets, task_plan.proven_positions(), task_plan.ends)
-            for source, offset in task_plan.next_offsets.items():
-                self._group_consumer().seek(source, offset)
-            self._group_consumer().resume(task.sources)
-            self._upgrades.add(task)
         if restored:
             self._say_tasks()
             self._socket.announce_commit()  # what they restored was committed too, with its Position
 
-    def _drop(self, task: Task) -> None:
-        self._locked_since.pop(task.id, None)
-        self._restorer.remove(task.id)
-        self._upgrades.remove(task.id)
-        task.close()
-        self._tasks.pop(task.id, None)
-        for source in task.sources:
-            self._by_source.pop(source, None)
-            self._epochs.forget(source)
-            self._order.forget(source)
-        for store in task.definitions:
-            self._hosted.pop((store, task.partition), None)
-
-    def _drop_all(self) -> None:
-        for task in list(self._tasks.values()):
-            self._drop(task)
-
     def _hosted_partition(self, store: str, partition: int) -> HostedPartition | None:
-        task = self._hosted.get((store, partition))
+        task = self._tasks.of_store(store, partition)
         if task is None or task.state not in _SERVED:
             return None
         found = task.stores.by_name[store]
@@ -451,7 +413,9 @@ class Worker:
         return self._consumer
 
     def _say_tasks(self) -> None:
-        self._instance.update(self._socket_path, {t.id: str(t.state) for t in self._tasks.values()}, self._process_id)
+        self._instance.update(
+            self._socket_path, {id_: str(task.state) for id_, task in self._tasks.all.items()}, self._process_id
+        )
 
     def _leave(self) -> None:
         """Let go in this order: the group first (its listener commits), then stores, producer, socket, presence.
@@ -467,6 +431,6 @@ class Worker:
             last_first.callback(self._epochs.close)
             last_first.callback(self._global_tables.close)
             last_first.callback(self._upgrades.close)
-            last_first.callback(self._drop_all)
+            last_first.callback(self._tasks.drop_all)
             if self._consumer is not None:
                 last_first.callback(self._consumer.close)

@@ -83,23 +83,27 @@ class Watched(Worker):
         self.until, self.deadline = condition, time.monotonic() + 30.0
         self.run()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """One of the worker's rounds, whatever the condition."""
         super()._turn()
+
+    def _turn(self) -> None:
+        self.turn()
         assert time.monotonic() < self.deadline, "The worker never came to the condition."
         if self.until():
             self.stop()
 
     def read_up_to(self, source: TopicPartition) -> int:
         """The next offset to read, committed or not; 0 while nobody reads."""
-        return max((task.next_offsets.get(source, 0) for task in self._tasks.values()), default=0)
+        return max((task.next_offsets.get(source, 0) for task in self._tasks.all.values()), default=0)
 
     def staged(self, store: str, key: bytes) -> bytes:
         """What a timestamped store of the one task holds for a key now, committed or not; b"" for nothing."""
-        (task,) = self._tasks.values()
+        (task,) = self._tasks.all.values()
         return (dict(task.stores.transactional)[store].reader(IsolationLevel.READ_UNCOMMITTED).get(key) or b"")[8:]
 
     def waiting(self) -> bool:
-        return bool(self._locked_since)
+        return bool(self._tasks.waiting)
 
 
 class Place:

@@ -19,14 +19,16 @@ import pytest
 
 from kafka_broker import KafkaBroker, needed
 from running_worker import Stores, configured, create, eventually, produce, read_all, running
+from service.worker.faults import NEVER_MS, Watched
 from stateline import serdes, stores
 from stateline.app import App
 from stateline.config import Config
 from stateline.configured_log import configured_log
 from stateline.store_views import StoreView
 from stateline.worker import InputRecord, Output
+from stateline.worker import worker as worker_module
 from stateline.worker.worker import Worker
-from stateline_store import LogUnavailableError
+from stateline_store import InDoubtError, LogUnavailableError, TopicPartition
 
 KEYS = 20
 SESSION_MS = 3_000
@@ -182,3 +184,35 @@ def test_every_record_counts_when_the_broker_is_back(
         if exact:
             assert Counter(r.key for r in read_all(log, f"{name}-out", 1)) == {b"k%d" % n: 30 for n in range(KEYS)}
     assert all(servers in str(error) for error in ended)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_who_gives_partitions_back_waits_for_the_log_once_and_not_with_every_call(
+    own_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    """All that a commit asks of a broker that hangs takes together less than the 15 s that one call waits."""
+    monkeypatch.setattr(worker_module, "_LET_GO_S", 1.0)
+    app = counting(f"back-{guarantee.replace('_', '-')}")
+    topic = TopicPartition(f"{app.application_id}-in", 0)
+    where: dict[str, Any] = {"bootstrap__servers": own_broker.bootstrap_servers, "processing__guarantee": guarantee}
+    config = configured(app, tmp_path / "state", commit__interval__ms=NEVER_MS, **where)
+    took_s = list[float]()
+    with closing(configured_log(config)) as log:
+        create(log, {topic.topic: 1, f"{app.application_id}-out": 1})
+        produce(log, topic.topic, records(KEYS))
+        worker = Watched(app, config, log, instance="watched")
+
+        def gave_back() -> bool:
+            if worker.read_up_to(topic) < KEYS:
+                return False
+            own_broker.pause()
+            began_s = time.monotonic()
+            worker._revoked([topic])
+            took_s.append(time.monotonic() - began_s)
+            own_broker.go_on()
+            assert worker._tasks.all == {}
+            return True
+
+        worker.reach(gave_back)
+        assert isinstance(worker._failed, LogUnavailableError | InDoubtError)
+    assert took_s[0] < 15.0

@@ -336,7 +336,7 @@ class TestTheGroup:
     def test_a_task_that_another_owner_never_lets_go_is_an_error(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("stateline.worker.worker._LOCK_PATIENCE_S", 0.0)
+        monkeypatch.setattr("stateline.worker.tasks._LOCK_PATIENCE_S", 0.0)
         app = counting()
         config = place.config(app)
         held = StateDirectory(config.state_dir, "app").lock_task("0_0")

@@ -57,8 +57,11 @@ class Scene:
         """Run a worker until it has committed all that there is, what it wrote itself included; what ended it before
         is raised."""
         with running(self.app, self.config, self.log) as worker:
-            thread = next(thread for thread in threading.enumerate() if thread.name == "worker-0")
-            eventually(lambda: self._is_worked_off() or not thread.is_alive(), "the worker is at the end of its input")
+            threads = [thread for thread in threading.enumerate() if thread.name == "worker-0"]  # none: it has ended
+            eventually(
+                lambda: self._is_worked_off() or not any(thread.is_alive() for thread in threads),
+                "the worker is at the end of its input",
+            )
         self.failures = worker.failures
 
     def run_until_killed(self, module: ModuleType, kill_at: str) -> None:

@@ -1,0 +1,202 @@
+"""What becomes of a worker's tasks while its group decides anew who has which, and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from kafka_broker import KafkaBroker
+from running_worker import Stores, configured, create, eventually, produce, running
+from service.worker.faults import CHANGELOG, GUARANTEES, IN, Place, Watched, counting, entries
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.configured_log import configured_log
+from stateline.store_views import StoreView
+from stateline.worker import InputRecord, tasks
+from stateline.worker.changelog import owner_headers
+from stateline.worker.task import READ_COMMITTED, Task, TaskState
+from stateline.worker.worker import Worker
+from stateline_store import StoreState, TopicPartition
+
+PARTITIONS = 4
+RECORDS = entries([f"k{n}" for n in range(40)])
+
+
+def counting_on_kafka(name: str) -> App:
+    app = App(name)
+    source = app.topic(f"{name}-in", key=serdes.string, value=serdes.string)
+    app.table(source, store="newest")
+    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json))
+
+    @app.process(source, stores=[counts])
+    def count(record: InputRecord, counts: StoreView) -> None:
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+
+    return app
+
+
+def runs(worker: Worker, count: int) -> Callable[[], bool]:
+    return lambda: [str(task.state) for task in [*worker._tasks.all.values()]] == ["running"] * count
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_what_stays_with_a_worker_is_not_closed_when_others_come_and_go(
+    kafka_broker: KafkaBroker, tmp_path: Path, guarantee: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = counting_on_kafka(f"stays-{uuid4().hex[:8]}")
+    topic = f"{app.application_id}-in"
+    servers = kafka_broker.bootstrap_servers
+    config = configured(app, tmp_path / "state", bootstrap__servers=servers, processing__guarantee=guarantee)
+    closed, suspended = list[str](), list[str]()
+    for name, seen in (("close", closed), ("suspend", suspended)):
+        monkeypatch.setattr(Task, name, noting(getattr(Task, name), seen))
+
+    def counted(times: int) -> None:
+        offsets = produce(log, topic, RECORDS)
+        for (_, number), offset in offsets.items():
+            reached = partial(lambda n, at: found.offset("counts", topic, n) >= at, number, offset)
+            eventually(reached, f"partition {number} is counted {times} times")
+        assert found.rows("counts", PARTITIONS) == {key: b"%d" % times for key, _, _ in RECORDS}
+
+    with closing(configured_log(config)) as log, closing(Stores(app, config, tmp_path / "scratch")) as found:
+        create(log, {topic: PARTITIONS})
+        with running(app, config, log, "one") as one:
+            counted(1)
+            with running(app, config, log, "two") as two:
+                eventually(lambda: runs(one, 2)() and runs(two, 2)(), "each has two tasks")
+                assert sorted(closed) == sorted(two._tasks.all)
+                assert sorted(suspended) == ["0_0", "0_1", "0_2", "0_3"]
+                counted(2)
+                closed.clear()
+                left = sorted(two._tasks.all)
+            eventually(runs(one, PARTITIONS), "one has all tasks again")
+            assert sorted(closed) == left, "those of the worker that has left, and no other"
+            counted(3)
+
+
+def noting(work: Callable[[Task], None], seen: list[str]) -> Callable[[Task], None]:
+    def noted(task: Task) -> None:
+        if task.state is not TaskState.CLOSED:
+            seen.append(task.id)
+        work(task)
+
+    return noted
+
+
+def while_running(place: Place, count: int, act: Callable[[Watched], object]) -> None:
+    """Run a worker that counts; once it has committed so many records of `in`, act, and let it leave."""
+    app = counting()
+    config = place.config(app)
+    worker, found = place.worker(app, config), place.stores(app, config)
+
+    def acted() -> bool:
+        if found.offset("counts", "in", 0) < count - 1:
+            return False
+        act(worker)
+        return True
+
+    worker.reach(acted)
+
+
+def the_task(worker: Worker) -> Task:
+    (task,) = worker._tasks.all.values()
+    return task
+
+
+def test_a_suspended_task_answers_and_goes_on_as_it_was_when_nobody_else_had_it(place: Place) -> None:
+    def act(worker: Watched) -> None:
+        before = the_task(worker)
+        worker._suspended([IN])
+        hosted = worker._hosted_partition("counts", 0)
+        assert hosted is not None
+        assert hosted.state is StoreState.ACTIVE
+        assert str(before.state) == "suspended"
+        assert worker._tasks.running == []
+        worker._assigned([IN])
+        assert the_task(worker) is before
+        assert str(before.state) == "running"
+        assert before.next_offsets == {IN: 3}
+
+    place.send(entries("abc"))
+    while_running(place, 3, act)
+    place.send(entries("abc"))
+    app = counting()
+    assert place.work_off(app, place.config(app), 5).rows("counts", 1) == {b"a": b"2", b"b": b"2", b"c": b"2"}
+
+
+def test_a_suspended_task_whose_changelog_has_grown_since_is_opened_anew(place: Place) -> None:
+    def act(worker: Watched) -> None:
+        before = the_task(worker)
+        worker._suspended([IN])
+        with closing(place.log.producer()) as producer:
+            epoch = place.admin.log_end(TopicPartition(CHANGELOG, 0))
+            producer.produce(CHANGELOG, b"a", b"77", timestamp_ms=1, headers=owner_headers(epoch))
+            producer.flush()
+        worker._assigned([IN])
+        assert the_task(worker) is not before
+        while not worker._tasks.running:
+            worker.turn()
+        assert dict(the_task(worker).stores.transactional)["counts"].reader(READ_COMMITTED).get(b"a") == b"77"
+
+    place.send(entries("abc"))
+    while_running(place, 3, act)
+
+
+def test_a_suspended_task_whose_input_was_processed_by_others_is_opened_anew(place: Place) -> None:
+    def act(worker: Watched) -> None:
+        before = the_task(worker)
+        place.send(entries("abc"))
+        worker._suspended([IN])
+        place.write("UPDATE group_offsets SET next_offset = 5")
+        worker._assigned([IN])
+        assert the_task(worker) is not before
+
+    place.send(entries("abc"))
+    while_running(place, 3, act)
+
+
+def test_a_suspended_task_of_a_topic_that_was_made_anew_is_opened_anew(place: Place) -> None:
+    def act(worker: Watched) -> None:
+        before = the_task(worker)
+        worker._suspended([IN])
+        place.write("UPDATE topics SET topic_id = 'another' WHERE name = 'in'")
+        worker._assigned([IN])
+        assert the_task(worker) is not before
+
+    place.send(entries("abc"))
+    while_running(place, 3, act)
+
+
+def test_a_suspended_task_that_went_to_another_worker_is_closed(place: Place) -> None:
+    def act(worker: Watched) -> None:
+        before = the_task(worker)
+        worker._suspended([IN])
+        worker._assigned([])
+        assert before.state is TaskState.CLOSED
+        assert worker._tasks.all == {}
+
+    place.send(entries("abc"))
+    while_running(place, 3, act)
+
+
+def test_a_task_that_stays_suspended_is_closed_for_who_may_wait_for_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act(worker: Watched) -> None:
+        before = the_task(worker)
+        worker._suspended([IN])
+        worker._tasks.open_waiting()
+        assert worker._hosted_partition("counts", 0) is not None
+        monkeypatch.setattr(tasks, "_SUSPENDED_PATIENCE_S", -1.0)
+        worker._tasks.open_waiting()
+        assert before.state is TaskState.CLOSED
+        worker._assigned([IN])
+        assert the_task(worker) is not before
+
+    place.send(entries("abc"))
+    while_running(place, 3, act)
