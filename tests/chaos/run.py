@@ -87,6 +87,9 @@ def report(guarantee: str, found: dict[str, list[float]]) -> None:
 def main() -> None:
     """Arguments: minutes, seed, names of faults."""
     logging.getLogger("stateline.kafka").setLevel(logging.CRITICAL)  # of brokers that are not there
+    known = {fault.__name__ for fault in FAULTS}
+    if unknown := set(sys.argv[3:]) - known:
+        sys.exit(f"No such fault: {', '.join(sorted(unknown))}. There are {', '.join(sorted(known))}.")
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 30)
     print(f"{minutes:g} minutes, seed {seed}", flush=True)

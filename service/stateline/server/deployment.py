@@ -2,8 +2,8 @@
 
     <application>/topology.json          {"subtopologies": [{"ordinal", "partitions", …}],
                                           "stores": {name: {"subtopology", "changelog"}}, …}
-    <application>/instances/<name>.json  {"instance", "process_id", "pid", "socket", "tasks": {task: "running" |
-    "restoring"}}
+    <application>/instances/<name>.json  {"instance", "process_id", "pid", "socket", "tasks": {task: "created" |
+    "restoring" | "running" | "suspended"}}
 
 Both are replaced by rename, so a reader sees a whole file or none. Fields that are not read here are ignored.
 """
