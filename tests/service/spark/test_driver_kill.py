@@ -21,7 +21,7 @@ from stateline.log import EmbeddedLog
 from stateline.spark.drivers.status import read_status
 
 _DEADLINE_S = 90.0
-_KILLS = 6
+_KILLS = 4
 _DRIVER = Path(__file__).with_name("driver.py")
 
 
@@ -85,7 +85,7 @@ def log(state: Path) -> EmbeddedLog:
     return made
 
 
-@pytest.mark.timeout(600)  # starts seven JVMs: a minute on an idle machine, four on a busy one
+@pytest.mark.timeout(600)  # starts five JVMs: a minute on an idle machine, three on a busy one
 def test_every_update_is_written_exactly_once_however_often_the_driver_is_killed(state: Path, log: EmbeddedLog) -> None:
     made = d.random_departures(8_000, seed=3)
     d.load(log, made)
@@ -101,10 +101,7 @@ def test_every_update_is_written_exactly_once_however_often_the_driver_is_killed
     assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_driver_told_to_stop_ends_with_0_and_the_next_one_goes_on(
-    state: Path, log: EmbeddedLog, number: signal.Signals
-) -> None:
+def test_a_driver_told_to_stop_ends_with_0_and_the_next_one_goes_on(state: Path, log: EmbeddedLog) -> None:
     made = d.random_departures(1_500, seed=4)
     d.load(log, made[:900])
     with driver(state) as running:
@@ -112,7 +109,7 @@ def test_a_driver_told_to_stop_ends_with_0_and_the_next_one_goes_on(
         status = read_status(state / "flights" / "pipelines" / "hourly")
         assert status is not None
         assert (status["pid"], status["state"]) == (running.process.pid, "running")
-        assert running.end(number) == 0
+        assert running.end(signal.SIGINT) == 0
     assert read_status(state / "flights" / "pipelines" / "hourly") is None
     d.load(log, made[900:])
     _finish(state, log, made)
