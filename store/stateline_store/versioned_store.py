@@ -226,19 +226,21 @@ class VersionedStore(TransactionalStore):
         """Stage a version that is not late; returns when its validity ends. Its segment, and so every segment that it
         touches, is live.
         """
-        self._stream_time_ms = max(self._stream_time_ms, timestamp)
+        reads = self._reads or self._reading()
+        if timestamp > self._stream_time_ms:
+            self._stream_time_ms = timestamp
         if key not in self._changed:
             self._changed.add(key)
             if self._undo is not None:
                 self._undo[2].add(key)
-        latest = self._reading().get(key)
+        latest = reads.get(key)
         if latest is not None and timestamp > latest.timestamp:
             self._append(key, latest.timestamp, latest.value, timestamp)
         if latest is not None and timestamp >= latest.timestamp:
             self._put_latest(key, value, timestamp)
             return None
         valid_to = None if latest is None else latest.timestamp
-        for segment, row in self._reading().rows(key, timestamp):
+        for segment, row in reads.rows(key, timestamp):
             oldest = bounds(row)[1]
             if oldest <= timestamp:
                 return self._put_inside(segment, row, key, value, timestamp)

@@ -9,7 +9,7 @@ long ago. The stored timestamp is that of the record that came last, the one of 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -51,10 +51,13 @@ class SessionAggregate:
         held, last, late = dict(before), dict[bytes, int](), 0
 
         def joined(row: tuple[bytes, Any, Any, int]) -> Sessions | None:
-            return self._joined(held[row[0]], store_time, max(observed, row[3]), *row)
+            key, typed_key, value, at_ms = row
+            return self._joined(held[key], store_time, observed, key, typed_key, value, at_ms)
 
         given = zip(keys, typed_keys, values, rows.timestamps, strict=True)
-        for place, sessions in self._context.each(self._name, rows.records, given, joined):
+        calls_a_user = self._folding.typed
+        each = self._context.each(self._name, rows.records, given, joined)
+        for place, sessions in each if calls_a_user else enumerate(map(joined, given)):
             if sessions is None:
                 late += 1
                 continue
@@ -102,16 +105,16 @@ class SessionAggregate:
         """The sessions of a key with one more record; None for one that comes too late. Those that the store's
         retention hides are not joined."""
         least_end = max(at_ms - self._gap, store_time - self._retention + 1)
-        latest_start = at_ms + self._gap
-        first = behind = bisect_left(sessions, least_end, key=_END)
-        while behind < len(sessions) and sessions[behind].start_ms <= latest_start:
-            behind += 1
-        found = sessions[first:behind]
+        first = behind = len(sessions)
         start_ms = end_ms = at_ms
-        for end, start, _, _ in found:
-            start_ms, end_ms = min(start_ms, start), max(end_ms, end)
-        if end_ms + self._closed_after <= observed:
+        if sessions and sessions[-1].end_ms >= least_end:  # else it comes behind all of them
+            first = behind = bisect_left(sessions, least_end, key=_END)
+            while behind < len(sessions) and sessions[behind].start_ms <= at_ms + self._gap:
+                start_ms, end_ms = min(start_ms, sessions[behind].start_ms), max(end_ms, sessions[behind].end_ms)
+                behind += 1
+        if end_ms + self._closed_after <= max(observed, at_ms):
             return None
+        found = sessions[first:behind]
         aggregate = self._folding.join(typed_key, value, [s.aggregate for s in found])
         refuse_too_large(key, aggregate, self._context.max_record_bytes)
         made = () if aggregate is None else (Session(end_ms, start_ms, at_ms, aggregate),)
@@ -123,14 +126,21 @@ class SessionAggregate:
 
 def _differences(
     key: bytes, before: Sessions, after: Sessions
-) -> Iterator[tuple[bytes, int, Session | None, Session | None]]:
+) -> Iterable[tuple[bytes, int, Session | None, Session | None]]:
     """What of a key's sessions is other than before: the changelog's key, the end, what was there, and what is."""
+    if after and before == after[:-1]:  # one more, behind all others
+        (end_ms, start_ms, _, _) = now = after[-1]
+        return ((session_key(key, start_ms, end_ms), end_ms, None, now),)
     old = {(s.end_ms, s.start_ms): s for s in before}
     new = {(s.end_ms, s.start_ms): s for s in after}
-    for (end_ms, start_ms), was in old.items():
-        if (end_ms, start_ms) not in new:
-            yield session_key(key, start_ms, end_ms), end_ms, was, None
-    for (end_ms, start_ms), now in new.items():
-        was_there = old.get((end_ms, start_ms))
-        if now != was_there:
-            yield session_key(key, start_ms, end_ms), end_ms, was_there, now
+    gone = [
+        (session_key(key, start_ms, end_ms), end_ms, was, None)
+        for (end_ms, start_ms), was in old.items()
+        if (end_ms, start_ms) not in new
+    ]
+    other = [
+        (session_key(key, start_ms, end_ms), end_ms, old.get((end_ms, start_ms)), now)
+        for (end_ms, start_ms), now in new.items()
+        if now != old.get((end_ms, start_ms))
+    ]
+    return gone + other

@@ -5,6 +5,7 @@ Only that operator writes the store, and it begins anew after a rollback, so wha
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 from stateline_store import TimestampedSessionStore
@@ -13,6 +14,7 @@ from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
 _KEYS = 20_000  # of one store and partition, those that were met last
 _SESSIONS = 16  # of one key, the newest
+_BYTES = 32 * 1024 * 1024  # of aggregates, of all keys
 
 
 class Session(NamedTuple):
@@ -41,7 +43,10 @@ class SessionCache:
 
     def __init__(self, store: TimestampedSessionStore) -> None:
         self._store = store
-        self._known: dict[bytes, tuple[int, Sessions]] = {}  # the one that was met last comes last
+        # Of a key: since which end its sessions are known, these, and the bytes of their aggregates. The key that was
+        # met last comes last. A plain dict gets slower with each first one that is taken out.
+        self._known: OrderedDict[bytes, tuple[int, Sessions, int]] = OrderedDict()
+        self._bytes = 0
         self._complete_from = 0 if store.is_empty() else store.stream_time_ms + 1
 
     def get(self, key: bytes, earliest_end: int) -> Sessions:
@@ -54,20 +59,30 @@ class SessionCache:
         else:
             with self._store.find_sessions_with_timestamp(key, earliest_end, MAX_TIMESTAMP_MS) as rows:
                 sessions = tuple(Session(s.end_ms, s.start_ms, at_ms, data) for s, (data, at_ms) in rows)
-        self._known[key] = earliest_end, sessions
+        self._keep(key, earliest_end, sessions, 0 if known is None else known[2])
         return sessions
 
     def put(self, key: bytes, sessions: Sessions) -> None:
         """What a key has now of the sessions of which `get` has told last."""
-        earliest_end, _ = self._known.pop(key)
+        earliest_end, _, size = self._known[key]
         if len(sessions) > _SESSIONS:
             earliest_end = max(earliest_end, sessions[-_SESSIONS - 1].end_ms + 1)
             sessions = sessions[-_SESSIONS:]
-        self._known[key] = earliest_end, sessions
+        self._keep(key, earliest_end, sessions, size)
+        self._known.move_to_end(key)
+
+    def _keep(self, key: bytes, earliest_end: int, sessions: Sessions, size_before: int) -> None:
+        size = 0
+        for _, _, _, aggregate in sessions:
+            size += len(aggregate)
+        self._known[key] = earliest_end, sessions, size
+        self._bytes += size - size_before
 
     def trim(self) -> None:
-        """Forget the keys that are too many. Between slices: within one, keys are expected that `get` has met."""
-        while len(self._known) > _KEYS:
-            _, sessions = self._known.pop(next(iter(self._known)))
+        """Forget the keys that are too many, or take too much. Between slices: within one, keys are expected that `get`
+        has met."""
+        while len(self._known) > _KEYS or self._bytes > _BYTES:
+            _, (_, sessions, size) = self._known.popitem(last=False)
+            self._bytes -= size
             if sessions:
                 self._complete_from = max(self._complete_from, sessions[-1].end_ms + 1)

@@ -65,13 +65,13 @@ def test_each_session_holds_what_its_records_make_of_it_over_restarts(
     check(scene, "kept", made, write)
 
 
-@pytest.mark.parametrize("known", [1, 3])
+@pytest.mark.parametrize(("keys", "sessions", "size"), [(1, 1, 1_000), (3, 3, 1_000), (20_000, 16, 40)])
 def test_sessions_that_are_not_in_memory_are_read_from_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: int, sessions: int, size: int
 ) -> None:
     monkeypatch.setattr("stateline.worker.pace._MAX_SLICE_RECORDS", 5)
-    monkeypatch.setattr("stateline.worker.operators.session_cache._KEYS", known)
-    monkeypatch.setattr("stateline.worker.operators.session_cache._SESSIONS", known)
+    for name, limit in (("_KEYS", keys), ("_SESSIONS", sessions), ("_BYTES", size)):
+        monkeypatch.setattr(f"stateline.worker.operators.session_cache.{name}", limit)
     kept = timedelta(minutes=5)
     scene = Scene(built(WINDOWS, lambda w: w.count("kept", retention=kept)), tmp_path, 1)
     for part in (events(500, keys=10), events(500, 1, first=500, keys=10)):
