@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -129,6 +129,10 @@ class Watcher(threading.Thread):
             seen = dict(rows)
         self._compare(store, partition, offset, seen)
 
+    def offsets(self) -> dict[tuple[str, int], int]:
+        """(store, partition) → how far its committed state was seen."""
+        return self._last.copy()
+
     def finished(self, partition: int, end: int) -> bool:
         """Whether both stores of the partition were seen at the end of the input, or something is wrong."""
         at_end = all(self._last.get((store, partition), -1) >= end for store in self._oracles)
@@ -157,10 +161,11 @@ def start_worker(
     restore_slice: int = 5_000,
     command: str = "worker",
     variables: Mapping[str, str] = MappingProxyType({}),
+    options: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
-    """`stateline worker`, or another command, with the application of this run, as a process with these environment
-    variables besides; what it prints is appended to `output`."""
-    words = [sys.executable, "-m", "stateline", command, "crash_app:app"]
+    """`stateline worker`, or another command, with the application of this run, as a process with these options and
+    environment variables besides; what it prints is appended to `output`."""
+    words = [sys.executable, "-m", "stateline", command, "crash_app:app", *options]
     for setting in settings:
         words += ["--set", setting]
     with output.open("ab") as file:
@@ -222,6 +227,11 @@ class WatchedRun:
         """The next worker, on the disk that the last one left, with these environment variables."""
         return start_worker(self.name, self.settings, self.output, variables=variables)
 
+    def start_another(self, instance: str, output: Path) -> subprocess.Popen[bytes]:
+        """A worker beside the one of `start_worker`, on the same disk, with an identity of its own."""
+        settings = [*self.settings, f"group.instance.id=the-{instance}"]
+        return start_worker(self.name, settings, output, options=["--instance", instance])
+
     def work_off(self) -> None:
         """End the input; a last worker comes to its end, is seen there, and leaves when it is asked to."""
         self._feeder.done.set()
@@ -229,9 +239,9 @@ class WatchedRun:
         worker = self.start_worker()
         for partition, records in enumerate(self._oracle.inputs):
             at_end = partial(self.watcher.finished, partition, len(records) - 1)
-            eventually(at_end, "the last worker reaches the end", 60)
+            eventually(at_end, "the last worker reaches the end", 120)
         worker.terminate()
-        assert worker.wait(30) == 0, self.output.read_text()[-2_000:]
+        assert worker.wait(60) == 0, self.output.read_text()[-2_000:]
 
     def check_forwarded(self) -> None:
         """As the function of that name."""

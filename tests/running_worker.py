@@ -50,12 +50,20 @@ def running(app: App, config: Config, log: Log, instance: str = "worker-0") -> I
     thread.start()
     try:
         yield worker
-    finally:
-        worker.stop()
-        thread.join(60)
-        assert not thread.is_alive(), "The worker did not stop."
+    except Exception as error:
+        _stop(worker, thread)
+        if raised:  # what the test waited for in vain, most likely
+            raise raised[0] from error
+        raise
+    _stop(worker, thread)
     if raised:
         raise raised[0]
+
+
+def _stop(worker: Worker, thread: threading.Thread) -> None:
+    worker.stop()
+    thread.join(60)
+    assert not thread.is_alive(), "The worker did not stop."
 
 
 def create(log: Log, topics: Mapping[str, int]) -> None:

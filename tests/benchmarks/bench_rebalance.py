@@ -66,8 +66,8 @@ def noted(pauses: Pauses) -> Iterator[None]:
         pauses.begin(task)
         close(task)
 
-    def resuming(task: Task) -> None:
-        resume(task)
+    def resuming(task: Task, *arguments: object) -> None:
+        resume(task, *arguments)  # type: ignore[arg-type]  # handed through
         pauses.end(task)
 
     def running_(task: Task, *arguments: object) -> None:

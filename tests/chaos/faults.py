@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-from chaos.cluster import BROKERS, KafkaCluster
-from crash_watch import WatchedRun
+from chaos.cluster import BROKERS
+from chaos.scene import FIRST, PATIENCE_S, SECOND, Scene
 from running_worker import eventually
 
 SESSION_S = 6.0  # a worker that is silent for longer loses its partitions
@@ -46,83 +44,98 @@ _BALLAST = "ballast"
 _MIB = 1 << 20
 
 
-class Scene:
-    """A watched run on a cluster, and its worker."""
-
-    def __init__(
-        self, cluster: KafkaCluster, run: WatchedRun, guarantee: str, disk: Path, chance: random.Random
-    ) -> None:
-        self.cluster, self.run, self.guarantee, self.disk, self.chance = cluster, run, guarantee, disk, chance
-        self.starts = 0
-        self.worker = self._start()
-
-    def _start(self, **environment: str) -> subprocess.Popen[bytes]:
-        self.starts += 1
-        return self.run.start_worker(**environment)
-
-    def start_again(self, **environment: str) -> None:
-        """The next worker, on the same disk."""
-        self.worker = self._start(**environment)
-
-    def kill_worker(self) -> None:
-        self.worker.kill()
-        self.worker.wait()
-
-    def keep_running(self) -> None:
-        """A worker that has ended by itself, as it should when the log stays away or the disk is full, is started
-        again, as its supervisor would."""
-        if self.worker.poll() is not None:
-            self.start_again()
-
-    def until_progress(self, timeout_s: float = 120.0) -> float:
-        """Seconds until two more commits were seen and found right."""
-        began_s, moves = time.monotonic(), self.run.watcher.moves
-
-        def moved() -> bool:
-            self.keep_running()
-            return self.run.watcher.moves > moves + 2 or self.run.watcher.error is not None
-
-        try:
-            eventually(moved, "the worker commits again", timeout_s)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {self.run.output.read_text()[-6_000:]}") from error
-        if self.run.watcher.error is not None:
-            raise self.run.watcher.error
-        return time.monotonic() - began_s
-
-
 def kill(scene: Scene) -> None:
     """kill -9 at any moment."""
     time.sleep(scene.chance.uniform(0, 0.6))
-    scene.kill_worker()
-    scene.start_again()
+    scene.kill()
+    scene.start()
 
 
 def kill_at_step(scene: Scene) -> None:
     """kill -9 at a step of a commit, which the next worker comes to."""
-    scene.kill_worker()
+    scene.kill()
     step = scene.chance.choice(STEPS[scene.guarantee])
-    scene.start_again(STATELINE_CRASH_AT=f"{step}#{scene.chance.randint(1, 3)}")
-    scene.worker.wait(120)
-    scene.start_again()
+    scene.start(STATELINE_CRASH_AT=f"{step}#{scene.chance.randint(1, 3)}")
+    scene.let_go().wait(PATIENCE_S)
+    scene.start()
 
 
 def pause_worker(scene: Scene) -> None:
     """It hangs for longer than its session and its transaction may last, and then goes on as if nothing had been."""
-    _hang(scene.worker, max(SESSION_S, TRANSACTION_S) + scene.chance.uniform(1, 3))
+    _hang(scene.workers[FIRST], max(SESSION_S, TRANSACTION_S) + scene.chance.uniform(1, 3))
 
 
 def second_generation(scene: Scene) -> None:
     """Another worker of the same identity starts while the first one hangs, which then wakes up."""
-    older = scene.worker
+    older = scene.let_go()
     older.send_signal(signal.SIGSTOP)
-    scene.start_again()
+    younger = scene.start()
     time.sleep(scene.chance.uniform(0.5, 3))
     older.send_signal(signal.SIGCONT)
-    eventually(lambda: older.poll() is not None or scene.worker.poll() is not None, "one of the two gives way", 90)
+    gone = "one of the two gives way"
+    eventually(lambda: older.poll() is not None or younger.poll() is not None, gone, PATIENCE_S)
     if older.poll() is None:
         older.terminate()
-        older.wait(90)
+        older.wait(PATIENCE_S)
+
+
+def another_joins(scene: Scene) -> None:
+    """A second worker comes to the same directory, takes tasks over and works; then it stops, dies or hangs, or the
+    first one dies. A static member that is gone has its partitions until its session is over."""
+    scene.start(SECOND)
+    if scene.chance.random() < _SHARED:
+        _share(scene)
+    else:  # in the middle of its start, or of the rebalance
+        time.sleep(scene.chance.uniform(0.5, 5))
+    ending = scene.chance.choice(_ENDINGS)
+    print(ending.__name__)
+    ending(scene)
+
+
+def _share(scene: Scene) -> None:
+    """Both have tasks, and all of them get on for some seconds."""
+    both = (FIRST, SECOND)
+    scene.until(lambda: all(scene.running_tasks(name) for name in both), "both workers have tasks")
+    scene.until_all_move()
+    time.sleep(scene.chance.uniform(0, 3))
+    scene.until_all_move()
+
+
+def _second_stops(scene: Scene) -> None:
+    second = scene.let_go(SECOND)
+    second.terminate()
+    code = second.wait(PATIENCE_S)
+    assert code in (0, -signal.SIGTERM), f"The second worker was told to stop and has ended with {code}."
+
+
+def _second_is_killed(scene: Scene) -> None:
+    scene.kill(SECOND)
+
+
+def _first_is_killed(scene: Scene) -> None:
+    """The second one goes on alone, or not yet, when the first one comes back."""
+    scene.kill()
+    if scene.chance.random() < 0.5:
+        scene.until(lambda: scene.running_tasks(SECOND) == scene.tasks, "the second worker has all tasks")
+        scene.until_all_move()
+    scene.start()
+    time.sleep(scene.chance.uniform(0, 4))
+    _second_stops(scene)
+
+
+def _second_hangs(scene: Scene) -> None:
+    """Its tasks are given to the first one, which cannot open them: the one that hangs has their directories."""
+    second = scene.workers[SECOND]
+    second.send_signal(signal.SIGSTOP)
+    time.sleep(SESSION_S + scene.chance.uniform(1, 6))
+    scene.until_progress()
+    second.send_signal(signal.SIGCONT)
+    scene.until_all_move()
+    _second_stops(scene)
+
+
+_SHARED = 0.75
+_ENDINGS = (_second_stops, _second_is_killed, _first_is_killed, _second_hangs)
 
 
 def kill_broker(scene: Scene) -> None:
@@ -177,11 +190,13 @@ def fill_disk(scene: Scene) -> None:
     ballast.unlink()
 
 
-FAULTS: Mapping[Callable[[Scene], None], int] = {
+Fault = Callable[[Scene], None]
+FAULTS: Mapping[Fault, int] = {
     kill: 12,
     kill_at_step: 12,
     pause_worker: 1,
     second_generation: 1,
+    another_joins: 2,
     kill_broker: 1,
     kill_all_brokers: 1,
     pause_broker: 1,
@@ -189,6 +204,11 @@ FAULTS: Mapping[Callable[[Scene], None], int] = {
     fill_disk: 1,
 }
 """Fault → how often, in proportion, it is drawn."""
+
+
+def possible_faults(scene: Scene) -> list[Fault]:
+    """All of them in their order, `fill_disk` only on a disk of its own."""
+    return [fault for fault in FAULTS if scene.disk_is_small or fault is not fill_disk]
 
 
 def _hang(process: subprocess.Popen[bytes], seconds: float) -> None:

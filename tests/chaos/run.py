@@ -22,7 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from chaos.cluster import KafkaCluster
-from chaos.faults import FAULTS, SESSION_S, TRANSACTION_S, Scene, fill_disk
+from chaos.faults import FAULTS, SESSION_S, TRANSACTION_S, Fault, possible_faults
+from chaos.scene import Scene
 from crash_watch import WatchedRun
 from stateline.log.kafka import KafkaLog
 
@@ -43,35 +44,54 @@ def small_disk() -> Iterator[tuple[Path, bool]]:
                 subprocess.run(["umount", "-l", name], check=False)
 
 
-def chaos(guarantee: str, minutes: float, seed: int, names: Collection[str]) -> dict[str, list[float]]:
-    """Faults, or those of these names, for so long; per fault the seconds until the worker had committed again."""
-    chance, found = random.Random(seed), defaultdict[str, list[float]](list)
+@contextmanager
+def chaos(cluster: KafkaCluster, guarantee: str, chance: random.Random) -> Iterator[Scene]:
+    """A worker that works, watched, for as long as the block goes on; then it works off what there is, and all that
+    came out is held against the input. What is wrong is raised, with what the workers have printed."""
     with ExitStack() as stack:
         disk, is_small = stack.enter_context(small_disk())
         own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        cluster = stack.enter_context(KafkaCluster())
         log = stack.enter_context(closing(KafkaLog(cluster.bootstrap_servers)))
         run = WatchedRun(cluster.bootstrap_servers, log, guarantee, own, state_dir=disk / "state")
         run.settings += [f"session.timeout.ms={int(SESSION_S * 1000)}"]
         run.settings += [f"producer.transaction.timeout.ms={int(TRANSACTION_S * 1000)}"]
-        possible = [fault for fault in FAULTS if not names or fault.__name__ in names]
-        possible = [fault for fault in possible if is_small or fault is not fill_disk]
-        weights = [FAULTS[fault] for fault in possible]
-        with run:
-            scene = Scene(cluster, run, guarantee, disk, chance)
-            stack.callback(lambda: scene.kill_worker())  # whichever it is then, also when something was wrong
-            until_s = time.monotonic() + 60 * minutes
-            while time.monotonic() < until_s:
-                fault = chance.choices(possible, weights)[0]
-                fault(scene)
-                seconds = scene.until_progress()
-                found[fault.__name__].append(seconds)
-                print(f"{guarantee} {fault.__name__}: committing again after {seconds:.1f} s", flush=True)
-            scene.kill_worker()
-            run.work_off()
-        run.check_forwarded()
+        scene = Scene(cluster, run, guarantee, disk, chance, disk_is_small=is_small)
+        stack.callback(scene.close)
+        try:
+            with run:
+                scene.start()
+                yield scene
+                scene.kill()
+                run.work_off()
+            run.check_forwarded()
+        except BaseException as error:
+            error.add_note(scene.printed())
+            raise
         records = sum(map(len, run.inputs))
         print(f"{guarantee}: {scene.starts} starts, {records:,} records, {run.watcher.looks:,} looks, all right")
+        print(f"{guarantee}: ended by themselves: {', '.join(scene.ended) or 'none'}", flush=True)
+
+
+def suffer(scene: Scene, fault: Fault) -> float:
+    """Seconds from the end of the fault until the worker had committed all its tasks again."""
+    began_s = time.monotonic()
+    fault(scene)
+    took_s, seconds = time.monotonic() - began_s, scene.until_whole()
+    name = fault.__name__
+    print(f"{scene.guarantee} {name}: {took_s:.1f} s, committing again after {seconds:.1f} s", flush=True)
+    return seconds
+
+
+def long_run(guarantee: str, minutes: float, seed: int, names: Collection[str]) -> dict[str, list[float]]:
+    """Faults, or those of these names, for so long; per fault the seconds until the worker had committed again."""
+    chance, found = random.Random(seed), defaultdict[str, list[float]](list)
+    with KafkaCluster() as cluster, chaos(cluster, guarantee, chance) as scene:
+        possible = [fault for fault in possible_faults(scene) if not names or fault.__name__ in names]
+        weights = [FAULTS[fault] for fault in possible]
+        until_s = time.monotonic() + 60 * minutes
+        while time.monotonic() < until_s:
+            fault = chance.choices(possible, weights)[0]
+            found[fault.__name__].append(suffer(scene, fault))
     return found
 
 
@@ -93,7 +113,7 @@ def main() -> None:
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 30)
     print(f"{minutes:g} minutes, seed {seed}", flush=True)
-    results = {each: chaos(each, minutes / len(GUARANTEES), seed, sys.argv[3:]) for each in GUARANTEES}
+    results = {each: long_run(each, minutes / len(GUARANTEES), seed, sys.argv[3:]) for each in GUARANTEES}
     for guarantee, found in results.items():
         report(guarantee, found)
 

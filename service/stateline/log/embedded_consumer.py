@@ -207,6 +207,9 @@ class EmbeddedConsumer:
     def _tend(self, subscription: _Subscription, changed: bool) -> None:
         """Join, say that this member lives, and follow what the group decided."""
         if self._claim is None:
+            self._refuse_deleted(subscription)
+            if self._deleted_since_s is not None:
+                return
             self._join(subscription)
         claim = self._claim
         assert claim is not None
@@ -234,7 +237,7 @@ class EmbeddedConsumer:
             self._reconcile(subscription, claim)
 
     def _refuse_deleted(self, subscription: _Subscription) -> None:
-        """Raise `DoesNotExistError` when a topic of the subscription has been gone for a while."""
+        """Raise `DoesNotExistError` when a topic of the subscription has not been there for a while."""
         existing = {topic for (topic,) in self._file.rows("SELECT name FROM topics")}
         if existing.issuperset(subscription.topics):
             self._deleted_since_s = None
@@ -244,14 +247,10 @@ class EmbeddedConsumer:
             self._deleted_since_s = now_s
         if now_s - self._deleted_since_s >= _DELETED_PATIENCE_S:
             gone = ", ".join(sorted(set(subscription.topics) - existing))
-            raise DoesNotExistError(f"{self._file.path} does not have {gone} any more: create it, then subscribe.")
+            raise DoesNotExistError(f"{self._file.path} does not have {gone}, or not any more: create it.")
 
     def _join(self, subscription: _Subscription) -> None:
         assert self._group is not None
-        topics = {topic for (topic,) in self._file.rows("SELECT name FROM topics")}
-        for topic in subscription.topics:
-            if topic not in topics:
-                raise DoesNotExistError(f"{self._file.path} has no topic {topic!r}: create it, then subscribe.")
         incarnation = uuid.uuid4().hex
         claim = Claim(self._group, self._instance_id or f"member-{incarnation}", incarnation)
         with self._file.write() as sql:
@@ -296,6 +295,11 @@ class EmbeddedConsumer:
         finally:
             for partition in partitions:
                 self._places.pop(partition, None)
+
+    def check_ownership(self, partitions: Iterable[TopicPartition]) -> None:
+        self.claim()
+        if missing := [partition for partition in partitions if partition not in self._places]:
+            raise FencedError(f"{missing[0]} is not this member's of {self._group!r}: nothing was committed.")
 
     def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         claim, ids = self.claim(), self.partition_ids(next_offsets)

@@ -175,6 +175,9 @@ class Consumer(Protocol):
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`."""
 
+    def check_ownership(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raise `FencedError` when this member knows that it does not own one of these; asks nobody."""
+
     def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """Commit the group's offsets, outside a transaction, and return when they are kept.
 

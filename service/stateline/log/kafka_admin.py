@@ -52,8 +52,8 @@ class KafkaAdmin:
         self._admin = kafka_admin.AdminClient(self._settings, logger=LOGGER)
         self._consumers: dict[str, confluent_kafka.Consumer] = {}  # of groups whose offsets were asked for
 
-    def _partition_counts(self) -> dict[str, int]:
-        """Topic → partitions that have a leader; a topic that is being created may show fewer than it gets."""
+    def _partition_counts(self, *, led: bool = True) -> dict[str, int]:
+        """Topic → partitions, or those that have a leader: fewer while a topic is created, or a broker is away."""
         try:
             timeout_s = self._patience.of(CALL_TIMEOUT_S)
             with waiting_is_said(self._bootstrap_servers, timeout_s):
@@ -64,7 +64,7 @@ class KafkaAdmin:
             meant = meaning(kafka_error(error), self._bootstrap_servers, what)
             raise self._login.refusal(what) or meant from error
         return {
-            name: sum(partition.leader >= 0 for partition in topic.partitions.values())
+            name: sum(partition.leader >= 0 or not led for partition in topic.partitions.values())
             for name, topic in topics.items()
             if topic.error is None
         }
@@ -134,7 +134,7 @@ class KafkaAdmin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         if not before:
             return
-        counts = self._partition_counts()
+        counts = self._partition_counts(led=False)
         for partition in before:
             self._require(partition, counts)
         wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in before.items()]
@@ -204,7 +204,7 @@ class KafkaAdmin:
         self, partitions: Sequence[TopicPartition], *asked: tuple[OffsetSpec, IsolationLevel]
     ) -> list[dict[TopicPartition, int]]:
         """The offset of each partition, for each that is asked. All requests are under way together."""
-        counts = self._partition_counts()
+        counts = self._partition_counts(led=False)
         for partition in partitions:
             self._require(partition, counts)
         what = f"The offsets of {', '.join(map(str, partitions))} cannot be read"

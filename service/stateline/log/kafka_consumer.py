@@ -289,11 +289,17 @@ class KafkaConsumer:
         """librdkafka's call, which may be given up: it waits for a coordinator that is away for a minute.
 
         Raises `LogUnavailableError` then, and this consumer can only be closed. It leaves its group when the commit has
-        ended, which a broker still takes as long as no other member has joined. In a listener it is not given up: the
-        client lets no other thread in while it calls one.
+        ended, which a broker still takes as long as no other member has joined. In a listener a commit that has begun
+        cannot be given up: the client lets no other thread in while it calls one.
         """
         commit = partial(self._consumer.commit, offsets=offsets, asynchronous=False)
+        if self._closed:  # a client that closes answers no questions
+            return commit()
         if self._in_listener:
+            # Asked first, because this has a timeout: is who keeps the offsets there?
+            asked = [TopicPartition(each.topic, each.partition) for each in offsets]
+            timeout_s = self._patience.of(CALL_TIMEOUT_S)
+            committed_offsets(self._consumer, self._group or "", asked, self._bootstrap_servers, timeout_s)
             return commit()
         try:
             return within(self._patience.of(CALL_TIMEOUT_S), "commit-offsets", commit, late=self._close_late)

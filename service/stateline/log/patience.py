@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +13,10 @@ _SHORTEST_S = (
 )
 
 
-class Patience:
-    """One log's, and that of all clients that it has made. Set and read on their user's thread."""
+class Patience(threading.local):
+    """One log's, and that of all clients that it has made. Each thread has its own."""
 
-    def __init__(self) -> None:
-        self._until_s = math.inf
+    _until_s = math.inf
 
     def of(self, timeout_s: float) -> float:
         """How many seconds a call may take that would take up to `timeout_s`."""

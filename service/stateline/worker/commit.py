@@ -32,18 +32,19 @@ from stateline_store.steps import reached
 _BETWEEN_S = 0.005
 
 
-def writes_to_log(topology: Topology, dead_letter_topic: str | None) -> bool:
-    """Whether an application's worker produces anything: changelogs, forwarded records, dead letters."""
-    logged = any(d.source is None and d.logged for d in topology.stores.values())
+def needs_producer(topology: Topology, dead_letter_topic: str | None, *, exactly_once: bool) -> bool:
+    """Whether an application's worker produces anything: changelogs, forwarded records, dead letters, and exactly once
+    the offsets of input that was put into stores, of which a table's own say as much."""
+    written = any(d.source is None and (d.logged or exactly_once) for d in topology.stores.values())
     forwards = any(p.forwards for s in topology.subtopologies for p in s.processors)
-    return logged or forwards or dead_letter_topic is not None
+    return written or forwards or dead_letter_topic is not None
 
 
 class Committer:
     """Owns the producer and its transaction. One worker's, used on its thread only.
 
     `identity` names this worker among all of its application, over restarts: it makes the transactional id.
-    A topology that writes nothing to the log has no producer: its tables' own offsets say where to resume.
+    A topology of tables alone has no producer: their own offsets say where to resume.
     """
 
     def __init__(self, log: Log, config: Config, topology: Topology, identity: str, failures: FailureHandler) -> None:
@@ -53,7 +54,7 @@ class Committer:
         self._forwarded = forwarded - {config.dead_letter_topic}
         self._exactly_once = config.exactly_once
         self._transactional_id = f"{topology.application_id}-{identity}" if config.exactly_once else None
-        self._needed = writes_to_log(topology, config.dead_letter_topic)
+        self._needed = needs_producer(topology, config.dead_letter_topic, exactly_once=config.exactly_once)
         self._producer: Producer | None = None
         self._in_transaction = False
 
@@ -100,6 +101,7 @@ class Committer:
         how many seconds it may take: together not much longer than one slice of work, because readers wait for the end.
         `epochs`: as `Task.commit_stores`.
         """
+        consumer.check_ownership(_next_offsets(tasks))  # before anything is written that would hold others back
         if self._exactly_once and self._producer is not None:
             offsets = self._commit_transaction(tasks, consumer)
         else:

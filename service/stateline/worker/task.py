@@ -130,7 +130,8 @@ class Task:
         self._tables = {t: [d.name for d in subtopology.tables(t)] for t in self._topics}
         self._fed_by = {topic.name: subtopology.stores_fed_by(topic.name) for topic in subtopology.sources}
         self._numbers = {name: epoch_numbers.get(name, ()) for name in self.definitions}
-        self._restored_to: Mapping[TopicPartition, int] = {}  # where changelogs ended when this task began to run
+        # Where a changelog ends as this task has left it: at least and at most, the marker of a transaction may follow.
+        self._left_at: dict[TopicPartition, tuple[int, int]] = {}
         self._epochs: dict[str, int] = {}  # by store, at least once: as which owner it writes to its changelog
         self._is_in_order = needs_order(subtopology)
         self._global_stores = global_stores
@@ -186,7 +187,7 @@ class Task:
     def settle_topics(self, ids: Mapping[str, str]) -> None:
         """Let go of what was made from topics that were deleted and created anew since (`ids`: topic → topic id)."""
         changelogs = {changelog.topic for changelog, _ in self.logged_stores()}
-        own = {topic: ids[topic] for topic in (*self._topics, *changelogs) if topic in ids}
+        own = {topic: ids[topic] for topic in self.log_topics() if topic in ids}
         self._same_topics = frozenset(unchanged(self.directory, own))
         self.recreated = frozenset(recreated(self.directory, own))
         for topic in sorted(self.recreated - changelogs):
@@ -216,7 +217,6 @@ class Task:
         and the changelogs ended when the restore began.
         """
         self._move(TaskState.RUNNING)
-        self._restored_to = ends
         self._take_over(ends)
         self._forget_what_is_not_there(ends)
         for name, position in positions.items():
@@ -245,7 +245,10 @@ class Task:
         self.stores.publish(StoreState.ACTIVE)
 
     def _take_over(self, ends: Mapping[TopicPartition, int]) -> None:
-        """As which owner its stores write from now on (`stateline.worker.changelog`)."""
+        """As which owner its stores write from now on (`stateline.worker.changelog`), to changelogs that end here."""
+        self._left_at = {
+            changelog: (ends[changelog], ends[changelog]) for changelog, _ in self.logged_stores() if changelog in ends
+        }
         for changelog, name in () if self._exactly_once else self.logged_stores():
             # A store of a user's own kind may forget the epochs that it has read.
             if changelog in ends and isinstance(self.stores.by_name[name], TransactionalStore):
@@ -353,6 +356,10 @@ class Task:
         )
         return OperatorGraph(self.subtopology, context)
 
+    def log_topics(self) -> set[str]:
+        """Every topic that it reads or restores from."""
+        return {*self._topics, *(changelog.topic for changelog, _ in self.logged_stores())}
+
     def logged_stores(self) -> list[tuple[TopicPartition, str]]:
         """Stores whose changes are written to a changelog of their own: its partition, and the store's name."""
         found = [(self.changelog(name), name) for name in self.definitions]
@@ -370,6 +377,9 @@ class Task:
         )
         self.committed_next_offsets = dict(self.next_offsets)
         self._was_punctuated = False
+        marker = 1 if self._exactly_once else 0
+        for changelog in self._left_at.keys() & written.keys():
+            self._left_at[changelog] = written[changelog] + 1, written[changelog] + 1 + marker
 
     def commit_unlogged_stores(self, epochs: EpochNumbers = NO_EPOCHS) -> None:
         """Commit the stores that nothing can rebuild; the input must not be committed before it is in them."""
@@ -409,22 +419,17 @@ class Task:
         """Whether no other worker has gone on with this suspended task.
 
         `committed` are the group's offsets of its sources, `ends` where its changelogs end, open transactions counted.
-        Behind this worker's last record of a changelog comes only the marker of the transaction that it was in.
         """
         for source in self.sources:
             if self.reads_by_group(source.topic) and committed.get(source, 0) != self.next_offsets[source]:
                 return False
-        behind_last = 2 if self._exactly_once else 1
-        for changelog, name in self.logged_stores():
-            offset = self.stores.furthest_offset(name)
-            known = max(self._restored_to.get(changelog, 0), 0 if offset is None else offset + behind_last)
-            if ends[changelog] > known:
-                return False
-        return True
+        return all(least <= ends[changelog] <= most for changelog, (least, most) in self._left_at.items())
 
-    def resume(self) -> None:
-        """Nobody else has it: go on from `next_offsets`."""
+    def resume(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Nobody else has gone on with it: go on from `next_offsets`. `ends` as `is_as_left`; who had it and has not
+        written yet is a former owner from now on."""
         self._move(TaskState.RUNNING)
+        self._take_over(ends)
 
     def close(self) -> None:
         """Drop what is staged, close the stores and let the directory go. A second call does nothing."""

@@ -22,7 +22,7 @@ from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.restore import Restorer, plans
 from stateline.worker.task import Task, TaskState
 from stateline.worker.topic_watch import TopicWatch
-from stateline_store import LockedError, TopicPartition
+from stateline_store import DoesNotExistError, LockedError, LogUnavailableError, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,7 @@ _SUSPENDED_PATIENCE_S = 20.0
 class Tasks:
     """One worker's, on its thread. `by_source` finds a task by a partition that it reads.
 
-    It decides nothing about commits: what is staged must be committed before `suspend`, `revoke` and `drop_all`, which
-    drop it.
+    It decides nothing about commits: what is not committed before `suspend`, `revoke` and `drop_all` is dropped.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Tasks:
     def suspend(self) -> None:
         """The group takes everything, and will say who gets what. Only what runs is kept open for that."""
         for task in list(self._by_id.values()):
-            if task.state is TaskState.RUNNING:
+            if task.state is TaskState.RUNNING and not task.dirty:
                 task.suspend()
                 self._stop_reading(task)
             else:
@@ -125,7 +124,9 @@ class Tasks:
 
     def _resume(self, partitions: Collection[TopicPartition], changed: Collection[str], consumer: Consumer) -> None:
         suspended = self._in(TaskState.SUSPENDED)
-        kept = [task for task in suspended if all(s in partitions and s.topic not in changed for s in task.sources)]
+        ends: dict[TopicPartition, int] = {}
+        kept = [task for task in suspended if all(s in partitions for s in task.sources)]
+        kept = [task for task in kept if task.log_topics().isdisjoint(changed)]
         if kept:
             # In this order: another worker's commit writes changelogs before offsets.
             committed = self._admin.committed(self._topology.application_id, [s for task in kept for s in task.sources])
@@ -134,7 +135,7 @@ class Tasks:
             kept = [task for task in kept if task.is_as_left(committed, ends)]
         self._drop_these([task for task in suspended if task not in kept])
         for task in kept:
-            task.resume()
+            task.resume(ends)
             self._read(task, task.next_offsets, consumer)
 
     # ---- opening and closing
@@ -170,7 +171,10 @@ class Tasks:
         """Open these tasks and plan their restores together."""
         opened = [task for task in tasks if self._is_opened(task)]
         if opened:
-            planned = plans(opened, self._admin, self._topology.application_id)
+            try:
+                planned = plans(opened, self._admin, self._topology.application_id)
+            except DoesNotExistError as error:  # deleted since, and perhaps made anew at once
+                raise LogUnavailableError(str(error)) from error
             for task, plan in zip(opened, planned, strict=True):
                 self._restorer.add(task, plan)
 

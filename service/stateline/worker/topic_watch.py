@@ -43,15 +43,18 @@ class TopicWatch:
         consumer: Consumer,
         back_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Raise `LogUnavailableError` when one of these sources was created anew: start over.
+        """Raise `LogUnavailableError` when one of these sources, or a changelog of these tasks, was created anew: start
+        over.
 
         `back_at` is where the consumer was seen to begin anew in it. The group's offset may be the old topic's then:
         committed, by name, after the new one was made. What it would pass over and nobody has read is given back.
         """
         ids, self._last_look = self._ids(), time.monotonic()
-        anew = [tp for tp in by_source if ids.get(tp.topic, self.ids.get(tp.topic)) != self.ids.get(tp.topic)]
+        logs = {topic for task in by_source.values() for topic in task.log_topics()}
+        other = {topic for topic in logs if ids.get(topic, self.ids.get(topic)) != self.ids.get(topic)}
+        anew = [tp for tp in by_source if tp.topic in other]
         running = {tp: task for tp, task in by_source.items() if task.state is TaskState.RUNNING}
-        if not anew:
+        if not other:
             self._read_up_to = {tp: task.next_offsets.get(tp, 0) for tp, task in running.items()}
             return
         firsts = {tp: self._admin.watermarks(tp)[0] for tp in anew if tp in running}
@@ -59,7 +62,7 @@ class TopicWatch:
         # Read up to here of the old topic: the new one's records before it were passed over.
         unread = {tp: at for tp, at in firsts.items() if tp in seen_to_begin or at < self._read_up_to.get(tp, 0)}
         consumer.commit(unread)
-        raise LogUnavailableError(f"{', '.join(sorted({tp.topic for tp in anew}))}: deleted and created anew.")
+        raise LogUnavailableError(f"{', '.join(sorted(other))}: deleted and created anew.")
 
     def refuse_to_go_back(
         self,

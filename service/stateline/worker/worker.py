@@ -46,8 +46,10 @@ from stateline.worker.task import Task, TaskState
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import (
+    DoesNotExistError,
     FencedError,
     LockedError,
+    LogUnavailableError,
     RetryLaterError,
     StateDirectory,
     StatelineError,
@@ -369,6 +371,8 @@ class Worker:
                 self._commit()
             if self._committer.is_all_or_nothing and self._tasks.dirty():
                 raise RetryLaterError("Partitions were taken in the middle of an epoch.")
+        except DoesNotExistError as error:  # a topic that was deleted may be made anew at once
+            self._failed = LogUnavailableError(str(error))
         except _Mendable as error:
             self._failed = error
 

@@ -17,9 +17,10 @@ from stateline import serdes, stores
 from stateline.app import App
 from stateline.config import Config
 from stateline.log import Record
+from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.worker import InputRecord
 from stateline.worker.task import TaskState
-from stateline_store import Change, StateStore, StoreContext, TopicPartition, TopologyError
+from stateline_store import Change, LogUnavailableError, StateStore, StoreContext, TopicPartition, TopologyError
 from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint
 
 CHANGELOG = TopicPartition("app-own-changelog", 0)
@@ -201,6 +202,25 @@ def test_a_store_that_could_not_commit_after_the_log_takes_it_from_the_changelog
     place.send(entries("ab", 10))
     assert rows(place, app, config, 20) == {"a": "10", "b": "10"}
     assert failed == ["0_0"]
+
+
+@pytest.mark.parametrize("sort", [s for s in SORTS if s.exactly_once and s.transactional], ids=str)
+def test_an_unlogged_store_counts_once_exactly_once_when_a_commit_fails(
+    place: Place, monkeypatch: pytest.MonkeyPatch, sort: Sort
+) -> None:
+    app = counting(sort, logged=False)
+    send, failed = EmbeddedProducer.send_offsets_to_transaction, list[int]()
+
+    def fail_once(producer: EmbeddedProducer, *arguments: Any) -> None:
+        send(producer, *arguments)
+        if not failed:
+            failed.append(1)
+            raise LogUnavailableError("at the offsets")
+
+    monkeypatch.setattr(EmbeddedProducer, "send_offsets_to_transaction", fail_once)
+    place.send(entries("ab", 10))
+    assert rows(place, app, place.config(app, **sort.settings), 20) == {"a": "10", "b": "10"}
+    assert failed
 
 
 @pytest.mark.parametrize("sort", [s for s in SORTS if not s.exactly_once], ids=str)

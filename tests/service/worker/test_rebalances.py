@@ -6,22 +6,23 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from kafka_broker import KafkaBroker
 from running_worker import Stores, configured, create, eventually, produce, running
-from service.worker.faults import CHANGELOG, GUARANTEES, IN, Place, Watched, counting, entries
+from service.worker.faults import CHANGELOG, GUARANTEES, IN, NEVER_MS, Place, Watched, counting, entries, rename
 from stateline import serdes, stores
 from stateline.app import App
 from stateline.configured_log import configured_log
 from stateline.store_views import StoreView
 from stateline.worker import InputRecord, tasks
-from stateline.worker.changelog import owner_headers
+from stateline.worker.changelog import owner_headers, position_headers
 from stateline.worker.task import READ_COMMITTED, Task, TaskState
 from stateline.worker.worker import Worker
-from stateline_store import StoreState, TopicPartition
+from stateline_store import DamagedDataError, LogUnavailableError, Position, StoreState, TopicPartition
 
 PARTITIONS = 4
 RECORDS = entries([f"k{n}" for n in range(40)])
@@ -88,15 +89,15 @@ def noting(work: Callable[[Task], None], seen: list[str]) -> Callable[[Task], No
     return noted
 
 
-def while_running(place: Place, count: int, act: Callable[[Watched], object]) -> None:
+def while_running(place: Place, count: int, act: Callable[[Watched], object], **settings: Any) -> None:
     """Run a worker that counts; once it has committed so many records of `in`, act, and let it leave."""
     app = counting()
-    config = place.config(app)
-    worker, found = place.worker(app, config), place.stores(app, config)
+    worker = place.worker(app, place.config(app, **settings))
 
     def acted() -> bool:
-        if found.offset("counts", "in", 0) < count - 1:
+        if worker.read_up_to(IN) < count:
             return False
+        worker._commit()
         act(worker)
         return True
 
@@ -111,7 +112,11 @@ def the_task(worker: Worker) -> Task:
 def test_a_suspended_task_answers_and_goes_on_as_it_was_when_nobody_else_had_it(place: Place) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
+        kept_elsewhere = list[TopicPartition]()
+        worker._tasks._forget = kept_elsewhere.append
         worker._suspended([IN])
+        assert kept_elsewhere == [IN]
+        worker._group_consumer().seek(IN, 0)  # as a log that forgets where it was read up to
         hosted = worker._hosted_partition("counts", 0)
         assert hosted is not None
         assert hosted.state is StoreState.ACTIVE
@@ -120,6 +125,9 @@ def test_a_suspended_task_answers_and_goes_on_as_it_was_when_nobody_else_had_it(
         worker._assigned([IN])
         assert the_task(worker) is before
         assert str(before.state) == "running"
+        assert before.next_offsets == {IN: 3}
+        assert worker._group_consumer().next_offset(IN) in (None, 3)
+        worker.turn()
         assert before.next_offsets == {IN: 3}
 
     place.send(entries("abc"))
@@ -160,11 +168,91 @@ def test_a_suspended_task_whose_input_was_processed_by_others_is_opened_anew(pla
     while_running(place, 3, act)
 
 
-def test_a_suspended_task_of_a_topic_that_was_made_anew_is_opened_anew(place: Place) -> None:
+def test_a_task_in_memory_is_kept_too(place: Place) -> None:
+    app = App("app")
+    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json, persistent=False))
+
+    @app.process(app.topic("in", key=serdes.string, value=serdes.string), stores=[counts])
+    def count(record: InputRecord, counts: StoreView) -> None:
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+
+    place.send(entries("abc"))
+    worker = place.worker(app, place.config(app, commit__interval__ms=1))
+
+    def acted() -> bool:
+        if worker.read_up_to(IN) < 3 or the_task(worker).dirty:
+            return False
+        before = the_task(worker)
+        worker._suspended([IN])
+        worker._assigned([IN])
+        assert the_task(worker) is before
+        return True
+
+    worker.reach(acted)
+
+
+def test_a_suspended_task_whose_commit_failed_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise LogUnavailableError("in the commit before partitions are given back")
+
+    def act(worker: Watched) -> None:
+        before = the_task(worker)
+        place.send(entries("abc"))
+        while not before.dirty:
+            worker.turn()
+        with monkeypatch.context() as patch:
+            patch.setattr(worker._committer, "commit", fail)
+            worker._suspended([IN])
+        assert worker._failed is not None
+        assert before.state is TaskState.CLOSED
+        worker._failed = None
+        worker._assigned([])
+
+    place.send(entries("abc"))
+    while_running(place, 3, act, commit__interval__ms=NEVER_MS)
+
+
+def test_who_had_a_task_while_it_was_suspended_and_writes_late_is_a_former_owner(place: Place) -> None:
+    """It took over where the changelog ended, and had not written yet when the task came back."""
+
+    def act(worker: Watched) -> None:
+        worker._suspended([IN])
+        other = place.admin.log_end(TopicPartition(CHANGELOG, 0))
+        worker._assigned([IN])
+        count(worker, 6)
+        with closing(place.log.producer()) as producer:
+            headers = (*position_headers(Position.of({IN: 3})), *owner_headers(other))
+            producer.produce(CHANGELOG, b"a", b"77", timestamp_ms=1, headers=headers)
+            producer.flush()
+        count(worker, 9)
+
+    def count(worker: Watched, next_offset: int) -> None:
+        place.send(entries("abc"))
+        while worker.read_up_to(IN) < next_offset:
+            worker.turn()
+        worker._commit()
+
+    place.send(entries("abc"))
+    while_running(place, 3, act)
+    app = counting()
+    config = place.config(app)
+    place.lose_disk(config)
+    place.send(entries("x"))
+    assert place.work_off(app, config, 9).rows("counts", 1) == {b"a": b"3", b"b": b"3", b"c": b"3", b"x": b"1"}
+
+
+@pytest.mark.parametrize("topic", ["in", CHANGELOG])
+def test_a_suspended_task_of_a_topic_that_was_made_anew_is_opened_anew(place: Place, topic: str) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
         worker._suspended([IN])
-        place.write("UPDATE topics SET topic_id = 'another' WHERE name = 'in'")
+        rename(place, topic)
+        if topic == CHANGELOG:  # it has not what the store has
+            with pytest.raises(DamagedDataError, match=CHANGELOG):
+                worker._assigned([IN])
+            assert before.state is TaskState.CLOSED
+            worker._tasks.drop_all()
+            return
         worker._assigned([IN])
         assert the_task(worker) is not before
 

@@ -1,0 +1,136 @@
+"""The workers of a chaos run over its brokers and its disk: who is meant to run, and whether they get on."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import crash_app
+from chaos.cluster import KafkaCluster
+from crash_watch import PARTITIONS, WatchedRun
+from running_worker import eventually
+
+FIRST, SECOND = "worker-0", "worker-1"
+PATIENCE_S = 240.0  # nothing is decided by it: some seconds would do on an idle machine
+_PRINTED_CHARACTERS = 20_000
+
+
+class Scene:
+    """A watched run on a cluster, and the workers that are meant to run, by their names."""
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        run: WatchedRun,
+        guarantee: str,
+        disk: Path,
+        chance: random.Random,
+        *,
+        disk_is_small: bool,
+    ) -> None:
+        """The state directory is `state` on `disk`, which can be filled when it is small."""
+        self.disk_is_small = disk_is_small
+        self.cluster, self.run, self.guarantee, self.disk, self.chance = cluster, run, guarantee, disk, chance
+        self.starts = 0
+        self.ended: list[str] = []
+        """Of workers that have ended by themselves: name and exit code."""
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._outputs = {FIRST: run.output, SECOND: run.output.with_name("second.log")}
+        app = crash_app.build(run.name)
+        self._instances = disk / "state" / app.application_id / "instances"
+        self.tasks = {s.task_id(number) for s in app.topology().subtopologies for number in range(PARTITIONS)}
+
+    # ---- workers
+
+    def start(self, name: str = FIRST, **environment: str) -> subprocess.Popen[bytes]:
+        """The next worker of this name, on the same disk; from now on it is meant to run."""
+        self.starts += 1
+        if name == FIRST:
+            worker = self.run.start_worker(**environment)
+        else:
+            worker = self.run.start_another(name, self._outputs[name])
+        self._processes.append(worker)
+        self.workers[name] = worker
+        return worker
+
+    def let_go(self, name: str = FIRST) -> subprocess.Popen[bytes]:
+        """The worker of this name, which is not meant to run any more."""
+        return self.workers.pop(name)
+
+    def kill(self, name: str = FIRST) -> None:
+        worker = self.let_go(name)
+        worker.kill()
+        worker.wait()
+
+    def keep_running(self) -> None:
+        """A worker that has ended by itself, as it should when the log stays away or the disk is full, is started
+        again, as its supervisor would. One that a signal has ended has crashed."""
+        for name, worker in list(self.workers.items()):
+            if (code := worker.poll()) is not None:
+                self.ended.append(f"{name}: {code}")
+                assert code > 0, f"{name} has ended with {code}."
+                self.start(name)
+
+    def running_tasks(self, name: str) -> set[str]:
+        """The ids of the tasks that the worker of this name says it runs."""
+        try:
+            said = json.loads((self._instances / f"{name}.json").read_text())
+        except FileNotFoundError:
+            return set()
+        if said["pid"] != self.workers[name].pid:
+            return set()  # left by a worker that was killed
+        return {task for task, state in said["tasks"].items() if state == "running"}
+
+    # ---- what is waited for
+
+    def until(self, condition: Callable[[], bool], what: str) -> float:
+        """Seconds until it held, with every worker that is meant to run kept running. Raises what the watcher found."""
+        began_s = time.monotonic()
+
+        def met() -> bool:
+            if self.run.watcher.error is not None:
+                raise self.run.watcher.error
+            self.keep_running()
+            return condition()
+
+        eventually(met, what, PATIENCE_S)
+        return time.monotonic() - began_s
+
+    def until_progress(self) -> float:
+        """Seconds until two more commits were seen, of whatever task, and found right."""
+        moves = self.run.watcher.moves
+        return self.until(lambda: self.run.watcher.moves > moves + 2, "a worker commits again")
+
+    def until_all_move(self) -> float:
+        """Seconds until every partition of every store was seen to have moved on, and found right."""
+        before = self.run.watcher.offsets()
+
+        def moved() -> bool:
+            now = self.run.watcher.offsets()
+            return bool(before) and all(now[each] > offset for each, offset in before.items())
+
+        return self.until(moved, "every partition is committed again")
+
+    def until_whole(self) -> float:
+        """Seconds until the first worker has every task, and has committed each of them again."""
+        has_all_s = self.until(lambda: self.running_tasks(FIRST) == self.tasks, "the first worker has all tasks")
+        return has_all_s + self.until_all_move()
+
+    # ---- the end
+
+    def printed(self) -> str:
+        """The last of what the workers have printed."""
+        found = [(name, path) for name, path in self._outputs.items() if path.exists()]
+        return "\n".join(f"---- {name}\n{path.read_text()[-_PRINTED_CHARACTERS:]}" for name, path in found)
+
+    def close(self) -> None:
+        """Kill every worker there is, also those that hang."""
+        self.workers.clear()
+        for process in self._processes:
+            process.kill()
+            process.wait()

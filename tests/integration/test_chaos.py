@@ -1,0 +1,23 @@
+"""Each fault of the long run once: a worker, three brokers and a disk, one thing after the other going wrong.
+
+`tests/chaos` has the faults and `make chaos` draws them for as long as one likes; what is held against the worker, all
+the time, is in `crash_watch`.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaos.cluster import KafkaCluster
+from chaos.faults import possible_faults
+from chaos.run import chaos, suffer
+from kafka_broker import needed
+
+
+@pytest.mark.timeout(1_500)
+def test_after_each_fault_a_worker_commits_again_and_every_record_counts_once() -> None:
+    with needed(KafkaCluster) as cluster, chaos(cluster, "exactly_once_v2", random.Random(5)) as scene:
+        for fault in possible_faults(scene):
+            suffer(scene, fault)
