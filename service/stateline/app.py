@@ -200,6 +200,12 @@ class App:
         self._stores[definition.name] = definition
         return definition
 
+    def refuse_others(self, what: str, definition: StoreDefinition) -> None:
+        """Raise `TopologyError` unless this store, or global table, is one of this application's."""
+        known = self._global_tables.get(definition.name)
+        if definition not in (self._stores.get(definition.name), known and known.store):
+            raise TopologyError(f"{what}: {definition.name!r} is of another application, or was not declared.")
+
     def operators_store(self, definition: StoreDefinition) -> StoreDefinition:
         """Declare the store of an operator: processors may name it, and only read it."""
         return self.store(replace(definition, is_operators=True))

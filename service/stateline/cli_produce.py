@@ -45,6 +45,7 @@ def declared_topic(app: App, name: str) -> Topic:
     topology = app.topology()
     topics = {t.name: t for s in topology.subtopologies for t in s.sources}
     topics |= {t.name: t for p in topology.pipelines.values() for t in p.inputs}
+    topics |= {d.source.name: d.source for d in topology.global_tables.values() if d.source is not None}
     if name not in topics:
         raise DoesNotExistError(f"The application reads no topic {name!r}: it reads {', '.join(topics)}.")
     if (owner := topics[name].external) is not None:

@@ -174,6 +174,7 @@ class Stream:
     ) -> Stream:
         if (on is None) == isinstance(table, GlobalTable):
             raise TopologyError(f"{what}: a global table, and only such a one, needs `on`: the key to look under.")
+        self._app.refuse_others(what, table if isinstance(table, StoreDefinition) else table.store)
         serde = value or self.value
         if isinstance(table, GlobalTable):
             name = f"{what} {table.store.name}"

@@ -103,6 +103,7 @@ class Table:
     def _joined(
         self, kind: JoinKind, other: Table, joiner: Joiner, store: str, value: Serde | None, persistent: bool
     ) -> Table:
+        self._app.refuse_others("join", other.store)
         self._refuse_windows("join")
         other._refuse_windows("join")
         refuse_other_keys(f"Table {self.store.name!r}", self.store.key, other.store)

@@ -59,9 +59,10 @@ def readable(
     """The records that can be read; each other one goes to the policy, or nowhere if it met its policy before."""
     try:
         check(topic, records, key_required=key_required)
+        return records
     except InvalidArgumentError:
-        return [r for r in records if _is_readable(topic, r, failures, key_required)]
-    return records
+        pass  # one by one, outside of this: a dead letter tells of its own failure alone
+    return [r for r in records if _is_readable(topic, r, failures, key_required)]
 
 
 def _is_readable(topic: Topic, record: Record, failures: FailureHandler | None, key_required: bool) -> bool:

@@ -125,6 +125,12 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         rows.join(app.global_table("codes", store="again"), pair)
     with pytest.raises(TopologyError, match="a global table, and only such a one, needs `on`"):
         rows.join(app.table("table", key=serdes.string), pair, on=code)
+    others = App("other")
+    for table in (others.table("far", key=serdes.string), others.ktable(others.table("more", key=serdes.string))):
+        with pytest.raises(TopologyError, match="is of another application, or was not declared"):
+            app.stream("plain", key=serdes.string).join(table, pair)
+    with pytest.raises(TopologyError, match="'theirs' is of another application"):
+        rows.join(others.global_table("theirs", key=serdes.string), pair, on=code)
     with pytest.raises(TopologyError, match="There is a global table named 'again' already"):
         app.table("again")
     with pytest.raises(TopologyError, match="There is a store named 'table' already"):
