@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,8 +23,8 @@ from uuid import uuid4
 import crash_app
 from running_worker import Stores, create, eventually, read_all
 from stateline.config import load_config
-from stateline.log import Log, Producer
-from stateline_store import LogUnavailableError
+from stateline.log import Log, Producer, Record
+from stateline_store import LogUnavailableError, TopicPartition
 
 PARTITIONS = 2
 _LOG_AWAY_S = 180.0
@@ -89,6 +90,42 @@ class Feeder(threading.Thread):
                     raise
 
 
+class Follower(threading.Thread):
+    """Reads the input back into the oracle. What the log has is what counts: after all its brokers were killed, it was
+    seen to have more records than the producer was given, in another order."""
+
+    def __init__(self, log: Log, topic: str, oracle: Oracle) -> None:
+        super().__init__(name="follower")
+        self._log, self._inputs = log, oracle.inputs
+        self._partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with closing(self._log.consumer()) as consumer:
+                consumer.assign(dict.fromkeys(self._partitions, 0))
+                while not self.done.is_set():
+                    with suppress(LogUnavailableError):
+                        self._take(consumer.poll(1_000, 0.02))
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
+            self.error = error
+
+    def _take(self, records: list[Record]) -> None:
+        for record in records:
+            inputs = self._inputs[record.partition]
+            assert record.offset == len(inputs), f"the input goes on at {record.offset} after {len(inputs)} records"
+            assert record.key is not None
+            assert record.value is not None
+            inputs.append((record.key, int.from_bytes(record.value, "big")))
+
+    def has_all(self) -> bool:
+        """Whether it has read to the end of the log, or something is wrong."""
+        with closing(self._log.admin()) as admin:
+            ends = [admin.watermarks(partition)[1] for partition in self._partitions]
+        return self.error is not None or ends == [len(records) for records in self._inputs]
+
+
 class Watcher(threading.Thread):
     """Reads committed state without pause and holds it against the oracle."""
 
@@ -140,6 +177,7 @@ class Watcher(threading.Thread):
 
     def _compare(self, store: str, partition: int, offset: int, seen: dict[bytes, bytes]) -> None:
         oracle = self._oracles[store]
+        eventually(lambda: len(oracle.inputs[partition]) > offset, f"the input up to {offset} is known")
         oracle.go_to(partition, offset)
         if store == "newest":
             newest = {key: int.from_bytes(value[8:], "big") for key, value in seen.items()}
@@ -183,9 +221,21 @@ def check_forwarded(log: Log, run: str, inputs: Oracle, *, exact: bool) -> None:
 
 
 class WatchedRun:
-    """One load over one disk, watched from the first record to the last: workers come and are killed meanwhile."""
+    """One load over one disk, watched from the first record to the last: workers come and are killed meanwhile.
 
-    def __init__(self, bootstrap: str, log: Log, guarantee: str, root: Path, *, state_dir: Path | None = None) -> None:
+    `follow`: the input is what the log has (`Follower`), not what was given to its producer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        log: Log,
+        guarantee: str,
+        root: Path,
+        *,
+        state_dir: Path | None = None,
+        follow: bool = False,
+    ) -> None:
         self.name, self._log, self._exact = uuid4().hex[:8], log, guarantee == "exactly_once_v2"
         self.topic = f"numbers-{self.name}"
         create(log, {self.topic: PARTITIONS, f"tenths-{self.name}": PARTITIONS})
@@ -200,12 +250,15 @@ class WatchedRun:
         config = load_config(app.application_id, environment={}, overrides=self.settings)
         self._stores = Stores(app, config, root / "scratch")
         self._oracle = Oracle()
-        self._feeder = Feeder(log, self.topic, self._oracle)
+        self._feeder = Feeder(log, self.topic, Oracle() if follow else self._oracle)
+        self._follower = Follower(log, self.topic, self._oracle) if follow else None
         self.watcher = Watcher(self._stores, self.topic, self._oracle, self._exact)
         self.output = root / "worker.log"
 
     def __enter__(self) -> WatchedRun:
         self._feeder.start()
+        if self._follower is not None:
+            self._follower.start()
         self.watcher.start()
         return self
 
@@ -215,8 +268,14 @@ class WatchedRun:
         self._feeder.join()
         self.watcher.join()
         self._stores.close()
-        if self._feeder.error or self.watcher.error:
-            raise self._feeder.error or self.watcher.error or AssertionError
+        errors = [self._feeder.error, self.watcher.error]
+        if self._follower is not None:
+            self._follower.done.set()
+            self._follower.join()
+            errors.insert(0, self._follower.error)
+        for found in errors:
+            if found is not None:
+                raise found
 
     @property
     def inputs(self) -> list[list[tuple[bytes, int]]]:
@@ -236,6 +295,8 @@ class WatchedRun:
         """End the input; a last worker comes to its end, is seen there, and leaves when it is asked to."""
         self._feeder.done.set()
         self._feeder.join()
+        if self._follower is not None:
+            eventually(self._follower.has_all, "the whole input is read back", 120)
         worker = self.start_worker()
         for partition, records in enumerate(self._oracle.inputs):
             at_end = partial(self.watcher.finished, partition, len(records) - 1)

@@ -88,7 +88,7 @@ def another_joins(scene: Scene) -> None:
     else:  # in the middle of its start, or of the rebalance
         time.sleep(scene.chance.uniform(0.5, 5))
     ending = scene.chance.choice(_ENDINGS)
-    print(ending.__name__)
+    print(f"{ending.__name__} …", flush=True)
     ending(scene)
 
 

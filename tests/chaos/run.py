@@ -52,9 +52,9 @@ def chaos(cluster: KafkaCluster, guarantee: str, chance: random.Random) -> Itera
         disk, is_small = stack.enter_context(small_disk())
         own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         log = stack.enter_context(closing(KafkaLog(cluster.bootstrap_servers)))
-        run = WatchedRun(cluster.bootstrap_servers, log, guarantee, own, state_dir=disk / "state")
+        run = WatchedRun(cluster.bootstrap_servers, log, guarantee, own, state_dir=disk / "state", follow=True)
         run.settings += [f"session.timeout.ms={int(SESSION_S * 1000)}"]
-        run.settings += [f"producer.transaction.timeout.ms={int(TRANSACTION_S * 1000)}"]
+        run.settings += [f"transaction.timeout.ms={int(TRANSACTION_S * 1000)}"]
         scene = Scene(cluster, run, guarantee, disk, chance, disk_is_small=is_small)
         stack.callback(scene.close)
         try:

@@ -124,9 +124,14 @@ class Scene:
     # ---- the end
 
     def printed(self) -> str:
-        """The last of what the workers have printed."""
-        found = [(name, path) for name, path in self._outputs.items() if path.exists()]
-        return "\n".join(f"---- {name}\n{path.read_text()[-_PRINTED_CHARACTERS:]}" for name, path in found)
+        """How far all has come, who says to have which tasks, and the last of what the workers have printed."""
+        ends = [len(records) for records in self.run.inputs]
+        lines = [f"Seen up to {self.run.watcher.offsets()} in {self.run.watcher.looks:,} looks; input ends at {ends}."]
+        lines += [path.read_text() for path in sorted(self._instances.glob("*.json"))]
+        for name, path in self._outputs.items():
+            if path.exists():
+                lines += [f"---- {name}", path.read_text()[-_PRINTED_CHARACTERS:]]
+        return "\n".join(lines)
 
     def close(self) -> None:
         """Kill every worker there is, also those that hang."""

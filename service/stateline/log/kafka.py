@@ -41,6 +41,14 @@ _PRODUCER = {
     "compression.type": "lz4",
     "queue.buffering.max.messages": 200_000,
 }
+# A client's settings that Stateline sets itself → the setting of Stateline's that they follow from.
+_OWN = {
+    "group.id": "application.id",
+    "group.instance.id": "group.instance.id",
+    "transactional.id": "group.instance.id",
+    "transaction.timeout.ms": "transaction.timeout.ms",
+    "bootstrap.servers": "bootstrap.servers",
+}
 _SOCKET_TIMEOUT_MS = 15_000
 _ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS}
 
@@ -64,6 +72,8 @@ class KafkaLog:
         transaction_timeout_ms: int = 60_000,
         replication_factor: int = -1,
     ) -> None:
+        _refuse_own_settings("consumer", consumer or {})
+        _refuse_own_settings("producer", producer or {})
         self.bootstrap_servers = bootstrap_servers
         self.patience = Patience()
         common = {"bootstrap.servers": bootstrap_servers, **_ALL}
@@ -115,6 +125,13 @@ class KafkaLog:
 
     def close(self) -> None:
         """Nothing is held here: every object made by this log closes its own connections."""
+
+
+def _refuse_own_settings(whose: str, settings: Settings) -> None:
+    """Raise `ConfigurationError` for a setting of a client that Stateline would overwrite."""
+    for name, instead in _OWN.items():
+        if name in settings:
+            raise ConfigurationError(f"{whose}.{name} is set by Stateline: set {instead} instead.")
 
 
 def _refused(error: KafkaException) -> ConfigurationError:

@@ -32,6 +32,8 @@ from stateline_store import (
 T = TypeVar("T")
 
 _LOOK_AGAIN_S = 0.01
+# A partition that is read from a new place gives a record or tells its end as soon as its leader answers.
+_SILENCE_S = 10.0
 
 _HARMLESS = {KafkaError._MAX_POLL_EXCEEDED}  # the group is joined again, and the listeners tell
 
@@ -56,6 +58,9 @@ class KafkaConsumer:
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
         self._starting: dict[TopicPartition, int] | None = None  # where to start, while on_assigned runs
         self._paused: set[TopicPartition] = set()
+        self._places: dict[TopicPartition, int] = {}  # where to read from, of those that have not given anything since
+        self._silent: dict[TopicPartition, float] = {}  # of these, since when they have been read in vain
+        self._revived: set[TopicPartition] = set()
         self._subscribed = False
         self._deferred: list[BaseException] = []  # raised by the next poll, after the records at hand
         self._closed = False
@@ -113,9 +118,11 @@ class KafkaConsumer:
             listener(named)
         finally:
             starting, self._starting = self._starting, None
-            self._consumer.assign(_with_offsets(self._placed(starting)))
+            placed = self._placed(starting)
+            self._consumer.assign(_with_offsets(placed))
             if self._paused:
                 self._consumer.pause(_plain(self._paused))
+            self._expect(placed)
 
     def _placed(self, starting: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Where to start, in numbers: see `kafka_offsets` for what librdkafka does with a place that it looks up."""
@@ -136,6 +143,7 @@ class KafkaConsumer:
         finally:
             self._assigned.clear()
             self._ends.clear()
+            self._expect({})
             self._consumer.unassign()
 
     def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
@@ -145,6 +153,7 @@ class KafkaConsumer:
         self._ends.clear()
         self._paused.clear()
         self._call("assign", lambda: self._consumer.assign(_with_offsets(partitions)))
+        self._expect(partitions)
 
     # --- Reading
 
@@ -152,7 +161,10 @@ class KafkaConsumer:
         deadline = time.monotonic() + timeout_s
         while True:
             self._raise_deferred()
-            records = self._records(self._consume(max_records, max(0.0, deadline - time.monotonic())))
+            messages = self._consume(max_records, max(0.0, deadline - time.monotonic()))
+            if self._silent:
+                self._listen(messages)
+            records = self._records(messages)
             if records:
                 return records
             if self._deferred or time.monotonic() >= deadline:
@@ -176,6 +188,37 @@ class KafkaConsumer:
         except KafkaException as error:
             raise meaning(kafka_error(error), self._bootstrap_servers, "Reading failed") from error
         return messages
+
+    def _expect(self, places: Mapping[TopicPartition, int]) -> None:
+        """These partitions, and no others, are read from new places."""
+        self._places = dict(places)
+        self._silent = dict.fromkeys(self._places.keys() - self._paused, time.monotonic())
+        self._revived.clear()
+
+    def _listen(self, messages: Sequence[Any]) -> None:
+        """Notice partitions that give nothing, not even their end, from a new place on: librdkafka was seen to leave
+        one unread that was taken while paused and given back. Each is sought anew once; then this client is done.
+        """
+        for source in {(message.topic(), message.partition()) for message in messages}:
+            heard = TopicPartition(*source)
+            self._silent.pop(heard, None)
+            self._places.pop(heard, None)
+            self._revived.discard(heard)
+        if messages:  # there may be more of others here, with theirs behind it
+            return
+        now_s = time.monotonic()
+        for partition in [each for each, since_s in self._silent.items() if now_s - since_s > _SILENCE_S]:
+            if partition in self._revived:
+                self._deferred.append(LogUnavailableError(f"{partition} is to be read, and nothing comes of it."))
+                self._silent.pop(partition)
+                continue
+            LOGGER.warning("Nothing has come of %s for %.0f s: it is sought anew.", partition, _SILENCE_S)
+            self._revived.add(partition)
+            offset = self._places[partition]
+            self.pause([partition])
+            self.resume([partition])
+            if offset >= 0:
+                self.seek(partition, offset)
 
     def _records(self, messages: Sequence[Any]) -> list[Record]:
         # The client's types say that everything may be None; of a message without an error only key and value may.
@@ -223,6 +266,9 @@ class KafkaConsumer:
         self._ends.pop(partition, None)
         target = confluent_kafka.TopicPartition(*partition, next_offset)
         self._call(f"seek {partition}", lambda: self._seek(target))
+        self._places[partition] = next_offset
+        if partition not in self._paused:
+            self._silent[partition] = time.monotonic()
 
     def _seek(self, target: confluent_kafka.TopicPartition) -> None:
         """What was assigned a moment ago is in an "erroneous state" until librdkafka's own thread has begun with it."""
@@ -253,6 +299,8 @@ class KafkaConsumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         named = self._required(partitions)
         self._paused.update(named)
+        for partition in named:
+            self._silent.pop(partition, None)
         if self._starting is None:
             self._call("pause", lambda: self._consumer.pause(_plain(named)))
 
@@ -261,6 +309,7 @@ class KafkaConsumer:
         self._paused.difference_update(named)
         if self._starting is None:
             self._call("resume", lambda: self._consumer.resume(_plain(named)))
+            self._silent |= dict.fromkeys(self._places.keys() & set(named), time.monotonic())
 
     def _required(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         named = list(partitions)

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from kafka_broker import KafkaBroker
@@ -47,6 +48,40 @@ def test_a_member_that_polls_too_seldom_is_told_and_joins_again(kafka_broker: Ka
     with pytest.raises(FencedError):
         slow.consumer.commit(lost)
     until(lambda: len(slow.owned) == 1 and len(other.owned) == 1, slow, other)
+    bench.close()
+
+
+@pytest.mark.parametrize("deaf", [1, 1_000])
+def test_a_partition_of_which_nothing_comes_is_sought_anew_and_then_given_up(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, deaf: int
+) -> None:
+    """The client does not hear so many times that it may read on."""
+    unheard = list[int]()
+
+    class Deaf(confluent_kafka.Consumer):
+        def resume(self, partitions: list[confluent_kafka.TopicPartition]) -> None:
+            if len(unheard) < deaf:
+                unheard.append(1)
+            else:
+                super().resume(partitions)
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", Deaf)
+    monkeypatch.setattr("stateline.log.kafka_consumer._SILENCE_S", 0.5)
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    topic = bench.topic(2)
+    for partition in (0, 1):
+        bench.write(topic, b"a", b"b", partition=partition)
+    member, place = bench.member("g", topic), TopicPartition(topic, 1)
+    member.after_assign = lambda partitions: member.consumer.pause([place])
+    until(lambda: len(member.records) == 2, member)
+    member.consumer.seek(place, 1)
+    member.consumer.resume([place])
+    if deaf == 1:
+        until(lambda: len(member.records) == 3, member)
+        assert (member.records[-1].partition, member.records[-1].value) == (1, b"b")
+    else:
+        with pytest.raises(LogUnavailableError, match="nothing comes of it"):
+            until(lambda: len(member.records) == 3, member)
     bench.close()
 
 
@@ -176,6 +211,13 @@ def test_a_setting_that_librdkafka_refuses_is_a_configuration_error() -> None:
     for make in (log.consumer, log.producer, log.admin):
         with pytest.raises(ConfigurationError):
             make()
+
+
+def test_a_setting_that_stateline_would_overwrite_is_refused_with_the_one_to_set() -> None:
+    with pytest.raises(ConfigurationError, match=r"producer\.transaction\.timeout\.ms .* set transaction\.timeout\.ms"):
+        KafkaLog("127.0.0.1:1", producer={"transaction.timeout.ms": "6000"})
+    with pytest.raises(ConfigurationError, match=r"consumer\.group\.id .* set application\.id"):
+        KafkaLog("127.0.0.1:1", consumer={"group.id": "mine"})
 
 
 def test_open_log_chooses_by_the_setting(tmp_path: Path) -> None:
