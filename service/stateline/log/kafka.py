@@ -49,6 +49,8 @@ _OWN = {
     "transaction.timeout.ms": "transaction.timeout.ms",
     "bootstrap.servers": "bootstrap.servers",
 }
+# How a group shares partitions: any other way takes a task's inputs apart.
+_FIXED = ("partition.assignment.strategy", "group.protocol")
 _SOCKET_TIMEOUT_MS = 15_000
 _ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS}
 
@@ -128,10 +130,16 @@ class KafkaLog:
 
 
 def _refuse_own_settings(whose: str, settings: Settings) -> None:
-    """Raise `ConfigurationError` for a setting of a client that Stateline would overwrite."""
+    """Raise `ConfigurationError` for a setting of a client that Stateline would overwrite, or cannot do without."""
     for name, instead in _OWN.items():
         if name in settings:
             raise ConfigurationError(f"{whose}.{name} is set by Stateline: set {instead} instead.")
+    for name in _FIXED:
+        if name in settings:
+            raise ConfigurationError(
+                f"{whose}.{name} cannot be changed: partition n of all topics that are processed together must go to "
+                "one worker, which librdkafka's range assignor of the classic protocol alone does. Leave it out."
+            )
 
 
 def _refused(error: KafkaException) -> ConfigurationError:

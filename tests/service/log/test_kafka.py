@@ -218,6 +218,9 @@ def test_a_setting_that_stateline_would_overwrite_is_refused_with_the_one_to_set
         KafkaLog("127.0.0.1:1", producer={"transaction.timeout.ms": "6000"})
     with pytest.raises(ConfigurationError, match=r"consumer\.group\.id .* set application\.id"):
         KafkaLog("127.0.0.1:1", consumer={"group.id": "mine"})
+    for name in ("partition.assignment.strategy", "group.protocol"):
+        with pytest.raises(ConfigurationError, match=f"consumer\\.{name} cannot be changed.*Leave it out"):
+            KafkaLog("127.0.0.1:1", consumer={name: "consumer"})
 
 
 def test_open_log_chooses_by_the_setting(tmp_path: Path) -> None:
