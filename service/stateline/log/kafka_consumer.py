@@ -197,7 +197,8 @@ class KafkaConsumer:
 
     def _listen(self, messages: Sequence[Any]) -> None:
         """Notice partitions that give nothing, not even their end, from a new place on: librdkafka was seen to leave
-        one unread that was taken while paused and given back. Each is sought anew once; then this client is done.
+        one unread that was taken while paused and given back. Each that has a leader is sought anew once; then this
+        client is done.
         """
         for source in {(message.topic(), message.partition()) for message in messages}:
             heard = TopicPartition(*source)
@@ -207,7 +208,9 @@ class KafkaConsumer:
         if messages:  # there may be more of others here, with theirs behind it
             return
         now_s = time.monotonic()
-        for partition in [each for each, since_s in self._silent.items() if now_s - since_s > _SILENCE_S]:
+        overdue = [each for each, since_s in self._silent.items() if now_s - since_s > _SILENCE_S]
+        self._silent |= dict.fromkeys(overdue, now_s)
+        for partition in self._with_leaders(overdue):
             if partition in self._revived:
                 self._deferred.append(LogUnavailableError(f"{partition} is to be read, and nothing comes of it."))
                 self._silent.pop(partition)
@@ -219,6 +222,19 @@ class KafkaConsumer:
             self.resume([partition])
             if offset >= 0:
                 self.seek(partition, offset)
+
+    def _with_leaders(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Those whose records somebody could give, as brokers say; none when no broker says anything."""
+        if not partitions:
+            return []
+        try:
+            topics = self._consumer.list_topics(timeout=1.0).topics
+        except KafkaException:
+            return []
+        leaders = {
+            TopicPartition(t, n): each.leader for t, topic in topics.items() for n, each in topic.partitions.items()
+        }
+        return [partition for partition in partitions if leaders.get(partition, -1) >= 0]
 
     def _records(self, messages: Sequence[Any]) -> list[Record]:
         # The client's types say that everything may be None; of a message without an error only key and value may.
