@@ -324,12 +324,13 @@ def test_a_reader_that_never_reads_again_is_cut_off_all_the_same(served: Served)
     with slow_reader(served, "newest") as asking:
         wait_until(lambda: not is_free(served))
         wait_until(lambda: is_free(served))
-        port = asking.getsockname()[1]
-        wait_until(lambda: not connected(port))
+        ports = asking.getpeername()[1], asking.getsockname()[1]
+        wait_until(lambda: not connected(*ports), 60.0)
 
 
-def connected(port: int) -> bool:
-    """Whether the server's end of the connection from this port is still there."""
+def connected(local: int, remote: int) -> bool:
+    """Whether the server's end of the connection between these ports is still there; others may share one of them."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     established = "01"
-    return any(row[2].endswith(f":{port:04X}") and row[3] == established for row in rows)
+    ends = (f":{local:04X}", f":{remote:04X}")
+    return any((row[1][-5:], row[2][-5:]) == ends and row[3] == established for row in rows)
