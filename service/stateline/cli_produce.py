@@ -42,10 +42,7 @@ def produce(app: App, config: Config, topic_name: str, lines: Iterable[str]) -> 
 def declared_topic(app: App, name: str) -> Topic:
     """The topic as the application declares it. Raises `DoesNotExistError` naming those that there are, and
     `InvalidArgumentError` for the changelog of another application."""
-    topology = app.topology()
-    topics = {t.name: t for s in topology.subtopologies for t in s.sources}
-    topics |= {t.name: t for p in topology.pipelines.values() for t in p.inputs}
-    topics |= {d.source.name: d.source for d in topology.global_tables.values() if d.source is not None}
+    topics = app.topology().topics_read()
     if name not in topics:
         raise DoesNotExistError(f"The application reads no topic {name!r}: it reads {', '.join(topics)}.")
     if (owner := topics[name].external) is not None:

@@ -54,10 +54,7 @@ def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, 
     changelog of a Kafka Streams application."""
     changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
     results = {topic.name for p in topology.pipelines.values() for topic in (p.writes, *p.branches)}
-    read = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
-    read |= {definition.source.name for definition in topology.global_tables.values() if definition.source is not None}
-    for pipeline in topology.pipelines.values():
-        read |= {topic.name for topic in pipeline.inputs}
+    read = topology.topics_read().keys()
     roles = {name: "source" if name in read else "output" for name in topology.required_topics()}
     roles |= dict.fromkeys(topology.external_topics(), "external")
     if dead_letter_topic is not None:

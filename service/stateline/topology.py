@@ -218,6 +218,14 @@ class Topology:
                 found[name] = (*found.get(name, ()), TopicPartition(topic, 0))
         return found
 
+    def topics_read(self) -> dict[str, Topic]:
+        """Topics that the application reads, by name: of processors, operators and tables, of pipelines, and those of
+        which global tables are kept."""
+        topics = [t for s in self.subtopologies for t in s.sources]
+        topics += [t for p in self.pipelines.values() for t in p.inputs]
+        topics += [d.source for d in self.global_tables.values() if d.source is not None]
+        return {topic.name: topic for topic in topics}
+
     def required_topics(self) -> tuple[str, ...]:
         """Topics that the user must have created: sources, and what processors and pipelines use besides."""
         topics = [t for s in self.subtopologies for t in s.sources]

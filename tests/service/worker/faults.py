@@ -39,17 +39,27 @@ GUARANTEES = ["at_least_once", "exactly_once_v2"]
 Look = Callable[[InputRecord], object]
 
 
-def counting(look: Look = lambda _: None, *, table: bool = False, logged: bool = True, also: bool = False) -> App:
+def counting(
+    look: Look = lambda _: None,
+    *,
+    table: bool = False,
+    logged: bool = True,
+    persistent: bool = True,
+    also: bool = False,
+    name: str = "app",
+    topic: str = "in",
+) -> App:
     """Counts the records of each key; `look` sees each one first. `table`: beside it, the newest value of each key.
 
     `also`: a second store counts too.
     """
-    app = App("app")
-    source = app.topic("in", key=serdes.string, value=serdes.string)
+    app = App(name)
+    source = app.topic(topic, key=serdes.string, value=serdes.string)
     if table:
         app.table(source, store="newest")
     names = ["counts", "again"] if also else ["counts"]
-    made = [app.store(stores.key_value(n, key=serdes.string, value=serdes.json, logged=logged)) for n in names]
+    kept: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
+    made = [app.store(stores.key_value(n, **kept, logged=logged, persistent=persistent)) for n in names]
 
     @app.process(source, stores=made)
     def count(record: InputRecord, *views: StoreView) -> None:

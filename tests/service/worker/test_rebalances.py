@@ -14,11 +14,8 @@ import pytest
 from kafka_broker import KafkaBroker
 from running_worker import Stores, configured, create, eventually, produce, running
 from service.worker.faults import CHANGELOG, GUARANTEES, IN, NEVER_MS, Place, Watched, counting, entries, rename
-from stateline import serdes, stores
-from stateline.app import App
 from stateline.configured_log import configured_log
-from stateline.store_views import StoreView
-from stateline.worker import InputRecord, tasks
+from stateline.worker import tasks
 from stateline.worker.changelog import owner_headers, position_headers
 from stateline.worker.task import READ_COMMITTED, Task, TaskState
 from stateline.worker.worker import Worker
@@ -26,19 +23,6 @@ from stateline_store import DamagedDataError, LogUnavailableError, Position, Sto
 
 PARTITIONS = 4
 RECORDS = entries([f"k{n}" for n in range(40)])
-
-
-def counting_on_kafka(name: str) -> App:
-    app = App(name)
-    source = app.topic(f"{name}-in", key=serdes.string, value=serdes.string)
-    app.table(source, store="newest")
-    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json))
-
-    @app.process(source, stores=[counts])
-    def count(record: InputRecord, counts: StoreView) -> None:
-        counts.put(record.key, (counts.get(record.key) or 0) + 1)
-
-    return app
 
 
 def runs(worker: Worker, count: int) -> Callable[[], bool]:
@@ -49,13 +33,14 @@ def runs(worker: Worker, count: int) -> Callable[[], bool]:
 def test_what_stays_with_a_worker_is_not_closed_when_others_come_and_go(
     kafka_broker: KafkaBroker, tmp_path: Path, guarantee: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = counting_on_kafka(f"stays-{uuid4().hex[:8]}")
-    topic = f"{app.application_id}-in"
+    name = f"stays-{uuid4().hex[:8]}"
+    topic = f"{name}-in"
+    app = counting(table=True, name=name, topic=topic)
     servers = kafka_broker.bootstrap_servers
     config = configured(app, tmp_path / "state", bootstrap__servers=servers, processing__guarantee=guarantee)
     closed, suspended = list[str](), list[str]()
-    for name, seen in (("close", closed), ("suspend", suspended)):
-        monkeypatch.setattr(Task, name, noting(getattr(Task, name), seen))
+    for move, seen in (("close", closed), ("suspend", suspended)):
+        monkeypatch.setattr(Task, move, noting(getattr(Task, move), seen))
 
     def counted(times: int) -> None:
         offsets = produce(log, topic, RECORDS)
@@ -169,13 +154,7 @@ def test_a_suspended_task_whose_input_was_processed_by_others_is_opened_anew(pla
 
 
 def test_a_task_in_memory_is_kept_too(place: Place) -> None:
-    app = App("app")
-    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json, persistent=False))
-
-    @app.process(app.topic("in", key=serdes.string, value=serdes.string), stores=[counts])
-    def count(record: InputRecord, counts: StoreView) -> None:
-        counts.put(record.key, (counts.get(record.key) or 0) + 1)
-
+    app = counting(persistent=False)
     place.send(entries("abc"))
     worker = place.worker(app, place.config(app, commit__interval__ms=1))
 
