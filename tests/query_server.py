@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 from confluent_kafka import murmur2
@@ -28,6 +29,7 @@ from stateline.config import load_config
 from stateline.query import HostedPartition
 from stateline.server import serve
 from stateline.stores import key_value
+from stateline.worker.publication import InstanceFile, publish
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import (
@@ -82,6 +84,7 @@ class OwningWorker:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._state_dir = state_dir
         self._killed = False
+        self._presence = InstanceFile(self.application, name)
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
         self.run(lambda: None)
@@ -161,8 +164,9 @@ class OwningWorker:
                 future.set_exception(error)
         self.socket.close()
         if self._killed:
+            self._presence._lock.close()  # as the system does
             return  # nobody says that the stores are closed, and the instance's file stays
-        (self.application / "instances" / f"{self.name}.json").unlink()
+        self._presence.remove()
         for store in self.stores.values():
             store.close()
 
@@ -195,21 +199,9 @@ class OwningWorker:
             "subtopologies": [{"ordinal": 0, "partitions": PARTITIONS, "sources": [TOPIC], "stores": stores}],
             "stores": {name: {"subtopology": 0, "changelog": TOPIC} for name in stores},
         }
-        instance = {
-            "instance": self.name,
-            "pid": 1,
-            "socket": str(self._state_dir / f"{self.name}.sock"),
-            "tasks": {f"0_{partition}": "running" for partition in range(PARTITIONS)},
-        }
-        _write(self.application / "topology.json", topology)
-        _write(self.application / "instances" / f"{self.name}.json", instance)
-
-
-def _write(path: Path, document: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(document))
-    draft.rename(path)
+        publish(self.application / "topology.json", topology)
+        tasks = {f"0_{partition}": "running" for partition in range(PARTITIONS)}
+        self._presence.update(self._state_dir / f"{self.name}.sock", tasks, uuid4())
 
 
 @contextlib.contextmanager

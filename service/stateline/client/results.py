@@ -297,10 +297,12 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A worker and the tasks that it runs: task → state."""
+    """A worker and the tasks that it runs: task → state. One that was killed is not `alive`, and runs none; one that
+    hangs is alive and not `reachable`."""
 
     instance: str
     pid: int
+    alive: bool
     reachable: bool
     tasks: Mapping[str, str]
 

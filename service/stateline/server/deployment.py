@@ -4,8 +4,9 @@
                                           "stores": {name: {"subtopology", "changelog"}}, …}
     <application>/instances/<name>.json  {"instance", "process_id", "pid", "socket", "tasks": {task: "created" |
     "restoring" | "running" | "suspended"}}
+    <application>/instances/<name>.lock  locked while that worker lives
 
-Both are replaced by rename, so a reader sees a whole file or none. Fields that are not read here are ignored.
+The first two are replaced by rename, so a reader sees a whole file or none. Fields that are not read here are ignored.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ def read_instances(application: Path) -> dict[str, Instance]:
             continue
         instances[instance.name] = instance
     return instances
+
+
+def lock_path(application: Path, instance: str) -> Path:
+    """What this instance has locked while it lives."""
+    return application / "instances" / f"{instance}.lock"
 
 
 def unreadable(path: Path, error: OSError) -> NotReadyError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -13,6 +13,7 @@ from stateline.server.access import is_known, may_read, reads_all
 from stateline.server.answers import json_response
 from stateline.server.arguments import refuse_parameters
 from stateline.server.arrow_rows import schema_of
+from stateline.server.deployment import Instance
 from stateline.server.hidden_paths import told
 from stateline.server.metrics import Metrics
 from stateline.server.partitions import ServedStore
@@ -63,21 +64,12 @@ class StateRoutes:
 
     async def instances(self, request: Request) -> Response:
         """GET /v1/instances: who runs what, as the workers have written it down; of the tasks those that have a store
-        which who asks may read."""
+        which who asks may read. A worker that was killed runs nothing."""
         refuse_parameters(request)
         workers = self._serving.workers
         await workers.refresh()
         hidden = {str(s.ordinal) for s in self._serving.topology.subtopologies if not _concerns(s, request)}
-        instances = [
-            {
-                "instance": i.name,
-                "pid": i.pid,
-                "reachable": workers.answers(i.name),
-                "tasks": {task: state for task, state in i.tasks.items() if task.partition("_")[0] not in hidden},
-            }
-            for i in workers.instances.values()
-        ]
-        return json_response({"instances": instances})
+        return json_response({"instances": [self._instance(i, hidden) for i in workers.instances.values()]})
 
     async def healthz(self, request: Request) -> Response:
         """GET /healthz: this process is alive."""
@@ -99,6 +91,18 @@ class StateRoutes:
         """GET /metrics: Prometheus text."""
         refuse_parameters(request)
         return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    def _instance(self, instance: Instance, hidden: Container[str]) -> dict[str, Any]:
+        workers = self._serving.workers
+        alive = workers.is_alive(instance.name)
+        tasks = instance.tasks.items() if alive else ()
+        return {
+            "instance": instance.name,
+            "pid": instance.pid,
+            "alive": alive,
+            "reachable": workers.answers(instance.name),
+            "tasks": {task: state for task, state in tasks if task.partition("_")[0] not in hidden},
+        }
 
     def _readable(self, request: Request) -> list[str]:
         return [name for name in self._serving.served_names() if may_read(request, name)]
@@ -124,7 +128,8 @@ class StateRoutes:
         owner = workers.owner(task_id)
         described: dict[str, Any] = {"task": task_id, "owner": owner, "state": None, "lag": None}
         if not store.definition.persistent:
-            task_state = workers.instances[owner].tasks[task_id] if owner is not None else None
+            lives = owner is not None and workers.is_alive(owner)  # what was in memory has gone with one that does not
+            task_state = workers.instances[owner].tasks[task_id] if lives and owner is not None else None
             described["state"] = {"running": "active", "suspended": "active"}.get(task_state or "", task_state)
             return described
         try:

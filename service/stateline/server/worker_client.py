@@ -26,10 +26,11 @@ from stateline.query_wire import (
     frame,
     frame_size,
 )
-from stateline.server.deployment import Instance, read_instances
+from stateline.server.deployment import Instance, lock_path, read_instances
 from stateline.server.waiting import TimeLimits
 from stateline_store import CursorExpiredError, InvalidArgumentError, NotPresentError, StatelineError
 from stateline_store.checkpoints import CheckpointPart
+from stateline_store.inspection import lock_holder
 
 # A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
 ANSWER_TIMEOUT_S = 10.0
@@ -280,6 +281,11 @@ class Workers:
         """Whether this instance is there and has lately given a sign of life."""
         connection = self._connections.get(instance)
         return connection is not None and connection.answers
+
+    def is_alive(self, instance: str) -> bool:
+        """Whether the process of this instance lives, as far as can be told here. One that was killed leaves its file,
+        and no lock."""
+        return self.is_connected(instance) or lock_holder(lock_path(self._application, instance))[0] is not False
 
     def owner(self, task_id: str) -> str | None:
         """The instance that has this task: one that answers, else one that is there, else one that said so last;

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from stateline.server.deployment import lock_path
 from stateline_store.inspection import lock_holder
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class WorkerFigures:
     """Reads the files of an application's workers whenever it is asked. Thread-safe: it keeps nothing."""
 
     def __init__(self, application: Path) -> None:
+        self._application = application
         self._directory = application / "instances"
 
     def read(self) -> dict[str, _Document]:
@@ -42,7 +44,7 @@ class WorkerFigures:
         return {name: document for name, document in found.items() if document is not None}
 
     def _document(self, name: str) -> _Document | None:
-        if lock_holder(self._directory / f"{name}.lock")[0] is False:
+        if lock_holder(lock_path(self._application, name))[0] is False:
             return None  # killed
         path = self._directory / f"{name}{_SUFFIX}"
         try:

@@ -107,6 +107,8 @@ class InstanceFile:
                 f"A worker named {instance!r} is running on {application} already: stop it, or the `stateline run` "
                 "that it belongs to; a `stateline worker` of its own can take another name (--instance)."
             ) from error
+        with contextlib.suppress(OSError):  # `update` says so
+            self._forget()  # what one of this name said that was killed
 
     def update(self, socket: Path, tasks: Mapping[str, str], process_id: UUID) -> None:
         """Say which tasks this worker has, in which state, and on which directory (`StateDirectory.process_id`)."""
@@ -127,9 +129,12 @@ class InstanceFile:
 
     def remove(self) -> None:
         """A clean exit: nothing of this worker is left but its name's lock file."""
+        self._forget()
+        self._lock.close()
+
+    def _forget(self) -> None:
         self._path.unlink(missing_ok=True)
         self._figures.unlink(missing_ok=True)
-        self._lock.close()
 
 
 def socket_path(application: Path, instance: str) -> Path:

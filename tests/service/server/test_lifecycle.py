@@ -109,10 +109,33 @@ def test_a_worker_that_hangs_is_told_until_it_goes_on(tmp_path: Path, worker_pro
         worker_process.send_signal(signal.SIGSTOP)
         wait_until(lambda: not ready(client))
         assert any("no worker that answers has it" in reason for reason in client.get("/readyz").json()["reasons"])
-        assert [i["reachable"] for i in client.get("/v1/instances").json()["instances"]] == [False]
+        (instance,) = client.get("/v1/instances").json()["instances"]
+        assert (instance["alive"], instance["reachable"], len(instance["tasks"])) == (True, False, 3)
         worker_process.send_signal(signal.SIGCONT)
         wait_until(lambda: ready(client))
         assert [i["reachable"] for i in client.get("/v1/instances").json()["instances"]] == [True]
+
+
+def test_the_tasks_of_a_killed_worker_are_its_successors_alone(server: httpx.Client, tmp_path: Path) -> None:
+    killed = OwningWorker(tmp_path, "killed")
+    wait_until(lambda: ready(server))
+    killed.close(killed=True)
+    wait_until(lambda: not ready(server))
+    assert described(server) == {"killed": (False, False, {})}
+    assert server.get("/v1/stores/cache").json()["partitions"]["0"]["state"] is None, "a store in memory died with it"
+    for store in killed.stores.values():
+        store.close()
+    heir = OwningWorker(tmp_path, "heir")
+    wait_until(lambda: ready(server))
+    tasks = dict.fromkeys(("0_0", "0_1", "0_2"), "running")
+    assert described(server) == {"heir": (True, True, tasks), "killed": (False, False, {})}
+    heir.close()
+    assert set(described(server)) == {"killed"}, "one that has left is not there any more"
+
+
+def described(client: httpx.Client) -> dict[str, tuple[bool, bool, dict[str, str]]]:
+    instances = client.get("/v1/instances").json()["instances"]
+    return {i["instance"]: (i["alive"], i["reachable"], i["tasks"]) for i in instances}
 
 
 def test_without_a_worker_the_way_to_committed_state_is_shown(server: httpx.Client, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from query_server import OwningWorker
+from stateline.server.deployment import read_instances
 from stateline.server.workers_metrics import PROPERTIES, WorkerCollector, WorkerFigures
 from stateline.worker import publication
 from stateline.worker.publication import InstanceFile
@@ -133,6 +135,16 @@ def test_a_look_at_a_worker_that_starts_does_not_keep_it_from_starting(
     fcntl.flock(looks, fcntl.LOCK_SH)  # as `lock_holder` does, for a moment
     monkeypatch.setattr(publication, "time", SimpleNamespace(sleep=lambda _: looks.close()))
     InstanceFile(tmp_path, "worker-0").remove()
+
+
+def test_a_worker_that_starts_takes_back_what_a_killed_one_of_its_name_has_told(tmp_path: Path) -> None:
+    killed = InstanceFile(tmp_path, "worker-0")
+    killed.update(tmp_path / "no-socket", {"0_0": "running"}, uuid4())
+    killed.publish_figures(TOLD)
+    killed._lock.close()  # as the system does
+    successor = InstanceFile(tmp_path, "worker-0")
+    assert (read_instances(tmp_path), WorkerFigures(tmp_path).read()) == ({}, {})
+    successor.remove()
 
 
 def test_a_server_shows_them_beside_its_own(client: httpx.Client, worker: OwningWorker, state_dir: Path) -> None:
