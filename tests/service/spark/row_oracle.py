@@ -83,7 +83,9 @@ def _key(given: dict[str, Any], pipeline: Pipeline) -> bytes:
 
 def _inner(parts: list[Any], serde: Serde, pipeline: Pipeline) -> bytes:
     if len(parts) > 1 or serde.name == "string":
-        return "|".join(_text(part) for part in parts).encode()
+        texts = [_text(part) for part in parts]
+        whole = [text.replace("\\", r"\\").replace("|", r"\|") for text in texts] if len(parts) > 1 else texts
+        return "|".join(whole).encode()
     try:
         return serde.serialize(parts[0])
     except InvalidArgumentError as error:

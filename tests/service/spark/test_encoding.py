@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -37,7 +39,8 @@ SCHEMA = """
     times array<timestamp>, xs array<double>, by_name map<string, double>, by_number map<int, struct<raw: binary>>,
     nothing void, `dotted.name` string, `NAME` string, _hidden string, _deleted boolean, _topic string, _order bigint
 """
-TEXTS = ["", "a", "a|b", 'quote " and \\', "tab\tnewline\n\x01\x1f\x7f", "äöü € 𝄞", "</script>", "null", "x" * 400]
+PARTS = ["", "a", "a|b", "|", "\\", "a\\|"]
+TEXTS = [*PARTS, 'quote " and \\', "tab\tnewline\n\x01\x1f\x7f", "äöü € 𝄞", "</script>", "null", "x" * 400]
 NUMBERS = [0.0, -0.0, 0.1, 7.0, 1e10, 1.5e-7, 1e16, 1e300, 123456789.123, *map(float, ("nan", "inf", "-inf")), 5e-324]
 FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -127,6 +130,51 @@ def test_rows_of_all_types_are_what_plain_python_makes_of_them(table: pa.Table, 
     check_against_oracle(table, pipeline)
     check_against_oracle(table.slice(7, 11), pipeline)  # arrays that do not begin with their buffers
     check_against_oracle(table.slice(0, 0), pipeline)
+
+
+# --- Keys of several columns
+
+
+def keys_of(table: pa.Table) -> list[str]:
+    made = encoded(table, pipeline(*table.schema.names))
+    assert made["bad"].null_count == len(made)
+    return [key.decode() for key in made["key"].to_pylist()]
+
+
+def parts_of(key: str) -> tuple[str, ...]:
+    """As `docs/formats.md` says."""
+    parts = re.findall(r"(?:^|\|)((?:[^\\|]|\\.)*)", key, re.S)
+    return tuple(re.sub(r"\\(.)", r"\1", part, flags=re.S) for part in parts)
+
+
+def test_keys_of_several_columns_have_worked_examples() -> None:
+    ends = {("AT|T", "NY"): r"AT\|T|NY", ("AT", "T|NY"): r"AT|T\|NY", ("a\\", "b"): r"a\\|b", ("", ""): "|"}
+    as_ever = {("JFK", "2013-01-01T05:00:00Z"): "JFK|2013-01-01T05:00:00Z", ("a b/c", "ü"): "a b/c|ü", ("", "a"): "|a"}
+    for parts, key in (ends | as_ever).items():
+        assert keys_of(pa.table({"x": [parts[0]], "y": [parts[1]]})) == [key]
+    assert keys_of(pa.table({"x": [r"AT|\T"]})) == [r"AT|\T"]  # of one column the text itself
+
+
+def test_no_two_keys_of_several_columns_are_the_same_and_each_gives_its_parts_back(session: SparkSession) -> None:
+    parts = ["".join(letters) for length in range(4) for letters in itertools.product("a|\\", repeat=length)]
+    names = session.createDataFrame([(part,) for part in parts], "x string")
+    pairs = names.crossJoin(names.withColumnRenamed("x", "y")).toArrow()
+    keys = keys_of(pairs)
+    assert len(set(keys)) == len(parts) ** 2
+    assert [parts_of(key) for key in keys] == list(zip(*pairs.to_pydict().values(), strict=True))
+
+
+@given(st.lists(st.lists(st.text(st.sampled_from("a|\\\n") | st.characters(codec="utf-8")), min_size=3, max_size=3)))
+def test_any_parts_come_back_out_of_their_key(rows: list[list[str]]) -> None:
+    table = pa.table({name: pa.array([row[at] for row in rows], pa.string()) for at, name in enumerate("xyz")})
+    assert [parts_of(key) for key in keys_of(table)] == [tuple(row) for row in rows]
+
+
+def test_a_prefix_of_whole_parts_finds_the_keys_that_begin_with_these_parts_alone() -> None:
+    firsts = ["AT", "AT|T", "AT\\", "AT\\|", "ATX"]
+    keys = keys_of(pa.table({"x": firsts, "y": ["T|NY"] * 5}))
+    assert [key for key in keys if key.startswith("AT|")] == keys[:1]
+    assert [key for key in keys if key.startswith(r"AT\|T|")] == keys[1:2]
 
 
 @given(st.lists(st.text() | st.none(), max_size=20))

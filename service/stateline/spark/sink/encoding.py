@@ -1,10 +1,10 @@
 """From a pipeline's result rows, as Arrow, to encoded rows (`stateline.spark.sink.result_records`). Pure.
 
 A record's key is made of the pipeline's `key` columns: one as the result topic's key serde writes it (a string serde
-takes the column's text), several as their texts joined by "|"; behind it the times of the window or session where
-results are of such. Its value is the JSON of every column whose name does not begin with "_"
-(`sink.json_texts`). Its timestamp is the pipeline's `timestamp` column, or the time of the micro-batch where
-there is none.
+takes the column's text), several as their texts joined by "|" (`sink.result_keys`); behind it the times of the window
+or session where results are of such. Its value is the JSON of every column whose name does not begin with "_"
+(`sink.json_texts`). Its timestamp is the pipeline's `timestamp` column, or the time of the micro-batch where there is
+none.
 
 Arrow's kernels do this faster than Spark's own functions, which took as long as plain Python: they look at a column at
 a time, and there is no plan to make for each micro-batch.

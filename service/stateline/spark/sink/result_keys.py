@@ -1,4 +1,9 @@
-"""The keys of a pipeline's result rows, a column at a time, and what is wrong with rows that get none. Pure."""
+"""The keys of a pipeline's result rows, a column at a time, and what is wrong with rows that get none. Pure.
+
+The key of several columns (in topics and stores: never change): their texts with "|" in between, where each "|" and
+each "\\" of a text has a "\\" before it. So no two rows with other parts have one key, an empty part is kept, and texts
+with neither stay as they are. A key of one column is its text.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ from stateline.windowed_serde import WindowedSerde
 from stateline_store import InvalidArgumentError
 
 _INTEGERS = {"int32": pa.int32(), "int64": pa.int64()}
+_SEPARATOR, _ESCAPE = "|", "\\"
 _EXACT_SCALE = 6  # as in `json_texts`
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _NO_SEQUENCE = pa.scalar(bytes(4), pa.binary())
@@ -37,9 +43,7 @@ def inner_keys(batch: pa.RecordBatch, pipeline: Pipeline) -> list[pa.Array]:
     serde = inner_key_serde(pipeline)
     if len(columns) > 1 or serde.name == "string":
         bad += [_not_utf8(name, column) for name, column in zip(pipeline.key, columns, strict=True) if _is_torn(column)]
-        texts = columns[0] if len(columns) == 1 and _is_text(columns[0]) else None
-        if texts is None:
-            texts = pc.binary_join_element_wise(*(_texts(column) for column in columns), "|")
+        texts = _texts(columns[0]) if len(columns) == 1 else _joined([_texts(column) for column in columns])
         return [texts.cast(pa.binary()), *bad]
     if serde.name in _INTEGERS and pa.types.is_integer(columns[0].type):
         keys, refused = _integers(columns[0], serde, pipeline)
@@ -105,6 +109,17 @@ def _texts(column: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind) and kind.scale <= _EXACT_SCALE:
         return column.cast(pa.string())
     return pa.array([None if value is None else key_text(value) for value in plain(column)], pa.string())
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    """The texts of each row as one; null where one of them is."""
+    return pc.binary_join_element_wise(*map(_escaped, parts), _SEPARATOR)
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    for special in (_ESCAPE, _SEPARATOR):
+        texts = pc.replace_substring(texts, special, _ESCAPE + special)
+    return texts
 
 
 def _integers(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Array, pa.Array]:
