@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocksdict import Rdict
+from rocksdict import Cache, Rdict, WriteBufferManager
 
 from stateline_store import (
     CallerError,
@@ -24,10 +24,11 @@ from stateline_store import (
     SecondaryReader,
     StoreContext,
     TopicPartition,
+    rocksdb_options,
 )
 from stateline_store.engine import Commit
 from stateline_store.rocksdb_engine import RocksDBEngine
-from stateline_store.rocksdb_options import DEFAULT_TUNING, primary_options
+from stateline_store.rocksdb_options import DEFAULT_TUNING, WRITE_BUFFERS_BYTES, primary_options
 from stateline_store.scan import EVERY_KEY
 
 CHANGELOG = TopicPartition("my-topic", 3)
@@ -298,3 +299,17 @@ def test_a_store_in_memory_has_no_database_to_speak_of(context: StoreContext) ->
     store.init(context)
     assert store.engine_properties() == {}
     store.close()
+
+
+def test_many_stores_of_few_rows_do_not_flush_at_each_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Cache(1024 * 1024), WriteBufferManager(WRITE_BUFFERS_BYTES // 12, False)
+    monkeypatch.setattr(rocksdb_options, "_shared", lambda: shared)  # five stores are to it what sixty are to a worker
+    engines = [RocksDBEngine(tmp_path / str(number)) for number in range(5)]
+    for number in range(1, 41):
+        rows: dict[bytes, bytes | None] = {b"%d-%d" % (number, row): b"v" * 100 for row in range(20)}
+        for engine in engines:
+            engine.write(rows, Commit(number, 1))
+    files = list(tmp_path.rglob("*.sst"))
+    for engine in engines:
+        engine.close()
+    assert not files
