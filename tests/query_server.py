@@ -224,6 +224,12 @@ def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
         process.wait()
 
 
+def from_another_address(client: httpx.Client) -> httpx.Client:
+    """Another caller of this server: who has no token is known by the address."""
+    transport = httpx.HTTPTransport(local_address="127.0.0.2")
+    return httpx.Client(base_url=client.base_url, transport=transport, timeout=30)
+
+
 def _answers(client: httpx.Client) -> bool:
     try:
         return client.get("/healthz").status_code == 200

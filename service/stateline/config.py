@@ -46,6 +46,7 @@ from stateline.setting_types import (
     OptionalFile,
     OptionalText,
     PassedOn,
+    Percent,
     PipelineDrivers,
     Port,
     ProductionHandler,
@@ -168,6 +169,8 @@ class Config(BaseModel):
     """Scans that a server process runs at once; one more gets TOO_MANY_REQUESTS."""
     server_rate_limit: CountOrUnlimited = -1
     """Requests per second of a token, or of an address without one, at a server process; more get TOO_MANY_REQUESTS."""
+    server_caller_share_percent: Percent = 50
+    """Of server.snapshots.max and server.changes.max, how much one caller may have: a token, or an address without."""
     server_tokens_file: OptionalFile = None
     """Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."""
     server_tls_certificate_file: OptionalFile = None
@@ -219,6 +222,10 @@ class Config(BaseModel):
         """What one worker may hold: its share of statestore.uncommitted.max.bytes, at least 1; -1 for no limit."""
         limit = self.statestore_uncommitted_max_bytes
         return limit if limit < 0 else max(1, limit // self.num_workers)
+
+    def caller_share(self, most: int) -> int:
+        """How many of these one caller may have: server.caller.share.percent, rounded up."""
+        return -(-most * self.server_caller_share_percent // 100)
 
     def describe(self) -> list[SettingDescription]:
         """Every setting in the order of declaration, and each one that is passed on. Secrets are hidden."""

@@ -11,9 +11,11 @@
         .pin-<digest>                     the id of the snapshot that was made under this pin; goes with that and its
                                           .gone-<id>
 
-    snapshot.json := {"format": 1, "id", "created_at_ms", "expires_at_ms", "parts": [part …], "owner": text}
+    snapshot.json := {"format": 1, "id", "created_at_ms", "expires_at_ms", "parts": [part …], "owner": text,
+                      "caller": text}
 
-`owner`, a name that means something to who makes snapshots, is left out where there is none. A **pin** is a text that
+`owner`, a name that means something to who makes snapshots, is left out where there is none; so is `caller`, whose
+snapshots are counted together, which `.making` holds until then. A **pin** is a text that
 who asks for a snapshot has chosen, so that asking twice makes one: `digest` is SHA-256 of pin, owner and stores.
 
 On disk: never change. The lease is in the manifest, so it survives whoever made it. A crash leaves a directory without
@@ -70,6 +72,7 @@ class Snapshot:
     expires_at_ms: int
     parts: tuple[CheckpointPart, ...]
     owner: str | None = None
+    caller: str | None = None
 
     def part(self, store: str, partition: int) -> CheckpointPart:
         """What it has of this store partition. Raises `DoesNotExistError` when that is nothing."""
@@ -87,6 +90,7 @@ class Snapshot:
             "expires_at_ms": self.expires_at_ms,
             "parts": [part.to_json() for part in self.parts],
             **({} if self.owner is None else {"owner": self.owner}),
+            **({} if self.caller is None else {"caller": self.caller}),
         }
         return json.dumps(members).encode()
 
@@ -99,8 +103,8 @@ class Snapshot:
                 raise CallerError(f"A newer version of Stateline wrote the snapshot {members['id']!r}: use that one.")
             parts = tuple(map(CheckpointPart.from_json, members["parts"]))
             times = int(members["created_at_ms"]), int(members["expires_at_ms"])
-            owner = members.get("owner")
-            return cls(str(members["id"]), *times, parts, None if owner is None else str(owner))
+            owner, caller = (None if name is None else str(name) for name in map(members.get, ("owner", "caller")))
+            return cls(str(members["id"]), *times, parts, owner, caller)
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedDataError(f"{data!r:.200} is no manifest of a snapshot ({error!r}).") from error
 
@@ -120,13 +124,23 @@ class Pin:
         return f"{_PIN}{hashlib.sha256(named.encode()).hexdigest()}"
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many snapshots there may be of one caller, a name for who is counted. Thread-safe: it never changes."""
+
+    caller: str
+    most: int
+
+
 class Making:
     """A snapshot that is being made; this process holds it until `SnapshotDirectory.finish` or `close`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, caller: str | None) -> None:
         self.path = path
         self.id = path.name
+        self.caller = caller
         self._fd = _locked(path / _MAKING)
+        os.write(self._fd, (caller or "").encode())
 
     def close(self) -> None:
         """Let go: without a manifest it is rubbish from now on. A second call does nothing."""
@@ -145,9 +159,9 @@ class SnapshotDirectory:
         """Touches nothing: the directory is made with the first snapshot."""
         self.path = application / SNAPSHOTS
 
-    def begin(self, now_ms: int, most: int, most_bytes: int) -> Making:
-        """Begin one. Raises `TooManyRequestsError` when there are `most` already, or when those that are there keep
-        `most_bytes` or more that nobody else has (-1: no limit).
+    def begin(self, now_ms: int, most: int, most_bytes: int, share: Share | None = None) -> Making:
+        """Begin one. Raises `TooManyRequestsError` when there are `most` already, or of this caller as many as its
+        share, or when those that are there keep `most_bytes` or more that nobody else has (-1: no limit).
         """
         make_directory(self.path)
         with self._locked():
@@ -157,8 +171,13 @@ class SnapshotDirectory:
                     f"{len(there)} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait "
                     "until a lease ends."
                 )
+            if share is not None and (own := sum(_caller(each) == share.caller for each in there)) >= share.most:
+                raise TooManyRequestsError(
+                    f"{own} snapshots are yours, as many of {most} as server.caller.share.percent allows: release one, "
+                    "or wait until a lease ends."
+                )
             self._refuse_beyond(most_bytes)
-            return self._begin()
+            return self._begin(None if share is None else share.caller)
 
     def finish(
         self,
@@ -173,7 +192,7 @@ class SnapshotDirectory:
 
         The one of this pin, if another has made that meanwhile; `making` is rubbish then. Raises as `pinned`.
         """
-        snapshot = Snapshot(making.id, now_ms, expires_at_ms, tuple(parts), owner)
+        snapshot = Snapshot(making.id, now_ms, expires_at_ms, tuple(parts), owner, making.caller)
         reached("snapshot:parts-made")
         if pin is None:
             return self._publish(making, snapshot)
@@ -305,11 +324,11 @@ class SnapshotDirectory:
         except OSError as error:
             raise refused(self.path, "read", error) from error
 
-    def _begin(self) -> Making:
+    def _begin(self, caller: str | None) -> Making:
         path = self.path / secrets.token_hex(12)
         try:
             path.mkdir(mode=0o750)
-            return Making(path)
+            return Making(path, caller)
         except OSError as error:
             raise refused(path, "created", error) from error
 
@@ -375,6 +394,15 @@ def _locked(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return fd
+
+
+def _caller(path: Path) -> str | None:
+    """Whose snapshot this directory is, whole or being made; None where that was not said, or cannot be read."""
+    with contextlib.suppress(OSError, StatelineError):
+        return Snapshot.decode((path / _MANIFEST).read_bytes()).caller
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (path / _MAKING).read_text() or None
+    return None
 
 
 def _is_rubbish(path: Path) -> bool:

@@ -155,6 +155,17 @@ def name_of(request: Request) -> str | None:
     return None if caller is None else caller.name
 
 
+def caller_of(request: Request) -> str:
+    """Who asks, for what is counted by caller: a token by its name, without one the address (`client_of`)."""
+    return _caller(request.scope.get(_CALLER), request.scope["client"])
+
+
+def _caller(holder: Token | None, client: tuple[str, int] | None) -> str:
+    if holder is not None:
+        return f"token {holder.name}"
+    return "" if client is None else client_of(client[0])  # None: another process of this server
+
+
 def require_owner(request: Request, owner: str | None) -> None:
     """Raise `ForbiddenError` unless who asks has made what belongs to the token of this name (None: of nobody), or is
     an admin. Where there are no tokens everybody is."""
@@ -214,7 +225,7 @@ class AccessMiddleware:
                 refused = error
         client = scope["client"]
         if path not in _UNCOUNTED and client is not None:  # None: another process of this server, which has counted it
-            self._limits.admit(client_of(client[0]) if holder is None else f"token {holder.name}")
+            self._limits.admit(_caller(holder, client))
         if refused is not None and not is_open(path):
             raise refused
         if holder is not None:

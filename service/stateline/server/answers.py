@@ -26,6 +26,13 @@ def json_response(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
+def head_response(media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+    """What goes before the body of an answer that is not made, to a HEAD: how long it would be is not said."""
+    response = Response(headers=headers, media_type=media_type)
+    del response.headers["content-length"]
+    return response
+
+
 def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any]) -> dict[str, Any]:
     """`result` with the members that every answer carries; partitions that failed stand beside."""
     note_rows(len(result["entries"]) if "entries" in result else int(result.get("found", False)))

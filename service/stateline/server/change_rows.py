@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
-from stateline.server.answers import json_response
+from stateline.server.answers import head_response, json_response
 from stateline.server.arguments import Arguments, from_query_string, numbers_shown
 from stateline.server.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
 from stateline.server.change_batches import change_batch, change_schema, pieces
@@ -39,7 +39,7 @@ from stateline.server.observation import note_rows
 from stateline.server.openapi import Operation
 from stateline.server.partitions import ServedStore
 from stateline.server.serving import Serving
-from stateline.server.streams import HeldStream
+from stateline.server.streams import JSON, HeldStream
 from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
 
 OFFSETS = "/v1/stores/{store}/changes/offsets"
@@ -126,6 +126,8 @@ class ChangeRowRoutes:
         topic = changes_topic(self._serving, store)
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(("from",))
+        if request.method == "HEAD":
+            return head_response(JSON)
         limits: Limits = request.app.state.limits
         buffer_bytes = self._serving.config.server_changes_buffer_bytes
         async with limits.scan(), limits.query():
@@ -148,7 +150,7 @@ class ChangeRowRoutes:
         chosen = None if columns is None else columns.split(",")
         schema = change_schema(asked.store.definition, chosen, asked.topic, asked.topic_id)
         if request.method == "HEAD":
-            return Response(media_type=MEDIA_TYPE)
+            return head_response(MEDIA_TYPE)
         limits: Limits = request.app.state.limits
         async with AsyncExitStack() as held:
             await held.enter_async_context(limits.scan())

@@ -18,13 +18,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
+from stateline.server.access import caller_of
+from stateline.server.answers import head_response
 from stateline.server.arguments import Argument, Arguments, from_query_string, numbers_shown
 from stateline.server.change_batches import timestamp_of
 from stateline.server.change_feed import ChangeFeed, changes_topic, read_position
 from stateline.server.change_log import After, Begin
 from stateline.server.change_rows import OPERATIONS as ROWS
 from stateline.server.change_rows import ChangeRowRoutes
-from stateline.server.event_stream import CHUNK_BYTES, MEDIA_TYPE, EventStream, event_bytes
+from stateline.server.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
 from stateline.server.openapi import Operation
 from stateline.server.partitions import ServedStore
 from stateline.server.serving import Serving
@@ -64,12 +66,12 @@ class ChangeFigures:
 
 
 class ChangeRoutes:
-    """The endpoint, and the bound on how many read at once."""
+    """The endpoint, and the bounds on how many read at once, altogether and of one caller."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._config = serving.config
-        self._feeds: set[ChangeFeed] = set()
+        self._feeds: dict[ChangeFeed, str] = {}  # and whose
         self._rows = ChangeRowRoutes(serving)
 
     @property
@@ -91,9 +93,11 @@ class ChangeRoutes:
         arguments.choice("isolation_level", "read_committed", (IsolationLevel.READ_COMMITTED.value,))
         partitions = _chosen(store, arguments.partitions())
         begin = self._begin(store, topic, request, given)
+        caller = caller_of(request)
+        self._check_room(caller)
         if request.method == "HEAD":
-            return Response(media_type=MEDIA_TYPE)
-        return await self._stream(store, partitions, begin)
+            return head_response(MEDIA_TYPE, HEADERS)
+        return await self._stream(store, partitions, begin, caller)
 
     def _begin(self, store: ServedStore, topic: str, request: Request, given: Mapping[str, Argument]) -> Begin | None:
         """A browser that comes back sends the URL that it was given, and beside it the id of the last event."""
@@ -107,15 +111,25 @@ class ChangeRoutes:
             return After({}, exactly=False)
         return read_position("from", text, topic, inputs, len(store.partitions))
 
-    async def _stream(self, store: ServedStore, partitions: Sequence[int], begin: Begin | None) -> Response:
-        config = self._config
-        if len(self._feeds) >= config.server_changes_max:
+    def _check_room(self, caller: str) -> None:
+        """Raise `TooManyRequestsError` when there is none for one more feed of this caller."""
+        most = self._config.server_changes_max
+        if len(self._feeds) >= most:
             raise TooManyRequestsError(
                 f"{len(self._feeds)} change feeds are being read, as many as server.changes.max allows: ask again "
                 "later."
             )
+        if (own := list(self._feeds.values()).count(caller)) >= self._config.caller_share(most):
+            raise TooManyRequestsError(
+                f"{own} change feeds are yours, as many of {most} as server.caller.share.percent allows: end one first."
+            )
+
+    async def _stream(
+        self, store: ServedStore, partitions: Sequence[int], begin: Begin | None, caller: str
+    ) -> Response:
+        config = self._config
         feed = ChangeFeed(self._serving, store, partitions)
-        self._feeds.add(feed)
+        self._feeds[feed] = caller
         try:
             next_offsets = await feed.begin(begin)
         except BaseException:
@@ -132,7 +146,7 @@ class ChangeRoutes:
 
     def _release(self, feed: ChangeFeed) -> None:
         feed.close()
-        self._feeds.discard(feed)
+        self._feeds.pop(feed, None)
 
 
 async def _events(

@@ -23,6 +23,7 @@ import secrets
 import stat
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,7 @@ class Cursor:
     scan: MergedScan
     limit: int
     with_key: bool
+    caller: str  # who opened it
     page: int = 0  # how many were given
     last: Page | None = None
     held_bytes: int = 0  # in memory, after its last page
@@ -128,7 +130,7 @@ class Cursors:
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         """At most so many at a time; each lives for `ttl_s` after its last page, and less when they take more than
-        `MAX_HELD_BYTES` in memory, or keep more than `most_bytes` on disk.
+        `MAX_HELD_BYTES` in memory, or keep more than `most_bytes` on disk. Room is made by who has the most of it.
 
         `on_disk` says how many bytes are kept there; `catch_up` lets those readers go on that keep some without need.
         """
@@ -181,20 +183,26 @@ class Cursors:
             raise DoesNotExistError(f"cursor={text[:60]!r} is none that was given: begin anew without it.")
         return Token(*_BODY.unpack(body))
 
-    async def follow(self, token: Token, store: ServedStore, limit: int | None) -> tuple[Cursor, Page]:
-        """The page that this token stands for, and the state that it is of. Raises `CursorExpiredError` when that is
-        gone, `InvalidArgumentError` when it is of another store."""
+    def check(self, token: Token, store: ServedStore) -> Cursor:
+        """The state that this token is of, without reading on. Raises `CursorExpiredError` when it is gone, or the
+        page, `InvalidArgumentError` when it is of another store."""
         cursor = self._open.get(token.cursor)
         if cursor is None or token.process != self.process:
             raise CursorExpiredError("This cursor is gone, or was read to its end: begin anew without it.")
         if cursor.store.name != store.name:
             raise InvalidArgumentError(f"The cursor is of another store than {store.name!r}: send it to its own.")
+        if token.page not in (cursor.page - 1, cursor.page):
+            raise CursorExpiredError("The page of this cursor was given long ago: begin anew without it.")
+        return cursor
+
+    async def follow(self, token: Token, store: ServedStore, limit: int | None) -> tuple[Cursor, Page]:
+        """The page that this token stands for, and the state that it is of. Raises as `check`."""
+        cursor = self.check(token, store)
         async with cursor.lock:
+            self.check(token, store)  # again: another page may have been read, or the cursor may have gone
             cursor.used_at_s = time.monotonic()
             if token.page == cursor.page - 1 and cursor.last is not None:
                 return cursor, cursor.last
-            if token.page != cursor.page:
-                raise CursorExpiredError("The page of this cursor was given long ago: begin anew without it.")
             cursor.limit = limit or cursor.limit
             try:
                 page = await self._next(token.cursor, cursor)
@@ -242,15 +250,20 @@ class Cursors:
         return hmac.digest(self._key, body, hashlib.sha256)[:_MAC_BYTES]
 
     def _make_room(self, newest: bytes) -> None:
-        """Those that were used longest ago go, until all that is left is within the limits, or this one alone."""
-        held_bytes = self.held_bytes
-        if len(self._open) <= self._most and held_bytes <= MAX_HELD_BYTES:
-            return
-        for name in sorted(self._open.keys() - {newest}, key=lambda each: self._open[each].used_at_s):
-            held_bytes -= self._open[name].held_bytes
-            self._close(name)
-            if len(self._open) <= self._most and held_bytes <= MAX_HELD_BYTES:
-                return
+        """Until all that is left is within the limits, or this one alone."""
+        while len(self._open) > max(1, self._most):
+            self._close(self._dispensable(newest, lambda cursor: 1))
+        while self.held_bytes > MAX_HELD_BYTES and len(self._open) > 1:
+            self._close(self._dispensable(newest, lambda cursor: cursor.held_bytes))
+
+    def _dispensable(self, newest: bytes, size_of: Callable[[Cursor], int]) -> bytes:
+        """Of the caller who has the most, so that nobody loses a cursor to one who has more, the one that was used
+        longest ago; never the newest."""
+        sizes: Counter[str] = Counter()
+        for cursor in self._open.values():
+            sizes[cursor.caller] += size_of(cursor)
+        others = {name: cursor for name, cursor in self._open.items() if name != newest}
+        return min(others, key=lambda name: (-sizes[others[name].caller], others[name].used_at_s))
 
     def _is_within_disk(self) -> bool:
         if self._on_disk() <= self._most_bytes:

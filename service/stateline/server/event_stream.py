@@ -27,6 +27,8 @@ from stateline.server.waiting import TimeLimits
 from stateline_store import NotReadyError, StatelineError
 
 MEDIA_TYPE = "text/event-stream"
+# Proxies must neither keep nor collect events; a stream that has ended leaves no connection behind.
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no", "connection": "close"}
 HEARTBEAT = b":\n\n"
 # Of the events that one write takes: large enough for speed, and soon through for a slow client.
 CHUNK_BYTES = 32 * 1024
@@ -111,8 +113,7 @@ class EventStream(Response):
         heartbeat_s: float,
         slow_s: float,
     ) -> None:
-        # Proxies must neither keep nor collect events; a stream that has ended leaves no connection behind.
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", "connection": "close"})
+        super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._source = source
         self._release = release

@@ -9,8 +9,19 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.query import Outcome, RangeQuery, ScanQuery, WindowsQuery, answers_of, failures_of
-from stateline.server.answers import answer_body, entry_members, json_response
+from stateline.query import (
+    Outcome,
+    PositionQuery,
+    Query,
+    RangeQuery,
+    ScanQuery,
+    WindowsQuery,
+    answers_of,
+    failures_of,
+)
+from stateline.query_reads import check_kind
+from stateline.server.access import caller_of
+from stateline.server.answers import answer_body, entry_members, head_response, json_response
 from stateline.server.asked import Asked
 from stateline.server.cursors import Cursor, Page, Token, pinned
 from stateline.server.limits import Limits
@@ -38,7 +49,10 @@ class ScanAnswers:
         return limit if _format(request) == JSON else STREAMED_AT_ONCE
 
     async def begin(self, request: Request, asked: Asked, query: ScanQuery, limit: int) -> Response:
-        """The first page, or the stream that the client accepts. Raises `TooManyRequestsError` beyond a limit."""
+        """The first page, or the stream that the client accepts; to a HEAD what goes before it, and nothing is opened.
+        Raises `TooManyRequestsError` beyond a limit."""
+        if request.method == "HEAD":
+            return await self._head(request, asked, query)
         async with AsyncExitStack() as running:
             await running.enter_async_context(self._limits.scan())
             async with self._limits.query(asked.wait_ms):
@@ -50,12 +64,23 @@ class ScanAnswers:
                 with_key = isinstance(query, RangeQuery) or (isinstance(query, WindowsQuery) and query.key is None)
                 outcomes = pinned(outcomes)
                 if (media_type := _format(request)) == JSON:
-                    cursor = Cursor(asked.store, asked.terms, outcomes, scan, limit, with_key)
+                    cursor = Cursor(asked.store, asked.terms, outcomes, scan, limit, with_key, caller_of(request))
                     return _page_response(cursor, await self._cursors.begin(cursor))
             running.callback(scan.close)
             held = running.pop_all()  # by the stream, to its end
         chunks = chunks_of(media_type, asked.store.definition, scan, with_key=with_key)
         return HeldStream(chunks, held, self._limits.timeout_s, media_type, headers_of(asked.terms, outcomes))
+
+    async def _head(self, request: Request, asked: Asked, query: ScanQuery) -> Response:
+        check_kind(query, asked.store.name, asked.store.definition.kind)
+        queries: dict[int, Query] = dict.fromkeys(asked.partitions, PositionQuery())
+        async with self._limits.query(asked.wait_ms):
+            outcomes = await self._serving.ask(asked.store, asked.terms, queries, asked.deadline_s)
+        if refused := refusal(asked, outcomes):
+            return refused
+        if (media_type := _format(request)) == JSON:
+            return head_response(JSON)
+        return head_response(media_type, headers_of(asked.terms, outcomes))
 
     def token(self, cursor: str) -> Token:
         """As `Cursors.token`."""
@@ -64,6 +89,9 @@ class ScanAnswers:
     async def follow(self, request: Request, store: ServedStore, token: Token, limit: int | None) -> Response:
         """The page that a cursor stands for, from the process that has it. Raises as `Cursors.follow`."""
         if token.process == self._cursors.process:
+            if request.method == "HEAD":
+                self._cursors.check(token, store)
+                return head_response(JSON)
             async with self._limits.scan(), self._limits.query():
                 return _page_response(*await self._cursors.follow(token, store, limit))
         wanted = f"cursor={self._cursors.text(token)}" + ("" if limit is None else f"&limit={limit}")

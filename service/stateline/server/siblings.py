@@ -55,11 +55,12 @@ class Siblings:
         return listener
 
     async def hand_on(self, request: Request, process: bytes, url: str) -> Response:
-        """What that process answers to a GET of `url`. Raises `CursorExpiredError` when it is gone."""
+        """What that process answers to a GET, or HEAD, of `url`. Raises `CursorExpiredError` when it is gone."""
         path = self._folder / f"{process.hex()}.sock"
         gone = CursorExpiredError("The server process that had this cursor is gone: begin anew without it.")
         if _HANDED_ON in request.headers or not path.exists():
             raise gone
+        method = "HEAD" if request.method == "HEAD" else "GET"
         headers = {_HANDED_ON: "1"}
         if (token := request.headers.get("authorization")) is not None:
             headers["authorization"] = token
@@ -68,7 +69,7 @@ class Siblings:
                 # To a socket that only this user can make: there is no certificate to look at.
                 transport = httpx.AsyncHTTPTransport(uds=f"{folder}/{path.name}", verify=False)
                 async with httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_S) as client:
-                    answer = await client.get(f"{self._scheme}://sibling{url}", headers=headers)
+                    answer = await client.request(method, f"{self._scheme}://sibling{url}", headers=headers)
         except httpx.HTTPError as error:
             raise gone from error
         kept = {name: value for name, value in answer.headers.items() if name in ("content-type", "retry-after")}

@@ -30,8 +30,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.serde import JsonSerde
-from stateline.server.access import may_read, name_of, require_owner, require_read
-from stateline.server.answers import json_response
+from stateline.server.access import caller_of, may_read, name_of, require_owner, require_read
+from stateline.server.answers import head_response, json_response
 from stateline.server.arguments import MAX_BODY_BYTES as MAX_KEYS_BYTES
 from stateline.server.arguments import Arguments, from_body, from_query_string, refuse_parameters
 from stateline.server.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
@@ -47,7 +47,7 @@ from stateline.server.streams import HeldStream
 from stateline.store_definition import StoreDefinition
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
-from stateline_store.snapshot_directory import Pin, Snapshot, SnapshotDirectory
+from stateline_store.snapshot_directory import Pin, Share, Snapshot, SnapshotDirectory
 
 PATH = "/v1/snapshots"
 ONE = f"{PATH}/{{id}}"
@@ -227,7 +227,7 @@ class SnapshotRoutes:
         snapshot = await asyncio.to_thread(self._directory.pinned, pin, _now_ms()) if pin is not None else None
         is_new = snapshot is None
         if snapshot is None:
-            snapshot = await self._make(stores, ttl_ms, owner, pin)
+            snapshot = await self._make(stores, ttl_ms, owner, caller_of(request), pin)
         response = json_response(described(snapshot), 201 if is_new else 200)
         response.headers["Location"] = f"{PATH}/{snapshot.id}"
         return response
@@ -266,7 +266,7 @@ class SnapshotRoutes:
         snapshot, part, definition = self._part(request)
         wanted = read_wanted(Arguments(from_query_string(request.scope["query_string"])), definition)
         if request.method == "HEAD":
-            return Response(headers=_headers(part), media_type=MEDIA_TYPE)
+            return head_response(MEDIA_TYPE, _headers(part))
         return await self._rows(snapshot, part, definition, wanted)
 
     async def rows_of_keys(self, request: Request) -> Response:
@@ -297,14 +297,17 @@ class SnapshotRoutes:
             chunks = _stream(checkpoint, definition, wanted)
             return HeldStream(chunks, held.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))
 
-    async def _make(self, stores: list[ServedStore], ttl_ms: int, owner: str | None, pin: Pin | None) -> Snapshot:
+    async def _make(
+        self, stores: list[ServedStore], ttl_ms: int, owner: str | None, caller: str, pin: Pin | None
+    ) -> Snapshot:
         await self._serving.workers.refresh()
         places: dict[str | None, list[tuple[str, int]]] = {}
         for store in stores:
             for partition in store.partitions:
                 worker = self._serving.workers.owner(store.placement.task_id(partition))
                 places.setdefault(worker, []).append((store.name, partition))
-        making = await asyncio.to_thread(self._directory.begin, _now_ms(), self._most, self._most_bytes)
+        share = Share(caller, self._serving.config.caller_share(self._most))
+        making = await asyncio.to_thread(self._directory.begin, _now_ms(), self._most, self._most_bytes, share)
         try:
             asked = (self._serving.workers.snapshot(worker, making.id, each) for worker, each in places.items())
             parts = [part for some in await asyncio.gather(*asked) for part in some]

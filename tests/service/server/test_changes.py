@@ -18,7 +18,7 @@ import pytest
 
 from change_scene import FIRST, PARTITIONS, Event, Scene, held_by, reading
 from changes_app import LOGGED, SIZE_MS, TABLES
-from query_server import wait_until
+from query_server import from_another_address, wait_until
 from stateline import serdes
 from stateline.log import Record, open_log
 from stateline.server.change_feed import read_position
@@ -263,8 +263,13 @@ def test_what_cannot_be_read_is_refused_before_the_stream_begins(
 
 def test_head_says_what_get_would_be_without_a_stream(served: Served) -> None:
     answer = served.client.head("/v1/stores/counts/changes")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/event-stream")
+    with reading(served.client, "counts") as reader:
+        names = ("content-type", "cache-control", "connection", "content-length")
+        got = reader.response.headers
+        assert [answer.headers.get(name) for name in names] == [got.get(name) for name in names]
+        assert answer.status_code == 200
+    answer = served.client.head("/v1/stores/counts/changes/offsets")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
 
 
 # Readers that leave, and readers that do not read
@@ -279,14 +284,18 @@ def test_a_reader_that_leaves_leaves_nothing_behind(served: Served) -> None:
 
 
 def test_one_reader_too_many_is_told_to_come_later(served: Served) -> None:
-    with (
-        reading(served.client, "counts"),
-        reading(served.client, "counts"),
-        reading(served.client, "newest"),
-    ):
-        answer = served.client.get("/v1/stores/counts/changes")
+    """Of three feeds one caller may read two, and nobody a fourth."""
+    client = served.client
+    with from_another_address(client) as another, reading(client, "counts"), reading(client, "newest"):
+        answer = client.get("/v1/stores/counts/changes")
         assert (answer.status_code, answer.json()["reason"]) == (429, "TOO_MANY_REQUESTS")
         assert int(answer.headers["retry-after"]) >= 1
+        assert "server.caller.share.percent" in answer.json()["detail"]
+        assert client.head("/v1/stores/counts/changes").status_code == 429
+        with reading(another, "counts"):
+            answer = another.get("/v1/stores/counts/changes")
+            assert (answer.status_code, answer.json()["reason"]) == (429, "TOO_MANY_REQUESTS")
+            assert "server.changes.max" in answer.json()["detail"]
     wait_until(lambda: is_free(served))
     with reading(served.client, "counts") as reader:
         reader.beat()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
-from query_server import OwningWorker, server_process, wait_until
+from query_server import OwningWorker, from_another_address, server_process, wait_until
 from served_here import Here, served_here
 from stateline.server.cursors import Cursors, Token, signing_key
 from stateline_store import DoesNotExistError
@@ -121,6 +121,45 @@ def test_the_cursor_that_was_used_longest_ago_makes_room(here: Here, worker: Own
     for cursor in (used, begun[2], newest):
         pages(here.client, good(follow(here.client, cursor)))
     assert pins(here) == 0
+    wait_until(lambda: len(worker.socket._scans) == 0)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_who_opens_many_cursors_ends_their_own(here: Here, worker: OwningWorker, level: str) -> None:
+    rows = Rows(worker, f"many-{level}-")
+    here.serving.cursors.close()
+    one = first(here.client, rows, level=level, limit=5)
+    with from_another_address(here.client) as another:
+        many = [first(another, rows, level=level, limit=5)["cursor"] for _ in range(9)]
+        assert len(here.serving.cursors) == 3
+        assert [refused(follow(another, cursor)) for cursor in many[:-2]] == [EXPIRED] * 7
+        for page in (one, good(follow(another, many[-2])), good(follow(another, many[-1]))):
+            pages(another, page)
+    assert pins(here) == 0
+
+
+def test_head_opens_nothing_and_answers_as_get(here: Here, worker: OwningWorker) -> None:
+    rows = Rows(worker, "head-")
+    here.serving.cursors.close()
+    page = first(here.client, rows, limit=5)
+    before = set(here.serving.cursors._open)
+    asked = ["prefix=head-&limit=5", "prefix=head-&isolation_level=read_uncommitted", f"cursor={page['cursor']}"]
+    refusals = ["limit=0", "cursor=none", 'position_bound={"flights":{"0":99999}}', "partition=7", "as_of=1"]
+    for accept in ("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"):
+        for path in (f"range?{text}" for text in asked + refusals):
+            url, headers = f"/v1/stores/aircraft/{path}", {"Accept": accept}
+            heads = [here.client.head(url, headers=headers) for _ in range(3)]
+            assert set(here.serving.cursors._open) == before
+            assert pins(here) > 0
+            said = here.client.get(url, headers=headers)
+            for name in set(here.serving.cursors._open) - before:
+                here.serving.cursors._close(name)
+            names = {"content-type", "stateline-position", "stateline-isolation-level", "allow"}
+            for head in heads:
+                assert (head.status_code, head.content) == (said.status_code, b""), (url, said.text)
+                assert {n: head.headers.get(n) for n in names} == {n: said.headers.get(n) for n in names}, url
+    windows = "/v1/stores/aircraft/windows"
+    assert here.client.head(windows).status_code == here.client.get(windows).status_code == 400
     wait_until(lambda: len(worker.socket._scans) == 0)
 
 

@@ -18,7 +18,16 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from query_server import PARTITIONS, TIMESTAMP_MS, TOPIC, OwningWorker, make_app, server_process, wait_until
+from query_server import (
+    PARTITIONS,
+    TIMESTAMP_MS,
+    TOPIC,
+    OwningWorker,
+    from_another_address,
+    make_app,
+    server_process,
+    wait_until,
+)
 from stateline.config import load_config
 from stateline.server import snapshots as server_snapshots
 from stateline.server.limits import Limits
@@ -259,7 +268,10 @@ def test_what_is_not_in_a_snapshot_does_not_exist(client: httpx.Client, worker: 
         refused(client.get(f"{path}/{missing}"), 404, "DOES_NOT_EXIST")
     refused(client.get(f"{path}/aircraft/partitions/0", params={"columns": "nope"}), 422, "INVALID_ARGUMENT")
     refused(client.get(f"{path}/aircraft/partitions/0", params={"as_of": "5"}), 400, "UNKNOWN_QUERY_TYPE")
-    assert client.head(f"{path}/aircraft/partitions/0").headers["content-type"] == ARROW
+    rows = f"{path}/aircraft/partitions/0"
+    names = ("content-type", "stateline-position", "content-length")
+    head, got = client.head(rows).headers, client.get(rows).headers
+    assert [head.get(name) for name in names] == [got.get(name) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -310,6 +322,26 @@ def test_the_most_snapshots_and_bytes_are_kept_to(worker: OwningWorker, state_di
         wait_until(lambda: limited.get("/readyz").status_code == 200)
         response = limited.post("/v1/snapshots", json={"stores": ["aircraft"]})  # the manifest of the first has bytes
         assert "server.snapshots.max.bytes" in refused(response, 429, "TOO_MANY_REQUESTS")
+
+
+def test_who_keeps_many_snapshots_leaves_some_for_the_next(
+    worker: OwningWorker, state_dir: Path, client: httpx.Client
+) -> None:
+    asked = {"stores": ["aircraft"]}
+    for _ in range(2):  # a restart forgets nothing
+        with server_process(state_dir, "server.snapshots.max=3") as limited, from_another_address(limited) as another:
+            wait_until(lambda: limited.get("/readyz").status_code == 200)
+            while (response := limited.post("/v1/snapshots", json=asked)).status_code == 201:
+                pass
+            assert "server.caller.share.percent" in refused(response, 429, "TOO_MANY_REQUESTS")
+            assert int(response.headers["Retry-After"]) >= 1
+            kept = client.get("/v1/snapshots").json()["snapshots"]
+            assert len(kept) == 2
+            released = make(another, "aircraft")["id"]
+            assert "server.snapshots.max allows 3" in refused(
+                another.post("/v1/snapshots", json=asked), 429, "TOO_MANY_REQUESTS"
+            )
+            assert another.delete(f"/v1/snapshots/{released}").status_code == 204
 
 
 def test_a_lease_that_was_given_is_kept_when_snapshots_keep_too_much_and_is_not_made_longer(
