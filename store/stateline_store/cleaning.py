@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from stateline_store.directory import LOCK_FILE, StateDirectory, TaskLock
-from stateline_store.errors import LockedError, RetryLaterError
+from stateline_store.errors import LockedError, NewerFormatError, RetryLaterError
 from stateline_store.relocation_journal import journal_path
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def _clean_task(
             return _delete(directory, lock, before_ms)
     except LockedError:
         _stamp(folder, now_ms)
-    except (OSError, RetryLaterError) as error:
+    except (OSError, RetryLaterError, NewerFormatError) as error:
         _log.warning("Task %s is not cleaned, and tried again later: %s", task, error)
     return False
 

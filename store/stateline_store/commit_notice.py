@@ -29,10 +29,11 @@ import mmap
 import os
 import secrets
 import struct
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from stateline_store.errors import NotPresentError, RetryLaterError
+from stateline_store.errors import NewerFormatError, NotPresentError, RetryLaterError
 
 _MAGIC = int.from_bytes(b"STLNOTE1", "big")  # on disk: never change
 _SLOTS = 8
@@ -75,7 +76,8 @@ class NoticeView:
     __slots__ = ("_mapping", "path", "slots")
 
     def __init__(self, path: Path) -> None:
-        """Map the notice. Raises `NotPresentError` when no owner has created it yet."""
+        """Map the notice. Raises `NotPresentError` when no owner has created it yet, `NewerFormatError` for one of a
+        newer version."""
         self.path = path
         mapping = _map(path, mmap.PROT_READ)
         if mapping is None:
@@ -146,7 +148,7 @@ class CommitNotice:
     def __init__(self, path: Path) -> None:
         """Map the notice, creating it when there is none. Its values stay as the last owner left them.
 
-        Raises `RetryLaterError` when the file system refuses.
+        Raises `RetryLaterError` when the file system refuses, `NewerFormatError` for a notice of a newer version.
         """
         self.path = path
         try:
@@ -202,13 +204,17 @@ class CommitNotice:
 
 
 def _map(path: Path, protection: int) -> mmap.mmap | None:
-    """The mapping of a valid notice; None when there is none. Raises OSError when it cannot be opened."""
+    """The mapping of a valid notice; None when there is none. Raises OSError when it cannot be opened,
+    `NewerFormatError` for a notice of a newer version."""
     try:
         fd = os.open(path, (os.O_RDWR if protection & mmap.PROT_WRITE else os.O_RDONLY) | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        if os.pread(fd, 8, 0) != struct.pack("=Q", _MAGIC) or os.fstat(fd).st_size != _SIZE:
+        magic = int.from_bytes(os.pread(fd, 8, 0), sys.byteorder)
+        if magic >> 8 == _MAGIC >> 8 and magic > _MAGIC:  # its last letter is the version
+            raise NewerFormatError.of(path, f"version {chr(magic & 0xFF)}", "up to 1")
+        if magic != _MAGIC or os.fstat(fd).st_size != _SIZE:
             return None  # emptied by a power cut: no reader can have mapped it, the owner makes it anew
         return mmap.mmap(fd, _SIZE, mmap.MAP_SHARED, protection)
     finally:

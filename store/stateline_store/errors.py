@@ -10,6 +10,7 @@
     │   ├── ForbiddenError           who asks is known and may not have this
     │   ├── UnknownQueryTypeError    this kind of store cannot answer this query
     │   ├── StoreClosedError         the store was used before `init` or after `close`
+    │   ├── NewerFormatError         a newer version of Stateline wrote it: run that one
     │   └── RecordError              a record cannot be read or processed (names where it stands)
     ├── RetryLaterError          nothing is wrong with the call: the same call can succeed later
     │   ├── NotUpToBoundError        the state is still behind the position bound
@@ -26,6 +27,8 @@
 
 The server maps this tree to HTTP in one table (`stateline.server.problems`).
 """
+
+from __future__ import annotations
 
 
 class StatelineError(Exception):
@@ -66,6 +69,21 @@ class UnknownQueryTypeError(CallerError):
 
 class StoreClosedError(CallerError):
     """The store was used before `init` or after `close`."""
+
+
+class NewerFormatError(CallerError):
+    """A newer version of Stateline wrote it: it is refused, and never deleted or written over, whatever it could be
+    rebuilt from. The message says what was found where, what is known here, and to run the newer version.
+    """
+
+    @classmethod
+    def of(cls, where: object, found: str, known: str) -> NewerFormatError:
+        """`where` is the file, or what else has it; `found` and `known` name what is written there, as
+        ``format version 2`` and ``up to 1``."""
+        return cls(
+            f"{where} has {found}; this version of Stateline reads {known}. Nothing was changed: run the newer version "
+            "that wrote it."
+        )
 
 
 class RecordError(CallerError):

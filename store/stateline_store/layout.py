@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from stateline_store.errors import CallerError, DamagedDataError, TopologyError
+from stateline_store.errors import DamagedDataError, NewerFormatError, TopologyError
 
 StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned"]  # on disk: never change
 STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
@@ -36,19 +36,22 @@ class Layout:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Layout:
-        """Read them. Raises `CallerError` for those of a newer version, `DamagedDataError` for bytes that are none."""
+    def decode(cls, data: bytes, where: object = "A store") -> Layout:
+        """Read them. Raises `NewerFormatError` for those of a newer version, which `where` has, and `DamagedDataError`
+        for bytes that are none.
+        """
         try:
             members: dict[str, Any] = json.loads(data)
-            if more := members.keys() - {field.name for field in fields(cls)}:
-                raise CallerError(
-                    f"A newer version of Stateline wrote {sorted(more)} into {data!r:.200}: run that one."
-                )
+            known = [field.name for field in fields(cls)]
+            if more := members.keys() - known:
+                raise NewerFormatError.of(where, f"a layout with {sorted(more)!r:.200}", ", ".join(known))
             layout = cls(**members)
         except (ValueError, TypeError, AttributeError) as error:
             raise DamagedDataError(f"{data!r:.200} is no layout of a store: {error}.") from error
-        if layout.kind not in STORE_KINDS:
+        if not isinstance(layout.kind, str):
             raise DamagedDataError(f"{data!r:.200} names no kind of store; {', '.join(STORE_KINDS)} are known.")
+        if layout.kind not in STORE_KINDS:
+            raise NewerFormatError.of(where, f"a store of kind {layout.kind!r:.200}", ", ".join(STORE_KINDS))
         return layout
 
     def check(self, stored: Layout, directory: Path) -> None:

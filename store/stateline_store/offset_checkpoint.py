@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stateline_store.durable_files import FILE_MODE, refused, sync_directory
-from stateline_store.errors import DamagedDataError, InvalidArgumentError
+from stateline_store.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from stateline_store.position import Position, TopicPartition
 from stateline_store.steps import reached
 
@@ -38,8 +38,8 @@ _LOG = logging.getLogger(__name__)
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """The offsets in this file, `OFFSET_UNKNOWN` among them; empty when there is no such file.
 
-    Raises `DamagedDataError`, naming the line, for anything else than the text described above, and
-    `RetryLaterError` when the file system refuses.
+    Raises `DamagedDataError`, naming the line, for anything else than the text described above, `NewerFormatError` for
+    a newer version of it, and `RetryLaterError` when the file system refuses.
     """
     advice = (
         "Delete the file: a store that keeps its own offset goes on from that, any other is restored from its changelog"
@@ -127,9 +127,11 @@ def _read(path: Path, advice: str) -> dict[TopicPartition, int]:
 
 
 def _parsed(path: Path, lines: list[bytes]) -> dict[TopicPartition, int]:
+    if lines and (version := _number(lines[0], 1, "a version")) > _VERSION:
+        raise NewerFormatError.of(path, f"version {version}", f"version {_VERSION}")
     if len(lines) < 2:
         raise DamagedDataError(f"it ends after line {len(lines)}, before the number of its entries")
-    if (version := _number(lines[0], 1, "a version")) != _VERSION:
+    if version != _VERSION:
         raise DamagedDataError(f"line 1 says version {version}, and only version {_VERSION} is known here")
     count = _number(lines[1], 2, "a number of entries")
     offsets = dict(_entries(lines[2:]))

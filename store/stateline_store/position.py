@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stateline_store.errors import DamagedDataError, InvalidArgumentError
+from stateline_store.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 
 _VERSION = 0  # on disk: never change
 _I32 = struct.Struct(">i")
@@ -95,11 +95,14 @@ class Position:
         return b"".join(parts).ljust(size, b"\0")
 
     @classmethod
-    def decode(cls, data: bytes) -> Position:
+    def decode(cls, data: bytes, where: object = "This") -> Position:
         """Read version 0 bytes; bytes after the content are ignored.
 
-        Raises `DamagedDataError` when the bytes end early, hold a negative length or another version.
+        Raises `DamagedDataError` when the bytes end early or hold a negative length, `NewerFormatError` for another
+        version; `where` names what has them.
         """
+        if data and data[0] != _VERSION:
+            raise NewerFormatError.of(where, f"Position version {data[0]}", f"version {_VERSION}")
         try:
             return cls(_decode(data))
         except (struct.error, UnicodeDecodeError, IndexError) as error:
@@ -121,8 +124,6 @@ class Position:
 
 
 def _decode(data: bytes) -> dict[str, dict[int, int]]:
-    if data[0] != _VERSION:
-        raise DamagedDataError(f"Position version {data[0]} is not known here; only version 0 is.")
     at = 1
     offsets: dict[str, dict[int, int]] = {}
     (topics,) = _I32.unpack_from(data, at)

@@ -30,7 +30,7 @@ from typing import Any
 from stateline_store.commit_notice import CommitNotice
 from stateline_store.directory import StateDirectory, make_directory
 from stateline_store.durable_files import refused, replace_file, sync_directory
-from stateline_store.errors import CallerError, DamagedDataError, TopologyError
+from stateline_store.errors import DamagedDataError, NewerFormatError, TopologyError
 from stateline_store.offset_checkpoint import read_checkpoint, write_checkpoint
 from stateline_store.position import TopicPartition
 from stateline_store.steps import reached
@@ -84,7 +84,7 @@ def journal_path(directory: StateDirectory) -> Path:
 def read_journal(directory: StateDirectory) -> list[JournalEntry]:
     """What an interrupted relocation was to do; empty when there was none.
 
-    Raises `CallerError` for a journal of a newer version, `DamagedDataError` for one that cannot be read.
+    Raises `NewerFormatError` for a journal of a newer version, `DamagedDataError` for one that cannot be read.
     """
     path = journal_path(directory)
     try:
@@ -101,7 +101,7 @@ def read_journal(directory: StateDirectory) -> list[JournalEntry]:
             "the next start refuses whatever is in two places, and moves the rest."
         ) from error
     if version != _VERSION:
-        raise CallerError(f"{path} has version {version!r}; only {_VERSION} is known here: start the newer Stateline.")
+        raise NewerFormatError.of(path, f"version {version!r:.200}", f"up to {_VERSION}")
     return entries
 
 

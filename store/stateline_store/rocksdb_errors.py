@@ -9,9 +9,9 @@ from pathlib import Path
 from rocksdict import DbClosedError
 
 from stateline_store.errors import (
-    CallerError,
     DamagedDataError,
     LockedError,
+    NewerFormatError,
     NotPresentError,
     RetryLaterError,
     StatelineError,
@@ -21,6 +21,9 @@ from stateline_store.errors import (
 # Status codes come first in RocksDB's text (util/status.cc), errno's text last (`IOError` in
 # env/io_posix.cc).
 _DAMAGED = ("Corruption:",)
+# Of `_DAMAGED`, in table/format.cc, table/table_properties.cc and db/version_edit.cc: what a newer RocksDB writes and
+# some flipped bits look alike, and only the latter may be deleted.
+_NEWER = ("unsupported format_version", "Unknown Footer version", "a future feature", "unknown tag", "custom field not")
 _LOCKED = ("lock hold by current process", "While lock file")
 _ENVIRONMENT = {
     "No space left on device": "the disk is full: free some space",
@@ -53,10 +56,16 @@ def _by_text(text: str, directory: Path) -> StatelineError:
             return RetryLaterError(f"{directory}: {advice}, then open the store again. Nothing was deleted. ({text})")
     if any(sign in text for sign in _LOCKED):
         return LockedError(f"{directory} is open in another process, or twice in this one. ({text})")
+    if any(sign in text for sign in _NEWER):
+        return NewerFormatError(
+            f"The store in {directory} has files that this version's RocksDB does not know: a newer version of "
+            "Stateline wrote them, or they are damaged. Nothing was changed: run the newer version; or, to rebuild the "
+            f"store from its changelog, stop its worker and delete this directory. ({text})"
+        )
     if any(sign in text for sign in _DAMAGED):
         return damaged(directory, text)
     if "Column families not opened" in text:
-        return CallerError(
+        return NewerFormatError(
             f"{directory} has column families that this version of Stateline does not know: a "
             f"newer one wrote it, or by another program. Use that one. ({text})"
         )

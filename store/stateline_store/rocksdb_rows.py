@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from rocksdict import Rdict, RdictIter
 
 from stateline_store.engine import Commit
-from stateline_store.errors import CallerError, DamagedDataError
+from stateline_store.errors import DamagedDataError, NewerFormatError
 from stateline_store.layout import Layout
 from stateline_store.position import Position, TopicPartition
 from stateline_store.rocksdb_errors import damaged, translated
@@ -45,6 +45,7 @@ _LAYOUT = b"layout"  # on disk: never change
 _STREAM_TIME = b"stream_time"  # on disk: never change
 _SEQUENCE = b"sequence"  # on disk: never change
 _OWN_ROWS = frozenset({_POSITION, _FORMAT_VERSION_ROW, _COMMIT_NUMBER, _COMMITTED_AT, _LAYOUT, _STREAM_TIME, _SEQUENCE})
+_KNOWN_ROWS = ", ".join(sorted(name.decode() for name in _OWN_ROWS))
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _I64 = struct.Struct(">q")
@@ -60,7 +61,7 @@ class Format(NamedTuple):
 def read_format(offsets: Rdict, directory: Path) -> Format | None:
     """The format of a database, from the `offsets` column family; None for a new one.
 
-    Raises `CallerError` for a newer version than this code knows, `DamagedDataError` for rows that make no sense.
+    Raises `NewerFormatError` for a newer version than this code knows, `DamagedDataError` for rows that make no sense.
     """
     try:
         stored: bytes | None = offsets.get(_FORMAT_VERSION_ROW)
@@ -73,12 +74,8 @@ def read_format(offsets: Rdict, directory: Path) -> Format | None:
     except Exception as error:
         raise translated(error, directory) from error
     if version > FORMAT_VERSION:
-        raise CallerError(
-            f"The store in {directory} has format version {version}; this version of Stateline reads "
-            f"up to {FORMAT_VERSION}: run the newer one, or delete the directory to rebuild it from its "
-            "changelog."
-        )
-    return Format(version, None if layout is None else Layout.decode(layout))
+        raise NewerFormatError.of(f"The store in {directory}", f"format version {version}", f"up to {FORMAT_VERSION}")
+    return Format(version, None if layout is None else Layout.decode(layout, f"The store in {directory}"))
 
 
 def scan_rows(db: Rdict, keys: KeyRange, directory: Path, *, reverse: bool) -> StoreIterator:
@@ -176,15 +173,19 @@ def commit_rows(commit: Commit) -> Iterator[tuple[bytes, bytes]]:
 
 def read_commit(offsets: Rdict, directory: Path) -> Commit:
     """The newest commit, from the `offsets` column family. Raises `DamagedDataError` for rows that make no
-    sense.
+    sense, `NewerFormatError` for those of a newer version.
     """
     with scan_rows(offsets, KeyRange(), directory, reverse=False) as scan:
         rows = dict(scan)
+    where = f"The store in {directory}"
+    for name in rows.keys() - _OWN_ROWS:
+        if b"-" not in name:  # a newer version's own, as all of this one's
+            raise NewerFormatError.of(where, f"a row {name!r:.200} in its offsets", _KNOWN_ROWS)
     try:
         return Commit(
             number=_U64.unpack(rows[_COMMIT_NUMBER])[0] if _COMMIT_NUMBER in rows else 0,
             committed_at_ms=_U64.unpack(rows[_COMMITTED_AT])[0] if _COMMITTED_AT in rows else 0,
-            position=Position.decode(rows[_POSITION]) if _POSITION in rows else Position(),
+            position=Position.decode(rows[_POSITION], where) if _POSITION in rows else Position(),
             offsets={_partition(key): _I64.unpack(rows[key])[0] for key in rows.keys() - _OWN_ROWS},
             stream_time_ms=_I64.unpack(rows[_STREAM_TIME])[0] if _STREAM_TIME in rows else -1,
             sequence=_I64.unpack(rows[_SEQUENCE])[0] if _SEQUENCE in rows else 0,
@@ -204,7 +205,5 @@ def estimated_rows(db: Rdict, directory: Path) -> int:
 
 
 def _partition(key: bytes) -> TopicPartition:
-    topic, separator, number = key.decode().rpartition("-")
-    if not separator:
-        raise ValueError(f"{key!r} is not topic-partition")
+    topic, _, number = key.decode().rpartition("-")
     return TopicPartition(topic, int(number))

@@ -33,7 +33,13 @@ from rocksdict import AccessType, Rdict
 
 from stateline_store.commit_notice import NoticeView
 from stateline_store.engine import Commit, no_key
-from stateline_store.errors import NotPresentError, RetryLaterError, StatelineError, StoreClosedError
+from stateline_store.errors import (
+    NewerFormatError,
+    NotPresentError,
+    RetryLaterError,
+    StatelineError,
+    StoreClosedError,
+)
 from stateline_store.layout import KEY_VALUE, Layout
 from stateline_store.position import Position, TopicPartition
 from stateline_store.readers import Reader
@@ -191,8 +197,9 @@ class SecondaryReader(Reader):
         """Reflect at least the newest commit announced when this was called; costs nothing when there is
         none.
 
-        Raises `NotPresentError` when the store was wiped or deleted, `RetryLaterError` when the owner changed
-        it faster than it could be read: nothing can be read then until a refresh succeeds.
+        Raises `NotPresentError` when the store was wiped or deleted, `NewerFormatError` when a newer version owns it
+        now, `RetryLaterError` when the owner changed it faster than it could be read: nothing can be read then until a
+        refresh succeeds.
         """
         if self.is_behind:
             self._follow()
@@ -240,6 +247,9 @@ class SecondaryReader(Reader):
             generation, wanted = self._announced()
             try:
                 secondary = self._moved(generation, again=failure is not None)
+            except NewerFormatError as error:
+                failure = error
+                break
             except StatelineError as error:
                 failure = error
                 continue
@@ -251,7 +261,7 @@ class SecondaryReader(Reader):
             )
         # Half moved, data and position could disagree: nothing is answered until a refresh has succeeded.
         self._drop()
-        if isinstance(failure, NotPresentError):
+        if isinstance(failure, NotPresentError | NewerFormatError):
             raise failure
         raise RetryLaterError(f"{self._directory} cannot be read just now: {failure} Ask again.") from failure
 

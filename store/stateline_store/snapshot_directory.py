@@ -43,10 +43,10 @@ from stateline_store.checkpoints import CheckpointPart
 from stateline_store.directory import make_directory
 from stateline_store.durable_files import FILE_MODE, refused, replace_file
 from stateline_store.errors import (
-    CallerError,
     CursorExpiredError,
     DamagedDataError,
     DoesNotExistError,
+    NewerFormatError,
     StatelineError,
     TooManyRequestsError,
 )
@@ -95,12 +95,14 @@ class Snapshot:
         return json.dumps(members).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Snapshot:
-        """Read it. Raises `CallerError` for one of a newer version, `DamagedDataError` for what is none."""
+    def decode(cls, data: bytes, where: object = "A snapshot") -> Snapshot:
+        """Read it. Raises `NewerFormatError` for one of a newer version, which `where` has, `DamagedDataError` for what
+        is none.
+        """
         try:
             members: dict[str, Any] = json.loads(data)
             if members["format"] > _FORMAT:
-                raise CallerError(f"A newer version of Stateline wrote the snapshot {members['id']!r}: use that one.")
+                raise NewerFormatError.of(where, f"format {members['format']!r:.200}", f"up to {_FORMAT}")
             parts = tuple(map(CheckpointPart.from_json, members["parts"]))
             times = int(members["created_at_ms"]), int(members["expires_at_ms"])
             owner, caller = (None if name is None else str(name) for name in map(members.get, ("owner", "caller")))
@@ -226,7 +228,7 @@ class SnapshotDirectory:
         if not _ID.fullmatch(snapshot_id):
             raise _unknown(snapshot_id)
         try:
-            snapshot = Snapshot.decode((self.path / snapshot_id / _MANIFEST).read_bytes())
+            snapshot = _read_manifest(self.path / snapshot_id)
         except FileNotFoundError as error:
             if (self.path / f"{_GONE}{snapshot_id}").exists():
                 raise _ended(snapshot_id) from error
@@ -422,14 +424,18 @@ def _is_rubbish(path: Path) -> bool:
     return not (path / _MANIFEST).exists()  # finished between the two looks
 
 
+def _read_manifest(path: Path) -> Snapshot:
+    return Snapshot.decode((path / _MANIFEST).read_bytes(), path / _MANIFEST)
+
+
 def _has_ended(path: Path, now_ms: int) -> bool:
     """Whether its lease has ended. A manifest that cannot be read belongs to a newer version, or is damaged: a snapshot
     is a copy that nobody can read then, and what it keeps would be kept for ever."""
     try:
-        return Snapshot.decode((path / _MANIFEST).read_bytes()).expires_at_ms <= now_ms
+        return _read_manifest(path).expires_at_ms <= now_ms
     except FileNotFoundError:
         return False
-    except CallerError:
+    except NewerFormatError:
         return False  # the newer version sweeps it
     except DamagedDataError as error:
         _log.warning("The snapshot %s is deleted: %s", path.name, error)

@@ -234,7 +234,7 @@ def test_a_newer_format_is_refused_and_other_stores_are_not_touched(tmp_path: Pa
     del engine
     store.close()
     before = {path: path.read_bytes() for path in directory.task("0_1").rglob("*") if path.is_file()}
-    with pytest.raises(CallerError, match=r"0_0/rocksdb/s has format version 2.*run the newer one"):
+    with pytest.raises(CallerError, match=r"0_0/rocksdb/s has format version 2.*run the newer version"):
         open_store(directory)
     assert {path: path.read_bytes() for path in before} == before
 

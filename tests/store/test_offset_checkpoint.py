@@ -96,7 +96,7 @@ def test_offsets_that_are_none_are_skipped_with_a_warning(path: Path, caplog: py
     [
         (b"", "it ends after line 0"),
         (b"0\n", "it ends after line 1"),
-        (b"1\n1\ntopic 0 5\n", "line 1 says version 1, and only version 0 is known"),
+        (b"-1\n1\ntopic 0 5\n", "line 1 says version -1, and only version 0 is known"),
         (b"zero\n1\ntopic 0 5\n", "line 1 has b'zero' where a version stands"),
         (b"0\n2\ntopic 0 5\n", "line 2 says 2 entries, and 1 different ones follow"),
         (b"0\n2\ntopic 0 5\ntopic 0 6\n", "line 2 says 2 entries, and 1 different ones follow"),

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline_store import DamagedDataError, InvalidArgumentError, Position, PositionBound, TopicPartition
+from stateline_store import (
+    DamagedDataError,
+    InvalidArgumentError,
+    NewerFormatError,
+    Position,
+    PositionBound,
+    TopicPartition,
+)
 
 OFFSETS = st.dictionaries(
     st.builds(TopicPartition, st.text(max_size=4), st.integers(0, 9)), st.integers(0, 2**63 - 1), max_size=6
@@ -42,7 +49,6 @@ def test_bytes_after_the_content_are_ignored() -> None:
     "data",
     [
         b"",
-        b"\x01" + bytes(39),
         b"\x00\x00\x00",
         b"\x00\x00\x00\x00\x01\xff\xff\xff\xff",
         at(a={0: 1}).encode()[:15],
@@ -51,6 +57,11 @@ def test_bytes_after_the_content_are_ignored() -> None:
 def test_other_bytes_are_damage(data: bytes) -> None:
     with pytest.raises(DamagedDataError):
         Position.decode(data)
+
+
+def test_another_version_is_a_newer_one_and_no_damage() -> None:
+    with pytest.raises(NewerFormatError, match=r"the row has Position version 1; .* reads version 0"):
+        Position.decode(b"\x01" + bytes(39), "the row")
 
 
 @given(OFFSETS, OFFSETS)

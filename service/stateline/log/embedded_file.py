@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from stateline.log.interface import Headers
-from stateline_store import ConfigurationError, DamagedDataError, InDoubtError, LogUnavailableError
+from stateline_store import ConfigurationError, DamagedDataError, InDoubtError, LogUnavailableError, NewerFormatError
 
 APPLICATION_ID = 0x53744C67  # "StLg"; on disk: never change
 SCHEMA_VERSION = 1  # on disk: never change
@@ -106,8 +106,8 @@ class LogFile:
     needs no right to write.
 
     Every method raises `LogUnavailableError` when the file stays locked longer than `busy_timeout_ms` or cannot be
-    read or written, `ConfigurationError` when this user may not write it, and `DamagedDataError` when it is not a sound
-    log; all name the path.
+    read or written, `ConfigurationError` when this user may not write it, `NewerFormatError` when a newer version wrote
+    it, and `DamagedDataError` when it is not a sound log; all name the path.
     """
 
     def __init__(self, path: Path, busy_timeout_ms: int, *, sync: bool = False, read_only: bool = False) -> None:
@@ -187,6 +187,8 @@ class LogFile:
             return True
         if (application, version, tables) == (0, 0, 0):
             return False
+        if application == APPLICATION_ID and version > SCHEMA_VERSION:
+            raise NewerFormatError.of(f"The embedded log {self.path}", f"version {version}", f"up to {SCHEMA_VERSION}")
         raise DamagedDataError(
             f"{self.path} is not an embedded log of version {SCHEMA_VERSION} (application {application:#x}, version "
             f"{version}). Give another path, or delete the file to start with an empty log."

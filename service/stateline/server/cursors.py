@@ -98,7 +98,7 @@ def signing_key(application: Path) -> bytes:
     try:
         application.mkdir(mode=0o750, parents=True, exist_ok=True)
         draft = path.with_name(f".cursor.key.{secrets.token_hex(8)}")
-        if path.exists() and path.stat().st_size != _KEY_BYTES:
+        if path.exists() and path.stat().st_size < _KEY_BYTES:
             path.unlink()  # a power cut left a part: a short key could be guessed
         if not path.exists():
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

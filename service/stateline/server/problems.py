@@ -21,6 +21,7 @@ from stateline_store import (
     DoesNotExistError,
     ForbiddenError,
     InvalidArgumentError,
+    NewerFormatError,
     NotActiveError,
     NotPresentError,
     NotReadyError,
@@ -59,6 +60,7 @@ PROBLEMS: dict[type[Exception], Problem] = {
     ),
     NotActiveError: Problem("NOT_ACTIVE", 503, "`require_active`, and here is a standby or restoring copy."),
     NotReadyError: Problem("NOT_READY", 503, "Starting, shutting down, or the state cannot be read now."),
+    NewerFormatError: Problem("NOT_READY", 503, "A newer version wrote the state: run that one."),
     Exception: Problem("STORE_EXCEPTION", 500, "An error while executing."),
 }
 

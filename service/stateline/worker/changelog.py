@@ -21,6 +21,7 @@ from operator import itemgetter
 from stateline.log.interface import Headers, LogRow, Record
 from stateline_store import (
     DamagedDataError,
+    NewerFormatError,
     Position,
     StateStore,
     TopicPartition,
@@ -120,8 +121,12 @@ def end_of_last_commit(records: Sequence[Record]) -> int:
 
 
 def _decoded(record: Record, value: bytes) -> Position:
+    where = f"The record of {record.topic}-{record.partition} at offset {record.offset}"
+    for name, version in record.headers:
+        if name == _VERSION_HEADER and version and version > _VERSION:
+            raise NewerFormatError.of(where, f"headers of version {version[0]}", f"version {_VERSION[0]}")
     try:
-        return Position.decode(value)
+        return Position.decode(value, where)
     except DamagedDataError as error:
         raise DamagedDataError(
             f"The Position header of {record.topic}-{record.partition} offset {record.offset} cannot be read: "

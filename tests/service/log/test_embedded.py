@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from stateline_store import (
     DoesNotExistError,
     FencedError,
     LogUnavailableError,
+    NewerFormatError,
     TopicPartition,
 )
 
@@ -122,6 +124,17 @@ def test_a_silent_member_loses_its_partitions_and_its_commits_are_fenced(tmp_pat
     until(lambda: len(silent.owned) == 1 and len(other.owned) == 1, silent, other)
     assert silent.events[1] == ("revoked", frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)}))
     bench.close()
+
+
+def test_a_log_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    EmbeddedLog(path).close()
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA user_version = 2")
+    before = path.read_bytes()
+    with pytest.raises(NewerFormatError, match=r"log\.db has version 2; .* reads up to 1"):
+        EmbeddedLog(path)
+    assert path.read_bytes() == before
 
 
 def test_a_file_that_is_no_log_is_damaged_data(tmp_path: Path) -> None:

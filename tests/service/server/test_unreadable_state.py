@@ -78,7 +78,7 @@ def test_instances_that_may_not_be_read_are_told_and_logged_once(
 @pytest.mark.parametrize(
     ("row", "value", "said"),
     [
-        (b"format_version", (2).to_bytes(4, "big"), "format version 2"),
+        (b"layout", b'{"kind": "bitemporal"}', "has a store of kind 'bitemporal'"),
         (b"layout", Layout("window", timestamped=True, segment_interval_ms=60_000).encode(), "holds a window store"),
     ],
 )
@@ -94,3 +94,4 @@ def test_a_store_of_a_newer_format_or_another_kind_is_not_answered_from(
     with server_process(tmp_path, LEVEL) as client:
         for path in ("range", "count"):
             assert said in refusal(client.get(f"/v1/stores/aircraft/{path}"))
+        assert any(said in reason for reason in client.get("/readyz").json()["reasons"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from stateline_store import DamagedDataError, TopologyError
+from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
 _OWNER = "stateline.json"
 
@@ -27,12 +27,12 @@ def checkpoint_end_offsets(checkpoint: Path, batch_id: int) -> tuple[str | None,
     """Where the micro-batch ends in each source, as Spark wrote it down before it computed the batch.
 
     The file is Spark's OffsetSeqLog: ``v1``, a line of metadata, then one line per source, "-" for none.
-    Raises `DamagedDataError` for another format.
+    Raises `NewerFormatError` for another format.
     """
     path = checkpoint / "offsets" / str(batch_id)
     version, _metadata, *offsets = path.read_text(encoding="utf-8").split("\n")
     if version != "v1":
-        raise DamagedDataError(
+        raise NewerFormatError(
             f"{path} begins with {version[:40]!r}, not 'v1': this version of Spark writes checkpoints that Stateline "
             "does not know. Use pyspark 4.2 or 4.3."
         )
