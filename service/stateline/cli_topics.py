@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
@@ -10,8 +11,12 @@ from stateline.cli_table import Row, as_text
 from stateline.config import Config
 from stateline.configured_log import configured_log, log_exists
 from stateline.log.interface import Admin, NewTopic, TopicInfo
+from stateline.table_topics import kept_for_ever, table_settings
+from stateline.topics import report_other_settings
 from stateline.topology import Topology, epochs_topic
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_PARTITIONS = 4
 
@@ -39,8 +44,8 @@ def topics(
         if create:
             if partitions is not None:
                 refuse_other_counts(roles, existing, partitions)
-            missing = missing_of_the_users(roles, existing)
-            admin.create_topics(NewTopic(name, partitions or DEFAULT_PARTITIONS) for name in missing)
+            report_other_settings(topology, admin)
+            create_missing(topology, admin, missing_of_the_users(roles, existing), partitions or DEFAULT_PARTITIONS)
             existing = admin.topics()
         counts = {name: _records(admin, existing[name]) for name in roles if name in existing}
     return as_text(topic_rows(roles, existing, counts), as_json=as_json)
@@ -53,7 +58,7 @@ def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, 
     """Topic → what it is for: source, output, dead letter (the user's), result, repartition, changelog; external, the
     changelog of a Kafka Streams application."""
     changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
-    results = {topic.name for p in topology.pipelines.values() for topic in (p.writes, *p.branches)}
+    results = {topic.name for p in topology.pipelines.values() for topic in p.results}
     read = topology.topics_read().keys()
     roles = {name: "source" if name in read else "output" for name in topology.required_topics()}
     roles |= dict.fromkeys(topology.external_topics(), "external")
@@ -68,6 +73,17 @@ def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, 
 def missing_of_the_users(roles: Mapping[str, str], existing: Mapping[str, TopicInfo]) -> list[str]:
     """The topics that the user has to create and has not."""
     return [name for name, role in roles.items() if role in USERS_ROLES and name not in existing]
+
+
+def create_missing(topology: Topology, admin: Admin, names: Sequence[str], partitions: int) -> None:
+    """Create these topics: those that are tables keep what a table needs. What keeps all records for ever is said."""
+    settings = table_settings(topology)
+    admin.create_topics(NewTopic(name, partitions, settings.get(name, {})) for name in names)
+    for name in kept_for_ever(topology):
+        if name in names:
+            logger.info(
+                "Topic %s is read as a table and as a stream: it keeps all records for ever (retention.ms=-1)", name
+            )
 
 
 def refuse_to_delete(

@@ -59,7 +59,7 @@ def refuse_writers(topics: Iterable[Topic], processors: Iterable[Processor], pip
     """Raise `TopologyError` if something would write to a changelog of another application: it would ruin the store."""
     owners = {topic.name: topic.external for topic in topics if topic.external is not None}
     written = [(f"Processor {p.name!r}", topic.name) for p in processors for topic in p.forwards]
-    written += [(f"Pipeline {p.name!r}", topic.name) for p in pipelines for topic in (p.writes, *p.branches)]
+    written += [(f"Pipeline {p.name!r}", topic.name) for p in pipelines for topic in p.results]
     for writer, topic in written:
         if topic in owners:
             raise TopologyError(

@@ -35,7 +35,9 @@ StoreKind: TypeAlias = Literal[
 ]
 
 _COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-# Kafka Streams adds a day (windowstore.changelog.additional.retention.ms), for clocks that differ.
+# Kafka Streams adds a day, for clocks that differ: to the retention of windows, where it is a setting
+# (windowstore.changelog.additional.retention.ms), and to the compaction lag of versions (VersionedChangelogTopicConfig,
+# where it is not).
 _DAY_MS = 24 * 60 * 60 * 1000
 
 

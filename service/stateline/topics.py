@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from stateline.external_stores import settings_of_changelog
 from stateline.log.interface import Admin, NewTopic
+from stateline.table_topics import loses_rows, table_settings
 from stateline.topology import InternalTopic, Topology
 from stateline_store import ConfigurationError, TopologyError
 
@@ -72,31 +73,59 @@ def _missing(topology: Topology, dead_letters: Iterable[str], existing: Containe
     return "; ".join(parts)
 
 
-_IS_OTHER = "Topic %s has other settings than Stateline gives it, and keeps them: %s"
+_IS_OTHER = "Topic %s has other settings than Stateline gives it, and keeps them: %s. To change them: %s"
+_LOSES_ROWS = (
+    "Topic %s deletes old records (%s), and a table is kept of it: what was deleted is missing when the table is made "
+    "anew, as after a lost disk. Let it keep them: %s"
+)
 _DOES_NOT_FIT = (
     "Topic %s has other settings than Kafka Streams gives the changelog of such a store as is declared: %s. Unless "
     "they were set by hand, the store is of another kind there, or has another retention."
 )
 
 
-def report_other_settings(topology: Topology, admin: Admin) -> None:
-    """Log one warning for each of Stateline's own topics whose settings are not those it would be created with, and for
-    each changelog of a Kafka Streams application whose settings do not fit what was declared of its store.
+def report_other_settings(topology: Topology, admin: Admin, *, of: Container[str] | None = None) -> None:
+    """Log one warning for each of Stateline's own topics whose settings are not those it would be created with, for
+    each topic of the user's that deletes what a table of it needs, and for each changelog of a Kafka Streams
+    application whose settings do not fit what was declared of its store; of these topics alone, if they are given.
 
-    Somebody may have meant it so: nothing is altered.
+    Somebody may have meant it so: nothing is altered. All settings are asked for in one request; a login that may not
+    ask gets no warnings.
     """
+    tables = table_settings(topology)
     wanted = {topic.name: topic.settings for topic in topology.created_topics()}
     external = {d.source.name: d for d in topology.stores.values() if d.source is not None and d.external is not None}
     try:
-        found = admin.topic_settings([*wanted, *external])
+        found = admin.topic_settings([name for name in {**wanted, **external, **tables} if of is None or name in of])
     except ConfigurationError as error:
         logger.info("Whether topics have the settings that Stateline gives them is not known: %s", error)
         return
     for name, settings in found.items():
+        if name not in wanted and name not in external:
+            if loses_rows(topology, name, settings):
+                logger.warning(_LOSES_ROWS, name, _age(settings), alter_command(name, tables[name]))
+            continue
         expected = settings_of_changelog(external[name]) if name in external else wanted[name]
         if others := other_settings(expected, settings):
             listed = "; ".join(f"{each}: found {there}, wanted {ours}" for each, (there, ours) in others.items())
-            logger.warning(_DOES_NOT_FIT if name in external else _IS_OTHER, name, listed)
+            if name in external:
+                logger.warning(_DOES_NOT_FIT, name, listed)
+            else:
+                logger.warning(_IS_OTHER, name, listed, alter_command(name, {each: expected[each] for each in others}))
+
+
+def alter_command(topic: str, settings: Mapping[str, str]) -> str:
+    """Kafka's own command that gives a topic these settings."""
+    listed = ",".join(f"{name}=[{value}]" if "," in value else f"{name}={value}" for name, value in settings.items())
+    return (
+        "kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name "
+        f"{topic} --add-config {listed}"
+    )
+
+
+def _age(settings: Mapping[str, str]) -> str:
+    names = ("cleanup.policy", "retention.ms", "retention.bytes")
+    return ", ".join(f"{name}={settings[name]}" for name in names if settings.get(name, "-1") != "-1")
 
 
 def other_settings(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, tuple[str, str]]:

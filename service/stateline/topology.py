@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
+from stateline.table_topics import table_settings
 from stateline_store import InvalidArgumentError, TopicPartition, TopologyError
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
 
 # Kafka's rule for topic names; store names become parts of topic names and of paths.
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-# Of a pipeline's result: the newest row of each key, as a table of it is.
-_RESULT_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-# Of one that is a stream: every row counts. Retention is the broker's.
+# Of a pipeline's result that nobody keeps a table of: every row counts. Retention is the broker's.
 _STREAM_SETTINGS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
 _REPARTITION_SETTINGS = {
     "cleanup.policy": "delete",
@@ -117,8 +116,8 @@ class Pipeline:
 
     It is called with the `reads`, the `tables` (as `stateline.spark.KTable`) and the `static` topics. A row goes
     to `writes`, or to the one of `branches` that it names. `result` says what topics of its own the pipeline writes:
-    the newest row of each key (compacted), or every row. `trigger_ms` is the pause between the starts of two
-    micro-batches, None for the configuration's.
+    the newest row of each key, or every row (`stateline.table_topics`). `trigger_ms` is the pause between the starts
+    of two micro-batches, None for the configuration's.
     """
 
     name: str
@@ -140,6 +139,11 @@ class Pipeline:
     def inputs(self) -> tuple[Topic, ...]:
         """All topics that it reads."""
         return (*self.reads, *self.tables, *self.static)
+
+    @property
+    def results(self) -> tuple[Topic, ...]:
+        """All topics that it writes."""
+        return (self.writes, *self.branches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,7 @@ class Topology:
         read = {topic.name for subtopology in self.subtopologies for topic in subtopology.sources}
         found = {}
         for pipeline in self.pipelines.values():
-            results = frozenset(t.name for t in (pipeline.writes, *pipeline.branches)) & read
+            results = frozenset(t.name for t in pipeline.results) & read
             if pipeline.whole_epochs and results:
                 found[epochs_topic(self.application_id, pipeline.name)] = results
         return found
@@ -249,10 +253,11 @@ class Topology:
         """Topics that Stateline creates when they are missing, each after those it takes its partitions from. A
         repartition topic takes them from the topics that it is joined with, else from those that its records are of."""
         topics: dict[str, InternalTopic] = {}
+        tables = table_settings(self)
         for pipeline in self.pipelines.values():
             like = tuple(t.name for t in (*pipeline.reads, *pipeline.tables))
-            settings = _RESULT_SETTINGS if pipeline.result == "table" else _STREAM_SETTINGS
-            for topic in (pipeline.writes, *pipeline.branches):
+            for topic in pipeline.results:
+                settings = tables.get(topic.name, _STREAM_SETTINGS)
                 topics[topic.name] = InternalTopic(topic.name, settings, topic.partitions, like)
         for subtopology in self.subtopologies:
             like = tuple(t.name for t in subtopology.sources)

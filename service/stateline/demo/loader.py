@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from stateline.demo.data import SourceRecord, table
+from stateline.demo.flights import app
 from stateline.log import Log, NewTopic, Producer
+from stateline.table_topics import table_settings
 from stateline_store import Position
 
 TABLES = {"airlines": 1, "airports": 1, "planes": 2, "weather": 2}
@@ -17,9 +19,9 @@ DEPARTURES, _DEPARTURE_PARTITIONS = "departures", 4
 
 def create_topics(log: Log) -> None:
     """Create the source topics; those that exist stay as they are."""
-    topics = [NewTopic(name, partitions) for name, partitions in TABLES.items()]
+    counts, settings = {**TABLES, DEPARTURES: _DEPARTURE_PARTITIONS}, table_settings(app.topology())
     with closing(log.admin()) as admin:
-        admin.create_topics([*topics, NewTopic(DEPARTURES, _DEPARTURE_PARTITIONS)])
+        admin.create_topics(NewTopic(name, count, settings[name]) for name, count in counts.items())
 
 
 def load_tables(log: Log) -> Position:

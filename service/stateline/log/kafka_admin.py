@@ -36,6 +36,17 @@ _FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # t
 _LAST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
 _EARLIEST, _LATEST = (_FIRST, IsolationLevel.READ_COMMITTED), (_LAST, IsolationLevel.READ_COMMITTED)
 _END_OF_ALL = _LAST, IsolationLevel.READ_UNCOMMITTED
+# What Kafka's own clients ask again after: a leader is elected, or does not know it yet (`OffsetFetcherUtils`).
+_NO_LEADER = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+)
+_NOT_READY = (*_NO_LEADER, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 class KafkaAdmin:
@@ -107,6 +118,9 @@ class KafkaAdmin:
             ),
             f"to create {', '.join(wanted)}",
         )
+        # Metadata name a leader a moment before it knows that it is one.
+        partitions = [TopicPartition(name, number) for name in made for number in range(wanted[name].partitions)]
+        self._offsets(partitions, _LATEST, unsettled=_NOT_READY)
 
     def _is_done(self, name: str, future: Future[Any]) -> bool:
         """Whether this call made the topic; False when it was there already."""
@@ -201,13 +215,33 @@ class KafkaAdmin:
         return found if found >= 0 else end
 
     def _offsets(
-        self, partitions: Sequence[TopicPartition], *asked: tuple[OffsetSpec, IsolationLevel]
+        self,
+        partitions: Sequence[TopicPartition],
+        *asked: tuple[OffsetSpec, IsolationLevel],
+        unsettled: Iterable[int] = _NO_LEADER,
     ) -> list[dict[TopicPartition, int]]:
-        """The offset of each partition, for each that is asked. All requests are under way together."""
+        """The offset of each partition, for each that is asked. Errors that are `unsettled` are waited out."""
         counts = self._partition_counts(led=False)
         for partition in partitions:
             self._require(partition, counts)
         what = f"The offsets of {', '.join(map(str, partitions))} cannot be read"
+        deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
+        while True:
+            try:
+                return self._offsets_now(partitions, asked, what, unsettled)
+            except _PassedOverError as error:
+                if time.monotonic() > deadline:
+                    raise meaning(error.error, self._bootstrap_servers, what) from error
+                time.sleep(_POLL_INTERVAL_S)
+
+    def _offsets_now(
+        self,
+        partitions: Sequence[TopicPartition],
+        asked: Iterable[tuple[OffsetSpec, IsolationLevel]],
+        what: str,
+        unsettled: Iterable[int],
+    ) -> list[dict[TopicPartition, int]]:
+        """All requests are under way together. Raises `_PassedOverError` for an error that is `unsettled`."""
         targets = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
         sent = [
             self._submit(
@@ -222,7 +256,10 @@ class KafkaAdmin:
             for spec, level in asked
         ]
         return [
-            {TopicPartition(t.topic, t.partition): int(self._result(f, what).offset) for t, f in futures.items()}
+            {
+                TopicPartition(t.topic, t.partition): int(self._result(f, what, unsettled).offset)
+                for t, f in futures.items()
+            }
             for futures in sent
         ]
 
@@ -242,7 +279,7 @@ class KafkaAdmin:
         except KafkaException as error:
             inner = kafka_error(error)
             if inner.code() in passed_over:
-                raise _PassedOverError from error
+                raise _PassedOverError(inner) from error
             raise meaning(inner, self._bootstrap_servers, what) from error
         except FutureTimeoutError as error:
             raise LogUnavailableError(f"{what}: Kafka at {self._bootstrap_servers} does not answer.") from error
@@ -263,3 +300,7 @@ class KafkaAdmin:
 
 class _PassedOverError(Exception):
     """An error that the caller asked to be told of."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(error.str())
+        self.error = error

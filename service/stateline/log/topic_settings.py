@@ -1,5 +1,5 @@
 """Kafka's topic settings (Apache Kafka 4.3, "Topic Configs"): the embedded log knows their names, refuses any
-other, and has the defaults of those that say what becomes of old records.
+other, and has the defaults of those that say what becomes of old records: they are kept.
 """
 
 TOPIC_SETTINGS = frozenset(
@@ -47,5 +47,5 @@ DEFAULTS = {
     "message.timestamp.type": "CreateTime",
     "min.compaction.lag.ms": "0",
     "retention.bytes": "-1",
-    "retention.ms": "604800000",
+    "retention.ms": "-1",
 }

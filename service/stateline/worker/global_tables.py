@@ -7,17 +7,21 @@ anew, from the beginning.
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import closing
 from pathlib import Path
 
 from stateline.log.interface import Consumer, Log
+from stateline.table_topics import beginning_is_lost
 from stateline.topology import Topic, Topology
 from stateline.worker.changelog import stage
 from stateline.worker.failures import FailureHandler, Policy
 from stateline.worker.reading import readable
 from stateline.worker.restore import by_partition
 from stateline_store import DoesNotExistError, StoreContext, TopicPartition, TransactionalStore
+
+logger = logging.getLogger(__name__)
 
 _MAX_RECORDS = 5_000
 _LOOK_S = 0.01  # so much later than it is read may a record be seen
@@ -55,6 +59,9 @@ class GlobalTables:
                     source = TopicPartition(name, number)
                     firsts[source], self._ends[source] = admin.watermarks(source)
         for definition, topic in self._tables:
+            begun = {source: first for source, first in firsts.items() if source.topic == topic.name and first > 0}
+            if begun:
+                logger.warning("%s", beginning_is_lost(definition.name, begun))
             store = definition.build()
             assert isinstance(store, TransactionalStore), "a timestamped key-value store is one"
             store.init(StoreContext("global", self._directory))

@@ -31,6 +31,7 @@ from functools import partial
 from typing import TypeAlias
 
 from stateline.log.interface import Admin, Consumer, Log, Record
+from stateline.table_topics import beginning_is_lost, forgets
 from stateline.topology import Topic
 from stateline.worker.changelog import (
     OWNER_EPOCH,
@@ -138,7 +139,21 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     committed = admin.committed(group, [source for task in tasks for source in task.sources])
     logs = {log: None for task in tasks for log in (*task.sources, *(log for log, _ in task.logged_stores()))}
     bounds = admin.bounds(logs)
+    for table, begun in _cut_tables(tasks, bounds).items():
+        logger.warning("%s", beginning_is_lost(table, begun))
     return [_plan(task, {s: committed[s] for s in task.sources if s in committed}, bounds) for task in tasks]
+
+
+def _cut_tables(tasks: Sequence[Task], bounds: Bounds) -> dict[str, dict[TopicPartition, int]]:
+    """Empty tables whose topics have deleted records → where these begin. Not of those that forget by themselves."""
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for task in tasks:
+        for source in task.sources:
+            first, _ = bounds[source]
+            for table in task.subtopology.tables(source.topic):
+                if first > 0 and not forgets(table) and task.stores.committed_offset(table.name) is None:
+                    found.setdefault(table.name, {})[source] = first
+    return found
 
 
 def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -> TaskPlan:

@@ -184,6 +184,13 @@ def test_a_topic_that_exists_is_left_as_it_is(bench: Bench) -> None:
     assert not [name for name in topics if name.startswith("__")]
 
 
+def test_the_leaders_of_created_topics_answer_at_once(bench: Bench) -> None:
+    topics = [NewTopic(f"{n}-{bench.id}", 4) for n in range(5)]
+    bench.admin.create_topics(topics)
+    partitions = [TopicPartition(topic.name, number) for topic in topics for number in range(4)]
+    assert bench.admin.bounds(partitions) == dict.fromkeys(partitions, (0, 0))
+
+
 @pytest.mark.parametrize(
     "new", [NewTopic("a b", 1), NewTopic("..", 1), NewTopic("n", 0), NewTopic("n", 1, {"no": "1"})]
 )

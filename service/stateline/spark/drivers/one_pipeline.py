@@ -23,6 +23,7 @@ from stateline.config import Config
 from stateline.log import Log
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
+from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.sink.dead_letters import dead_letters_of
 from stateline.spark.sink.epoch_sink import EpochSink
@@ -69,6 +70,7 @@ def run_pipeline(
         try:
             with closing(log.admin()) as admin:
                 ensure_topics(app.topology(), admin)
+                warn_of_tables(app.topology(), admin, [(pipeline, directory)])
             with driver_session(config, stopping, session) as running:
                 if running is not None:
                     frames = topic_frames(running, config, log, max_rows_per_batch=max_rows_per_batch)

@@ -32,6 +32,7 @@ from stateline.spark.drivers.one_pipeline import (
 )
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, pipeline_lock, stop_on_signals
 from stateline.spark.drivers.status import Progress, StatusFile
+from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.sink.rows import now_ms
 from stateline.spark.sources.frames import topic_frames
 from stateline.supervisor import RestartPolicy
@@ -70,7 +71,9 @@ def run_pipelines(
         driven = [held.enter_context(closing(_Driven(p, config, log, ending))) for p in pipelines]
         with closing(log.admin()) as admin:
             mistakes = _missing_topics(app.topology(), pipelines, admin)
-        able = [one for one in driven if not one.refuse(mistakes)]
+            able = [one for one in driven if not one.refuse(mistakes)]
+            places = [(one.pipeline, pipeline_directory(config, one.pipeline.name)) for one in able]
+            warn_of_tables(app.topology(), admin, places)
         if able:
             with driver_session(config, stopping, session) as running:
                 if running is not None:
