@@ -24,7 +24,7 @@ def add(made: DataFrame) -> DataFrame:
     return made.groupBy("k").agg(F.sum("n").alias("n"), F.count("*").alias("records"))
 
 
-@app.pipeline(reads=made, writes="doubles", key="k", output_mode="append")
+@app.pipeline(reads=made, writes="doubles", key="k", output_mode="append", result="stream")
 def double(made: DataFrame) -> DataFrame:
     """Each row, with twice its number."""
     return made.selectExpr("k", "n * 2 AS n")

@@ -13,5 +13,5 @@ OFFSET = "_offset"  # BIGINT
 
 # Out, and in where a frame was asked for tombstones.
 DELETED = "_deleted"  # BOOLEAN: the key was removed, the row is a tombstone; null counts as false
-ORDER = "_order"  # BIGINT: the order of rows of one key in a micro-batch; without it a key has one row at most
+ORDER = "_order"  # BIGINT: the order of rows of one key in a micro-batch, where their times do not tell
 TOPIC = "_topic"  # STRING: which of the pipeline's topics the row goes to; null, or no such column: `writes`

@@ -39,7 +39,7 @@ class Batches:
     ) -> None:
         writes = Topic(topic, serdes.string, serdes.json)
         self._columns = pipeline.pop("columns", COLUMNS)
-        made = Pipeline(**{"name": "p", "key": ("k",), "timestamp": "_t"} | pipeline, **FIXED, writes=writes)
+        made = Pipeline(**{"name": "p", "key": ("k",), "timestamp": "_t"} | FIXED | pipeline, writes=writes)
         self._session, self._checkpoint = session, checkpoint
         self.sink = EpochSink(log, application, made, checkpoint)
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
@@ -226,6 +226,55 @@ def test_a_stream_gets_every_row_also_of_one_key(make: Make, bench: Bench) -> No
     assert records(bench, topic) == [("a", "1")] * 3
 
 
+# --- Several rows of one key in a micro-batch
+
+
+@pytest.mark.parametrize("mode", ["update", "append"])
+@pytest.mark.parametrize("timestamp", [None, "_t"])
+def test_two_rows_of_one_key_that_nothing_tells_apart_are_refused_and_named(
+    make: Make, bench: Bench, mode: str, timestamp: str | None
+) -> None:
+    topic = bench.topic()
+    batches = make(bench.log, topic, output_mode=mode, timestamp=timestamp)
+    batches.write(0, ("a", "1", 7), ("b", "1", 7))
+    says = rf"'p': two rows of one micro-batch have the key b'a' of '{topic}'.*name the column .* in key="
+    with pytest.raises(RecordError, match=says):
+        batches.write(1, ("a", "2", 7), ("b", "2", 7), ("a", "3", 7))
+    assert records(bench, topic) == [("a", "1"), ("b", "1")]
+
+
+def test_of_rows_that_their_times_tell_apart_the_newest_is_written_last(make: Make, bench: Bench) -> None:
+    topic = bench.topic()
+    make(bench.log, topic).write(0, ("a", "newest", 9), ("b", "1", 8), ("a", "older", 7))
+    assert records(bench, topic) == [("a", "older"), ("b", "1"), ("a", "newest")]
+
+
+def test_one_key_in_two_topics_is_two_rows(make: Make, bench: Bench) -> None:
+    out, other = bench.topic(), bench.topic(name="other")
+    branch = Topic(other, serdes.string, serdes.json)
+    batches = make(bench.log, out, columns=OWN, branches=(branch,))
+    batches.write(0, ("a", "1", 7, None, None, None), ("a", "2", 7, None, None, other))
+    assert (records(bench, out), records(bench, other)) == ([("a", "1")], [("a", "2")])
+    with pytest.raises(RecordError, match=rf"key b'a' of '{other}' \(.*4.*; .*4.*\)"):
+        batches.write(1, ("a", "3", 7, None, None, None), *[("a", "4", 7, None, None, other)] * 2)
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_records_that_are_passed_on_under_their_own_key_are_in_order_of_their_offsets(
+    make: Make, bench: Bench, reads: int
+) -> None:
+    topic, sources = bench.topic(), (Topic("in", serdes.string, serdes.json),) * reads
+    of = {"columns": "_key string, v string, _offset long", "key": ("_key",), "timestamp": None, "reads": sources}
+    batches = make(bench.log, topic, **of)
+    rows = ("a", "newest", 9), ("a", "older", 7)
+    if reads == 1:
+        batches.write(0, *rows)
+        assert records(bench, topic) == [("a", "older"), ("a", "newest")]
+    else:
+        with pytest.raises(RecordError, match=r"two rows"):  # offsets of two topics say nothing
+            batches.write(0, *rows)
+
+
 # --- Complete mode
 
 
@@ -274,7 +323,7 @@ def test_a_refused_micro_batch_is_not_taken_for_the_complete_result(make: Make, 
 
 def test_two_rows_of_one_key_in_a_complete_result_are_refused_and_named(make: Make, bench: Bench) -> None:
     batches = make(bench.log, bench.topic(), output_mode="complete")
-    with pytest.raises(RecordError, match=r"two rows of the result have the key b'a' .*group by"):
+    with pytest.raises(RecordError, match=r"two rows of one micro-batch have the key b'a' .*grouped by"):
         batches.write(0, ("a", "1", 7), ("b", "1", 7), ("a", "2", 7))
 
 

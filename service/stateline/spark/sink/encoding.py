@@ -15,7 +15,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateline.spark.columns import DELETED, ORDER, TOPIC
+from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TOPIC
 from stateline.spark.sink.json_texts import object_texts
 from stateline.spark.sink.result_checks import named_columns, value_columns
 from stateline.spark.sink.result_keys import inner_keys, window_suffixes
@@ -46,8 +46,8 @@ def encoded_rows(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.RecordBatch:
     if DELETED in batch.schema.names:
         gone = pc.fill_null(batch.column(DELETED), fill_value=False)
         values = pc.if_else(gone, pa.scalar(None, pa.binary()), values)
-    order = batch.column(ORDER).cast(pa.int64()) if ORDER in batch.schema.names else pa.nulls(count, pa.int64())
-    arrays = [keys, values, _timestamps(batch, pipeline), topics, order, _bad(batch, pipeline, reasons)]
+    times, order = _timestamps(batch, pipeline), _order(batch, pipeline)
+    arrays = [keys, values, times, topics, order, _bad(batch, pipeline, reasons)]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
 
 
@@ -68,6 +68,14 @@ def _timestamps(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
         return pa.nulls(len(batch), pa.int64())
     array = batch.column(pipeline.timestamp)
     return (array.cast(_MILLISECONDS, safe=False) if pa.types.is_timestamp(array.type) else array).cast(pa.int64())
+
+
+def _order(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
+    """The column `_order`; of records of one topic that are passed on under their own key the offset, since all of a
+    key are in one partition."""
+    own = KEY in pipeline.key and len(pipeline.reads) == 1
+    name = next((name for name in (ORDER, *([OFFSET] if own else [])) if name in batch.schema.names), None)
+    return pa.nulls(len(batch), pa.int64()) if name is None else batch.column(name).cast(pa.int64())
 
 
 def _bad(batch: pa.RecordBatch, pipeline: Pipeline, reasons: pa.Array) -> pa.Array:

@@ -8,7 +8,7 @@ Encoded rows are what `stateline.spark.sink.encoding` makes:
 | `value`        | binary | its value; null: a tombstone                                                            |
 | `timestamp_ms` | int64  | null: the time of the micro-batch                                                       |
 | `topic`        | int32  | index into the pipeline's `writes` and `branches`                                       |
-| `order`        | int64  | of rows of one key; null throughout: as they come                                       |
+| `order`        | int64  | of rows of one key; null throughout: by their time                                      |
 | `bad`          | string | why the row cannot become a record, with the row; null: it can. The rest is void then   |
 """
 
@@ -36,6 +36,7 @@ ENCODED = pa.schema(
     ]
 )
 _FIRST = -(1 << 63)
+_SHOWN_BYTES = 200  # of a row in an error
 
 
 class ResultRecord(NamedTuple):
@@ -81,13 +82,17 @@ class ResultRecords(Collection[RecordParts]):
 def result_records(
     table: pa.Table, pipeline: Pipeline, batch_time_ms: int, partitions: Mapping[str, int]
 ) -> ResultRecords:
-    """One record per encoded row, by their order, else as they come. `partitions` has the counts of the pipeline's
-    topics: records of windows and sessions go where the key alone belongs.
+    """One record per encoded row, by their order, else as they come; of a table's rows of one key the newest last.
+    `partitions` has the counts of the pipeline's topics: records of windows and sessions go where the key alone
+    belongs.
 
-    Raises `RecordError` naming the first row that cannot become a record.
+    Raises `RecordError` naming the first row that cannot become a record, and a key of which two rows would be a
+    table's newest.
     """
     _refuse_bad(table, pipeline)
-    if table["order"].null_count < len(table):
+    if _is_table(pipeline) and pc.count_distinct(table["key"]).as_py() < len(table):
+        table = _newest_last(table, pipeline, batch_time_ms)
+    elif table["order"].null_count < len(table):
         table = table.take(pc.sort_indices(pc.fill_null(table["order"], _FIRST)))  # stable
     names = topic_names(pipeline)
     keys: list[bytes] = table["key"].to_pylist()
@@ -108,6 +113,33 @@ def home(key: bytes, topic: str, pipeline: Pipeline, partitions: Mapping[str, in
     """
     serde = pipeline.writes.key
     return murmur2(key[: -serde.suffix_bytes], partitions[topic]) if isinstance(serde, WindowedSerde) else None
+
+
+def two_rows_of(pipeline: Pipeline, key: bytes, topic: str, values: Sequence[bytes | None], advice: str) -> RecordError:
+    """What is wrong when several rows have one key, these values among them."""
+    shown = "; ".join("a tombstone" if value is None else repr(value[:_SHOWN_BYTES]) for value in values)
+    return RecordError(
+        f"Pipeline {pipeline.name!r}: two rows of one micro-batch have the key {key[:100]!r} of {topic!r} ({shown}): "
+        f"name the column that tells them apart in key= (one that is grouped by, say){advice}."
+    )
+
+
+def _is_table(pipeline: Pipeline) -> bool:
+    """Whether one row of a key takes the place of another; in complete mode `result_table` looks to it."""
+    return pipeline.result == "table" and pipeline.output_mode != "complete"
+
+
+def _newest_last(table: pa.Table, pipeline: Pipeline, batch_time_ms: int) -> pa.Table:
+    """The rows by order, and by time where that is the same."""
+    for name, default in (("order", _FIRST), ("timestamp_ms", batch_time_ms)):
+        table = table.set_column(table.schema.get_field_index(name), name, pc.fill_null(table[name], default))
+    same = table.group_by(["topic", "key", "order", "timestamp_ms"], use_threads=False).aggregate([([], "count_all")])
+    for first in same.filter(pc.greater(same["count_all"], 1)).slice(0, 1).to_pylist():
+        alike = pc.and_(pc.equal(table["key"], first["key"]), pc.equal(table["topic"], first["topic"]))
+        values = table.filter(alike)["value"].slice(0, 2).to_pylist()
+        advice = ", or in timestamp=, or give the rows an _order; with result='stream' every row counts"
+        raise two_rows_of(pipeline, first["key"], topic_names(pipeline)[first["topic"]], values, advice)
+    return table.take(pc.sort_indices(table, [("order", "ascending"), ("timestamp_ms", "ascending")]))
 
 
 def _homes(

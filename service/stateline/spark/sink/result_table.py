@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from stateline.log import Record
-from stateline.spark.sink.result_records import RecordParts, ResultRecord, home, topic_names
+from stateline.spark.sink.result_records import RecordParts, ResultRecord, home, topic_names, two_rows_of
 from stateline.topology import Pipeline
-from stateline_store import RecordError
 
 # Topic → key → digest. Python's own hash of bytes: 64 bits, with a key of each process, so never kept.
 _Digests = dict[str, dict[bytes, int]]
@@ -57,10 +56,7 @@ class ResultTable:
             # The time of the micro-batch stands for none, and makes no row another one.
             digest = self._digest(value, None if at == batch_time_ms else at)
             if digests[topic].setdefault(key, digest) is not digest:
-                raise RecordError(
-                    f"Pipeline {self._pipeline.name!r}: two rows of the result have the key {key[:100]!r} of "
-                    f"{topic!r}, one of them {value[:300]!r}: group by the columns of the key, or add one to it."
-                )
+                raise two_rows_of(self._pipeline, key, topic, [value], "")
             if self._digests[topic].get(key) != digest:
                 changed.append(record)
         return Difference([*changed, *self._gone(digests, batch_time_ms)], digests)
