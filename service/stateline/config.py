@@ -143,6 +143,8 @@ class Config(BaseModel):
     """Entries on a page of a query that names no limit."""
     server_limit_max: Count = 10_000
     """The largest limit of a query."""
+    server_body_max_bytes: Count = 4 * 1024 * 1024
+    """The largest body of a request; all that a process works on together have 16 times as much."""
     server_processes: Count = 1
     """Server processes behind the port, each with a core's worth of answers."""
     server_drain_ms: Wait = 0

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.requests import Request
 
-from stateline.serde import JsonSerde, Serde, holds_large_integer, load_exactly, shown
+from stateline.serde import Serde, holds_large_integer, load_exactly, shown
 from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel, Position, PositionBound
 
 # Kafka refuses records beyond about 1 MB (message.max.bytes) unless told otherwise: no key is longer.
@@ -28,7 +28,6 @@ MAX_KEY_BYTES = 1024 * 1024
 # Of a path and a query string together: what proxies and clients agree on is far less.
 # 64 KiB less one: the longest that the HTTP parser can take apart.
 MAX_URL_BYTES = 64 * 1024 - 1
-MAX_BODY_BYTES = 16 * 1024 * 1024
 
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 _TOO_LARGE = re.compile(r"-?\d{20,}", re.ASCII)
@@ -321,6 +320,8 @@ def _iso_time(text: str) -> int | None:
 
 def _key_of(name: str, argument: Argument, serde: Serde) -> bytes:
     if argument.written is not None:
+        if len(argument.written) > MAX_KEY_BYTES:  # and its bytes are not fewer
+            raise _too_long(name, len(argument.written))
         return read_key(name, argument.written, serde, textual=True)
     return read_key(name, argument.value, serde, textual=argument.textual)
 
@@ -348,14 +349,22 @@ def read_key(name: str, value: Any, serde: Serde, *, textual: bool) -> bytes:
         why = str(error) if textual else str(error).replace(shown(value), json_text(value), 1)
         raise InvalidArgumentError(f"{name}: {why} The store's keys are of type {serde.name}.") from error
     if len(key) > MAX_KEY_BYTES:
-        raise InvalidArgumentError(f"{name} has {len(key)} bytes: {MAX_KEY_BYTES} are accepted.")
+        raise _too_long(name, len(key))
     return key
+
+
+def _too_long(name: str, size: int) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{name} has {size} bytes: {MAX_KEY_BYTES} are accepted.")
 
 
 def json_text(value: Any, limit: int = 60) -> str:
     """A value of a body as JSON, cut short for a message."""
-    text = JsonSerde().serialize(value).decode()
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    text = ""
+    for piece in _ENCODER.iterencode(value[: limit + 1] if isinstance(value, str) else value):
+        text += piece
+        if len(text) > limit:  # the rest may be long, and costs time
+            return text[: limit - 3] + "..."
+    return text
 
 
 def url_too_long() -> InvalidArgumentError:
@@ -397,10 +406,14 @@ def from_body(body: bytes, *, keep_text: bool = False) -> dict[str, Argument]:
     value = parsed_json("The body", body)
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"The body is a JSON object, not {json_text(value)}.")
+    if len(value) > _MOST_MEMBERS:
+        raise InvalidArgumentError(f"The body has {len(value)} members: no request takes more than {_MOST_MEMBERS}.")
     texts = _object_members(body.decode()) if keep_text else {}
     return {name: Argument(member, textual=False, written=texts.get(name)) for name, member in value.items()}
 
 
+_MOST_MEMBERS = 100  # of a body
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _SPACE = " \t\n\r"
 _DECODER = json.JSONDecoder()
 

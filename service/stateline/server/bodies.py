@@ -1,40 +1,126 @@
-"""How a request's body is read: bounded in bytes, and in how long it may stand still."""
+"""How a request's body is read: bounded in bytes and values, in how long it may take, and together with all others.
+
+Bytes count as they arrive, so that who announces much and sends nothing takes room from nobody. A large body is taken
+apart in a thread, one at a time: that takes up to some hundred milliseconds, and many times its memory.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
 from starlette.requests import Request
 
+from stateline.server.json_bounds import JsonBounds
 from stateline.server.waiting import TimeLimits
-from stateline_store import InvalidArgumentError
+from stateline_store import InvalidArgumentError, TooManyRequestsError
 
 # How long a request may wait for more of its body: what no lossy line needs between two packets, and short enough
 # that clients which went to sleep do not keep their connections.
 PATIENCE_S = 30.0
+# How long all of it may take: 4 MiB in that time are half a megabit per second.
+WHOLE_S = 60.0
+# Bodies of this size cost less than the thread that would take them apart, and what the connection holds anyway:
+# queries of every day never wait for large ones, and are never refused because of them.
+SMALL_BYTES = 32 * 1024
+# All large bodies of a process together, in bodies of the largest size.
+LARGEST_AT_ONCE = 16
+
+T = TypeVar("T")
 
 
-async def read_body(request: Request, limits: TimeLimits, most_bytes: int) -> bytes:
-    """The body. Raises `InvalidArgumentError` when it has more than `most_bytes` or does not arrive, `NotReadyError`
-    when the server stops meanwhile, Starlette's `ClientDisconnect` when the client does not wait for an answer.
-    """
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and (len(announced) > 18 or int(announced) > most_bytes):
-        raise _too_large(most_bytes)
-    body = bytearray()
-    chunks = request.stream()
-    try:
-        while True:
-            async with limits.within(PATIENCE_S):
-                body += await anext(chunks)
-            if len(body) > most_bytes:
-                raise _too_large(most_bytes)
-    except StopAsyncIteration:
-        return bytes(body)
-    except TimeoutError as error:
-        raise InvalidArgumentError(
-            f"Nothing more of the body arrived for {PATIENCE_S:g} s, after {len(body)} bytes: send it again, "
-            "as long as its Content-Length says."
-        ) from error
+class Bodies:
+    """The bodies of one server process; for the event loop's thread. `most_bytes` is the size of the largest."""
+
+    def __init__(self, limits: TimeLimits, most_bytes: int) -> None:
+        self._limits, self._most_bytes = limits, most_bytes
+        self._room = LARGEST_AT_ONCE * most_bytes
+        self._parsing = asyncio.Lock()
+
+    @asynccontextmanager
+    async def read(
+        self, request: Request, parse: Callable[[bytes], T], most_bytes: int | None = None
+    ) -> AsyncIterator[T]:
+        """What `parse` makes of the body, which it does in another thread if it is large; the block is what that is
+        needed for: until its end it takes room from other bodies.
+
+        Raises `InvalidArgumentError` when the body has more than `most_bytes` (the largest, unless given), too many
+        values, or does not arrive, `TooManyRequestsError` when there is no room, `NotReadyError` when the server stops
+        meanwhile, Starlette's `ClientDisconnect` when the client does not wait for an answer, and what `parse` raises.
+        """
+        most_bytes = self._most_bytes if most_bytes is None else min(most_bytes, self._most_bytes)
+        arriving = _Arriving(request, self._limits, most_bytes, self._take_room)
+        try:
+            yield await self._parsed(await arriving.body(), parse)
+        finally:
+            self._room += arriving.taken
+
+    async def _parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
+        if len(body) <= SMALL_BYTES:
+            return parse(body)
+        async with self._parsing:
+            return await asyncio.to_thread(parse, body)
+
+    def _take_room(self, size: int) -> None:
+        if size > self._room:
+            raise TooManyRequestsError(
+                f"The bodies of other requests take all of the {LARGEST_AT_ONCE * self._most_bytes} bytes that there "
+                "are for large ones: ask again in a moment, or for less."
+            )
+        self._room -= size
 
 
-def _too_large(most_bytes: int) -> InvalidArgumentError:
-    return InvalidArgumentError(f"The body is larger than the {most_bytes} bytes that are accepted here.")
+class _Arriving:
+    """One body on its way."""
+
+    def __init__(self, request: Request, limits: TimeLimits, most_bytes: int, take_room: Callable[[int], None]) -> None:
+        self._request, self._limits, self._most_bytes, self._take_room = request, limits, most_bytes, take_room
+        self._size = 0
+        self.taken = 0
+        """Of the room for large bodies."""
+
+    async def body(self) -> bytes:
+        announced = self._request.headers.get("content-length", "")
+        if announced.isdecimal() and (len(announced) > 18 or int(announced) > self._most_bytes):
+            raise self._too_large()
+        pieces: list[bytes] = []
+        bounds = JsonBounds()
+        chunks = self._request.stream()
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + WHOLE_S
+        try:
+            while True:
+                async with self._limits.within(min(PATIENCE_S, deadline_s - now_s())):
+                    piece = await anext(chunks)
+                self._add(len(piece))
+                bounds.take(piece)
+                pieces.append(piece)
+        except StopAsyncIteration:
+            return b"".join(pieces)
+        except TimeoutError as error:
+            raise self._too_slow(is_whole=now_s() >= deadline_s) from error
+
+    def _add(self, size: int) -> None:
+        self._size += size
+        if self._size > self._most_bytes:
+            raise self._too_large()
+        if self._size > SMALL_BYTES:
+            more = self._size - self.taken
+            self._take_room(more)
+            self.taken += more
+
+    def _too_large(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"The body is larger than the {self._most_bytes} bytes that are accepted here (server.body.max.bytes): "
+            "ask for less at a time."
+        )
+
+    def _too_slow(self, *, is_whole: bool) -> InvalidArgumentError:
+        if is_whole:
+            return InvalidArgumentError(f"The body did not arrive within {WHOLE_S:g} s: send less at a time.")
+        return InvalidArgumentError(
+            f"Nothing more of the body arrived for {PATIENCE_S:g} s, after {self._size} bytes: send it again, as long "
+            "as its Content-Length says."
+        )

@@ -8,6 +8,8 @@ little more than half the time (measured: 11k/s against 18k/s of an empty answer
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -35,8 +37,8 @@ from stateline.serde import JsonSerde
 from stateline.server.answers import answer_body, found_members, json_response
 from stateline.server.arguments import (
     COMMON,
-    MAX_BODY_BYTES,
     MAX_URL_BYTES,
+    Argument,
     Arguments,
     from_body,
     from_query_string,
@@ -47,7 +49,6 @@ from stateline.server.arguments import (
     url_too_long,
 )
 from stateline.server.asked import Asked
-from stateline.server.bodies import read_body
 from stateline.server.limits import Limits
 from stateline.server.observation import note_level, note_route
 from stateline.server.partitions import ServedStore
@@ -57,6 +58,8 @@ from stateline.server.serving import Serving
 from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
+# Keys of a query whose values are made JSON before others have their turn: about a millisecond.
+_SHOWN_AT_ONCE = 500
 PAGING = ("limit", "cursor")
 RANGE_PARAMETERS = ("lower", "upper", "prefix", "order", *PAGING)
 TIME_PARAMETERS = ("from", "to", "order", *PAGING)
@@ -111,17 +114,17 @@ class QueryRoutes:
         key = read_key("The key", _text(written), store.definition.key, textual=True)
         if of_a_key is None:
             return await self._key_answer(self.asked(store, arguments), key, arguments.time("as_of"))
-        return await self._scan_answer(request, store, arguments, of_a_key, key)
+        return await self._scan_answer(request, store, arguments, of_a_key, key)()
 
     async def range(self, request: Request) -> Response:
         """GET …/range: entries in the order of serialized keys."""
         store, arguments = self._read(request, (*COMMON, *RANGE_PARAMETERS))
-        return await self._scan_answer(request, store, arguments, "range", None)
+        return await self._scan_answer(request, store, arguments, "range", None)()
 
     async def windows(self, request: Request) -> Response:
         """GET …/windows: the windows of all keys."""
         store, arguments = self._read(request, (*COMMON, *TIME_PARAMETERS))
-        return await self._scan_answer(request, store, arguments, "windows", None)
+        return await self._scan_answer(request, store, arguments, "windows", None)()
 
     async def count(self, request: Request) -> Response:
         """GET …/count: about how many entries there are."""
@@ -131,7 +134,7 @@ class QueryRoutes:
     async def position(self, request: Request) -> Response:
         """GET …/position: how far every partition has come, committed and uncommitted."""
         store, arguments = self._read(request, COMMON)
-        asked = self.asked(store, arguments)
+        asked = self.asked(store, arguments).from_now()
         by_level = {}
         for level in IsolationLevel:
             terms = Terms(store.name, level, asked.terms.bound, asked.terms.require_active)
@@ -151,11 +154,18 @@ class QueryRoutes:
         """POST …/query: any query, as a JSON body."""
         store = self._serving.store(_text(raw_segments(request)[2]))
         given = from_query_string(request.scope["query_string"])
-        by_text = isinstance(store.definition.key, JsonSerde)
-        body = from_body(await read_body(request, self._serving.limits, MAX_BODY_BYTES), keep_text=by_text)
+        parse = partial(self._from_body, request, store, given)
+        async with self._serving.bodies.read(request, parse) as answer:
+            return await answer()
+
+    def _from_body(
+        self, request: Request, store: ServedStore, given: Mapping[str, Argument], text: bytes
+    ) -> Callable[[], Awaitable[Response]]:
+        """What answers the query of a body; for any thread."""
+        body = from_body(text, keep_text=isinstance(store.definition.key, JsonSerde))
         if twice := sorted(given.keys() & body.keys()):
             raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")
-        arguments = Arguments(given | body)
+        arguments = Arguments({**given, **body})
         kind = _kind(body["type"].value if "type" in body else None)
         arguments.refuse_others(("type", *COMMON, *BODY_PARAMETERS[kind]))
         if kind in ("range", "windows", "sessions", "versions"):
@@ -163,18 +173,19 @@ class QueryRoutes:
             if key is None and kind in _OF_ONE_KEY and "cursor" not in arguments:
                 check_type(_OF_ONE_KEY[kind], store.name, store.definition.kind)
                 raise InvalidArgumentError("key is missing.")
-            return await self._scan_answer(request, store, arguments, kind, key)
+            return self._scan_answer(request, store, arguments, kind, key)
         asked = self.asked(store, arguments)
         match kind:
             case "key":
                 key = arguments.key("key", store.definition.key)
                 if key is None:
                     raise InvalidArgumentError("key is missing.")
-                return await self._key_answer(asked, key, arguments.time("as_of"))
+                return partial(self._key_answer, asked, key, arguments.time("as_of"))
             case "keys":
-                return await self._keys_answer(asked, arguments)
+                keys = arguments.keys(store.definition.key, self._limit_max)
+                return partial(self._keys_answer, asked, keys, arguments.time("as_of"))
             case _:
-                return await self._count_answer(asked)
+                return partial(self._count_answer, asked)
 
     def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
         store = self._serving.store(_text(raw_segments(request)[2]))
@@ -191,12 +202,11 @@ class QueryRoutes:
         bound = arguments.bound()
         self._serving.check_bound(store, bound)
         terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
-        deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms else None
         partitions = _chosen(store, arguments.partitions())
-        return Asked(store, terms, partitions, deadline_s, wait_ms, arguments.boolean("allow_partial"))
+        return Asked(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"))
 
     async def _key_answer(self, asked: Asked, key: bytes, as_of: int | None) -> Response:
-        found, outcomes = await self._find(asked, (key,), as_of)
+        found, outcomes = await self._find(asked.from_now(), (key,), as_of)
         if refused := refusal(asked, outcomes):
             return refused
         result = found_members(asked.store.definition, key, found.get(key))
@@ -204,34 +214,38 @@ class QueryRoutes:
         status = 200 if found or partial else 404
         return json_response(answer_body(asked.terms, outcomes, result), status)
 
-    async def _keys_answer(self, asked: Asked, arguments: Arguments) -> Response:
+    async def _keys_answer(self, asked: Asked, keys: tuple[bytes, ...], as_of: int | None) -> Response:
         definition = asked.store.definition
-        keys = arguments.keys(definition.key, self._limit_max)
-        found, outcomes = await self._find(asked, keys, arguments.time("as_of"))
+        found, outcomes = await self._find(asked.from_now(), keys, as_of)
         if refused := refusal(asked, outcomes):
             return refused
-        entries = [found_members(definition, key, found.get(key)) for key in keys]
+        entries = []
+        for first in range(0, len(keys), _SHOWN_AT_ONCE):
+            some = keys[first : first + _SHOWN_AT_ONCE]
+            entries += [found_members(definition, key, found.get(key)) for key in some]
+            await asyncio.sleep(0)  # many take many milliseconds: let requests in between
         return json_response(answer_body(asked.terms, outcomes, {"entries": entries}))
 
-    async def _scan_answer(
+    def _scan_answer(
         self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None
-    ) -> Response:
+    ) -> Callable[[], Awaitable[Response]]:
+        """What answers this scan, or goes on with one."""
         if (cursor := arguments.text("cursor")) is not None:
             token = self._scans.token(cursor)  # first: with one that does not exist the rest does not matter
             if more := arguments.names() - {"type", *PAGING}:
                 raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
             limit = self._limit(arguments) if "limit" in arguments else None
-            return await self._scans.follow(request, store, token, limit)
+            return partial(self._scans.follow, request, store, token, limit)
         limit = self._limit(arguments)
         query = _scan_query(kind, key, store, arguments, self._scans.limit(request, limit))
-        return await self._scans.begin(request, self.asked(store, arguments), query, limit)
+        return partial(self._scans.begin, request, self.asked(store, arguments), query, limit)
 
     def _limit(self, arguments: Arguments) -> int:
         return arguments.integer("limit", self._limit_default, 1, self._limit_max, "server.limit.max")
 
     async def _count_answer(self, asked: Asked) -> Response:
         query = CountQuery()
-        outcomes = await self._everywhere(asked, query)
+        outcomes = await self._everywhere(asked.from_now(), query)
         if refused := refusal(asked, outcomes):
             return refused
         count = sum(answer.rows.count for answer in answers_of(outcomes).values())

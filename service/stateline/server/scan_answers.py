@@ -51,6 +51,7 @@ class ScanAnswers:
     async def begin(self, request: Request, asked: Asked, query: ScanQuery, limit: int) -> Response:
         """The first page, or the stream that the client accepts; to a HEAD what goes before it, and nothing is opened.
         Raises `TooManyRequestsError` beyond a limit."""
+        asked = asked.from_now()
         if request.method == "HEAD":
             return await self._head(request, asked, query)
         async with AsyncExitStack() as running:

@@ -33,6 +33,7 @@ from stateline.query import (
     home_partition,
 )
 from stateline.query_reads import check_kind
+from stateline.server.bodies import Bodies
 from stateline.server.cursors import Cursors, held_on_disk, signing_key
 from stateline.server.deployment import Placement, read_placements
 from stateline.server.epochs import WholeEpochs
@@ -71,6 +72,7 @@ class Serving:
         self._directory = StateDirectory(config.state_dir, topology.application_id)
         self._signal = CommitSignal()
         self.limits = TimeLimits()
+        self.bodies = Bodies(self.limits, config.server_body_max_bytes)
         self.workers = Workers(self._directory.application, self._signal.announce, self.limits)
         self.partitions = Partitions(
             self._directory,
@@ -335,7 +337,7 @@ class Serving:
         outcomes: dict[int, Outcome] = {}
         for partition, query in queries.items():
             outcomes[partition] = self.partitions.ask(store, terms, partition, query)
-            if isinstance(query, ScanQuery):
+            if isinstance(query, ScanQuery | KeysQuery):
                 await asyncio.sleep(0)  # a large one takes many milliseconds: let requests in between
         return outcomes
 

@@ -32,10 +32,8 @@ from starlette.routing import BaseRoute, Route
 from stateline.serde import JsonSerde
 from stateline.server.access import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.answers import head_response, json_response
-from stateline.server.arguments import MAX_BODY_BYTES as MAX_KEYS_BYTES
 from stateline.server.arguments import Arguments, from_body, from_query_string, refuse_parameters
 from stateline.server.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
-from stateline.server.bodies import read_body
 from stateline.server.limits import Limits
 from stateline.server.open_checkpoints import OpenCheckpoints
 from stateline.server.openapi import Operation
@@ -273,10 +271,13 @@ class SnapshotRoutes:
         """POST …/stores/{store}/partitions/{partition}: the rows of the keys that the body names."""
         refuse_parameters(request)
         snapshot, part, definition = self._part(request)
-        body = await read_body(request, self._serving.limits, MAX_KEYS_BYTES)
-        arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
-        wanted = read_wanted_keys(arguments, definition, self._most_keys)
-        return await self._rows(snapshot, part, definition, wanted)
+
+        def parse(body: bytes) -> Wanted:
+            arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
+            return read_wanted_keys(arguments, definition, self._most_keys)
+
+        async with self._serving.bodies.read(request, parse) as wanted:
+            return await self._rows(snapshot, part, definition, wanted)
 
     def _part(self, request: Request) -> tuple[Snapshot, CheckpointPart, StoreDefinition]:
         snapshot, name = self._found(request), request.path_params["store"]
@@ -317,10 +318,13 @@ class SnapshotRoutes:
             making.close()  # one that was not finished is swept
 
     async def _body(self, request: Request, allowed: tuple[str, ...]) -> Arguments:
-        body = await read_body(request, self._serving.limits, MAX_BODY_BYTES)
-        arguments = Arguments(from_body(body))
-        arguments.refuse_others(allowed)
-        return arguments
+        def parse(body: bytes) -> Arguments:
+            arguments = Arguments(from_body(body))
+            arguments.refuse_others(allowed)
+            return arguments
+
+        async with self._serving.bodies.read(request, parse, MAX_BODY_BYTES) as arguments:
+            return arguments
 
     def _ttl_ms(self, arguments: Arguments) -> int:
         default_s = min(DEFAULT_TTL_S, self._longest_s)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from query_server import OwningWorker, make_app, server_process, wait_until
 from stateline import serdes
 from stateline.config import load_config
-from stateline.server.arguments import MAX_BODY_BYTES, Arguments, from_body
+from stateline.server.arguments import Arguments, from_body
 from stateline.server.limits import Limits
 from stateline.server.routes import QueryRoutes
 from stateline.server.serving import Serving
@@ -70,7 +70,7 @@ def test_a_client_that_hangs_up_in_the_middle_of_a_body_is_no_error_of_the_servi
 
 
 def test_a_length_above_the_limit_is_refused_before_the_body_is_sent(client: httpx.Client) -> None:
-    for length in (MAX_BODY_BYTES + 1, 10**30):
+    for length in (4 * 1024 * 1024 + 1, 10**30):
         with connected(client) as connection:
             connection.sendall(head(length))
             answer = read_answer(connection)

@@ -18,7 +18,8 @@ out that they keep. Bounds of the user's own go before: a filter narrows only wh
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,10 @@ KEYS_MOST = 5000
 """Of more keys than this the range is asked for: then a seek for each is no cheaper than reading them all."""
 LONGEST_KEY = 2000
 """Characters of a key in a URL; proxies take 8 KiB of one, and percent-encoding may make three of each."""
-_KEYS_MOST_CHARACTERS = 4_000_000  # of a body
+KEYS_AT_ONCE = 500
+"""Of one request; server.limit.max has to allow as many."""
+BYTES_AT_ONCE = 1024 * 1024
+"""Of the keys of one request, as JSON: a quarter of what server.body.max.bytes is unless it is set."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _BITS = {"int32": 32, "int64": 64}
@@ -94,6 +98,24 @@ def narrowed(filters: Iterable[Filter], shape: StoreShape, given: Mapping[str, s
     return Narrowed({**bounds, **_times(spans, shape, given), **given}, keys)
 
 
+def in_pieces(keys: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """All of these keys, as JSON has them, in as many requests as they need."""
+    piece: list[Any] = []
+    size = 0
+    for key in keys:
+        size += (added := _json_bytes(key))
+        if piece and (len(piece) == KEYS_AT_ONCE or size > BYTES_AT_ONCE):
+            yield tuple(piece)
+            piece, size = [], added
+        piece.append(key)
+    if piece:
+        yield tuple(piece)
+
+
+def _json_bytes(key: Any) -> int:
+    return len(json.dumps(key)) + 2  # with a comma and a space
+
+
 def _is_usable(column: str, value: Any, shape: StoreShape) -> bool:
     """Whether values of this type are compared as the store's own are."""
     values = value if isinstance(value, list | tuple) else [value]
@@ -139,7 +161,7 @@ def _of_values(values: list[Any], shape: StoreShape) -> tuple[dict[str, str], tu
     texts = [_text(value, shape) for value in values]
     if len(texts) == 1 and len(texts[0]) <= LONGEST_KEY:
         return {"lower": texts[0], "upper": texts[0]}, None
-    if len(values) <= KEYS_MOST and sum(map(len, texts)) <= _KEYS_MOST_CHARACTERS:
+    if len(values) <= KEYS_MOST and max(map(_json_bytes, texts)) <= BYTES_AT_ONCE:
         return {}, tuple(values) if shape.key_type in _BITS else tuple(texts)
     limits = _Span(lower=min(values), upper=max(values))
     return _of_integers(limits, shape) if shape.key_type in _BITS else _of_texts(limits, shape), None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from stateline.spark.reading.filters import Narrowed, StoreShape, narrowed
+from stateline.spark.reading.filters import Narrowed, StoreShape, in_pieces, narrowed
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
 from stateline.spark.reading.snapshot_server import PLANNING_S, Asked, segment
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from stateline.spark.reading.http_rows import RowsQuery
-
-_KEYS_AT_ONCE = 500  # of one request; server.limit.max has to allow as many
 
 _log = logging.getLogger(__name__)
 
@@ -84,8 +82,8 @@ class SnapshotReader(DataSourceReader):
         if keys is None:
             yield RowsQuery(self._shape.names, bounds)
             return
-        for at in range(0, len(keys), _KEYS_AT_ONCE):
-            yield RowsQuery(self._shape.names, bounds, keys[at : at + _KEYS_AT_ONCE])
+        for piece in in_pieces(keys):
+            yield RowsQuery(self._shape.names, bounds, piece)
 
     def _snapshot(self) -> dict[str, Any]:
         options = self._options

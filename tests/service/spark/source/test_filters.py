@@ -29,7 +29,15 @@ from pyspark.sql.datasource import (
 
 from query_server import OwningWorker
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
-from stateline.spark.reading.filters import KEYS_MOST, Narrowed, StoreShape, narrowed
+from stateline.spark.reading.filters import (
+    BYTES_AT_ONCE,
+    KEYS_AT_ONCE,
+    KEYS_MOST,
+    Narrowed,
+    StoreShape,
+    in_pieces,
+    narrowed,
+)
 from stateline.spark.reading.http_rows import RowsQuery, batches
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import FilteringSnapshotReader, RowsPartition
@@ -219,6 +227,17 @@ def test_many_keys_are_asked_for_in_pieces_and_too_many_as_a_range() -> None:
     assert found.keys == tuple(keys)
     more = narrowed([In(("key",), (*keys, "z"))], shape, {})
     assert more == Narrowed({"lower": "k00000", "upper": "z"})
+
+
+def test_keys_of_many_bytes_are_asked_for_in_more_pieces_and_one_that_no_body_takes_as_a_range() -> None:
+    shape = StoreShape("key_value", "string")
+    keys = tuple(f"{n:03}{'鍵' * 20_000}" for n in range(100))  # six bytes each, as JSON: 12 MB
+    assert narrowed([In(("key",), keys)], shape, {}).keys == keys
+    pieces = list(in_pieces(keys))
+    assert [key for piece in pieces for key in piece] == list(keys)
+    assert max(len(json.dumps(piece)) for piece in pieces) <= BYTES_AT_ONCE
+    assert [len(piece) for piece in in_pieces(range(1200))] == [KEYS_AT_ONCE, KEYS_AT_ONCE, 200]
+    assert narrowed([In(("key",), ("a", "鍵" * 200_000))], shape, {}).keys is None
 
 
 CONDITIONS = {

@@ -1,0 +1,59 @@
+"""How many values a JSON text has at most, and how deeply they are nested: counted in its bytes as they arrive, because
+to parse a text that was made to have many takes seconds and a hundred times its size.
+
+Outside of strings an array or object begins with a bracket, and a comma stands between two items or members. So commas
+and opening brackets together are never more than items, members, arrays and objects are. Of a text that is no JSON the
+numbers mean nothing, and it is refused either way.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from stateline_store import InvalidArgumentError
+
+MAX_VALUES = 100_000
+"""Of a body: its items and members, each array and object counted once more."""
+MAX_DEPTH = 100
+
+_STRINGS_OF_A_VALUE = 2  # a member's name, and its value
+_NOT_COUNTED = bytes(set(range(256)) - set(b",[]{}"))
+_DEPTH = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1, ord(","): 0}
+
+
+class JsonBounds:
+    """Of one text. A megabyte of it takes some milliseconds, or less."""
+
+    def __init__(self) -> None:
+        self._values = self._depth = self._quotes = 0
+        self._is_escaped = False  # the first byte of what comes next
+
+    def take(self, piece: bytes) -> None:
+        """What comes next of the text. Raises `InvalidArgumentError` as soon as it has more than the bounds allow."""
+        if not piece:
+            return
+        # The first of several backslashes is not escaped itself, so they pair up from there on.
+        bare = piece[self._is_escaped :].replace(rb"\\", b"")
+        self._is_escaped = bare.endswith(b"\\")
+        bare = bare.replace(rb"\"", b"")
+        begins_inside = self._quotes % 2
+        self._quotes += bare.count(b'"')
+        if self._quotes > 2 * _STRINGS_OF_A_VALUE * MAX_VALUES:
+            raise _too_many()
+        outside = b"".join(bare.split(b'"')[begins_inside::2])
+        self._count(outside.translate(None, _NOT_COUNTED))
+
+    def _count(self, marks: bytes) -> None:
+        self._values += len(marks) - marks.count(b"]") - marks.count(b"}")
+        if self._values > MAX_VALUES:
+            raise _too_many()
+        depths = list(accumulate(map(_DEPTH.__getitem__, marks), initial=self._depth))
+        self._depth = depths[-1]
+        if max(depths) > MAX_DEPTH:
+            raise InvalidArgumentError(f"The body is nested too deeply: {MAX_DEPTH} levels are accepted.")
+
+
+def _too_many() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"The body has more than {MAX_VALUES} values, each array and object counted too: ask for fewer keys at a time."
+    )

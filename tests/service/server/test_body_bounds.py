@@ -1,0 +1,170 @@
+"""Bodies that are made to cost much: many values, many bytes, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+
+from query_server import OwningWorker, server_process, wait_until
+from stateline.server.bodies import LARGEST_AT_ONCE, SMALL_BYTES, Bodies
+from stateline.server.json_bounds import MAX_DEPTH, MAX_VALUES, JsonBounds
+from stateline.server.waiting import TimeLimits
+from stateline_store import InvalidArgumentError, TooManyRequestsError
+
+QUERY = "/v1/stores/aircraft/query"
+MOST = 64 * 1024
+
+
+def taken(text: str, pieces: int = 1) -> JsonBounds:
+    """Bounds that were given this text, cut somewhere."""
+    data, bounds = text.encode(), JsonBounds()
+    cuts = sorted(random.Random(len(data) + pieces).choices(range(len(data) + 1), k=pieces - 1))
+    for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        bounds.take(data[begin:end])
+    return bounds
+
+
+def values_in(value: Any) -> int:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, dict | list) + sum(1 + values_in(item) for item in items)
+
+
+TRICKY = [",", "[{,", '"', '\\"', "\\", '\\\\",[', "a\\", '","', "\u2028,", "😀[", "\n,\t", "]]}}"]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 60])
+def test_what_stands_in_strings_counts_as_nothing_wherever_the_text_is_cut(pieces: int) -> None:
+    nested = {text: [text, {}, [], [text], {text: 1.5, "": None}] for text in TRICKY}
+    for value in (nested, TRICKY, {}, [], "[,]", [[1, [2]], "\\"]):
+        for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+            assert 0 <= taken(text, pieces)._values <= values_in(value)
+            assert taken(text, pieces)._depth == 0, "a bracket in a string was taken for one"
+
+
+def test_a_body_of_as_many_values_as_may_be_is_read_and_one_more_is_not() -> None:
+    texts = ['"a,[{"'] * (MAX_VALUES - 2)
+    taken(f'{{"keys":[{",".join(texts)}]}}', 9)
+    for text in ('{"keys":[' + ",".join(["1"] * (MAX_VALUES + 1)), "[]," * MAX_VALUES, '""' * 3 * MAX_VALUES):
+        with pytest.raises(InvalidArgumentError, match=f"more than {MAX_VALUES} values"):
+            taken(text, 9)
+
+
+def test_a_body_is_not_nested_deeper_than_may_be() -> None:
+    taken("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    with pytest.raises(InvalidArgumentError, match="nested too deeply"):
+        taken("[{" * MAX_DEPTH, 5)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"type":"keys","keys":[' + b",".join([b"[]"] * 300_000) + b"]}",
+        b"{" + b",".join(b'"%d":1' % i for i in range(300_000)) + b"}",
+        b"[" * 500_000,
+    ],
+)
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(client: httpx.Client, body: bytes) -> None:
+    answer = client.post(QUERY, content=body)
+    assert (answer.status_code, answer.json()["reason"]) == (422, "INVALID_ARGUMENT")
+    assert "values" in answer.json()["detail"] or "deeply" in answer.json()["detail"]
+
+
+def asked(*pieces: bytes, whole: bool = True) -> Request:
+    """A request whose body arrives in these pieces, and then ends, or does not go on."""
+    messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+    messages += [{"type": "http.request", "body": b"", "more_body": False}] * whole
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else await asyncio.Event().wait()
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+def test_only_a_large_body_is_parsed_in_another_thread() -> None:
+    async def parsed_here(size: int) -> bool:
+        async with Bodies(TimeLimits(), MOST).read(asked(b" " * size), lambda _: threading.current_thread()) as thread:
+            return thread is threading.current_thread()
+
+    assert asyncio.run(parsed_here(SMALL_BYTES))
+    assert not asyncio.run(parsed_here(SMALL_BYTES + 1))
+
+
+def test_a_body_gives_its_room_back_whatever_becomes_of_it() -> None:
+    async def run() -> None:
+        bodies = Bodies(TimeLimits(), MOST)
+        whole = bodies._room
+
+        def refuse(body: bytes) -> None:
+            raise InvalidArgumentError("no")
+
+        for request, parse in (
+            (asked(b" " * MOST), refuse),
+            (asked(b" " * (MOST + 1)), len),
+            (asked(b"[" * MOST), len),
+        ):
+            with pytest.raises(InvalidArgumentError):
+                async with bodies.read(request, parse):
+                    pass
+            assert bodies._room == whole
+        async with bodies.read(asked(b" " * MOST), len) as size:
+            assert (size, bodies._room) == (MOST, whole - MOST)
+        hanging = asyncio.create_task(bodies.read(asked(b" " * MOST, whole=False), len).__aenter__())
+        while bodies._room == whole:
+            await asyncio.sleep(0)
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        assert bodies._room == whole
+        async with contextlib.AsyncExitStack() as held:
+            for _ in range(LARGEST_AT_ONCE):
+                await held.enter_async_context(bodies.read(asked(b" " * MOST), len))
+            with pytest.raises(TooManyRequestsError, match="ask again"):
+                await held.enter_async_context(bodies.read(asked(b" " * MOST), len))
+            assert await held.enter_async_context(bodies.read(asked(b" " * SMALL_BYTES), len)) == SMALL_BYTES
+        assert bodies._room == whole
+
+    asyncio.run(run())
+
+
+def test_a_body_that_comes_drop_by_drop_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stateline.server.bodies.WHOLE_S", 0.05)
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.001)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def run() -> None:
+        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+        async with Bodies(TimeLimits(), MOST).read(request, len):
+            pytest.fail("a body without end was read")
+
+    with pytest.raises(InvalidArgumentError, match=r"did not arrive within 0\.05 s"):
+        asyncio.run(run())
+
+
+def test_all_bodies_together_have_a_bound_and_small_queries_go_on(state_dir: Path, worker: OwningWorker) -> None:
+    settings = ("default.state.isolation.level=read_committed", f"server.body.max.bytes={MOST}")
+    head = f"POST {QUERY} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MOST}\r\n\r\n".encode()
+    with server_process(state_dir, *settings) as client, contextlib.ExitStack() as held:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        large = b'{"type":"count"' + b" " * (MOST - 16) + b"}"
+        assert client.post(QUERY, content=large).status_code == 200
+        for _ in range(2 * LARGEST_AT_ONCE):
+            address = (client.base_url.host, client.base_url.port)
+            connection = held.enter_context(socket.create_connection(address, timeout=30))
+            connection.sendall(head + b" " * (MOST - 1))  # and never the last byte
+        wait_until(lambda: client.post(QUERY, content=large).status_code == 429)
+        refused = client.post(QUERY, content=large)
+        assert (refused.json()["reason"], refused.headers["retry-after"]) == ("TOO_MANY_REQUESTS", "1")
+        assert client.post(QUERY, json={"type": "count"}).status_code == 200
+        held.close()
+        wait_until(lambda: client.post(QUERY, content=large).status_code == 200)
