@@ -37,6 +37,7 @@ from stateline_store.rocksdb_options import secondary_options
 from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, read_format, scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.steps import reached
+from stateline_store.write_ahead_logs import refuse_holes
 
 _ATTEMPTS = 20  # each fails only when a flush or a compaction ends within its few milliseconds
 _READING = ".reading-"  # on disk: never change; files of an opening that was interrupted
@@ -166,6 +167,7 @@ class Checkpoint:
         self._opened = contextlib.ExitStack()
         families = {"default": secondary_options(), OFFSETS_FAMILY: secondary_options()}
         try:
+            refuse_holes(files)
             self._db = Rdict(
                 str(files), secondary_options(), column_families=families, access_type=AccessType.read_only()
             )

@@ -25,6 +25,7 @@ from stateline_store.rocksdb_errors import damaged, translated
 from stateline_store.rocksdb_options import secondary_options
 from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format, scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.write_ahead_logs import refuse_holes
 
 _FAMILIES = ("default", OFFSETS_FAMILY)
 _NOT_LINKED = frozenset({"LOCK", "LOG", "rocksdict-config.json"})  # written at an opening, or of no use to it
@@ -92,6 +93,7 @@ class OfflineStore:
             raise
 
     def _open(self, links: Path) -> None:
+        refuse_holes(self.directory)
         for name in os.listdir(self.directory):
             if name not in _NOT_LINKED:
                 (links / name).symlink_to(self.directory.absolute() / name)

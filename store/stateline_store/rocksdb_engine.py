@@ -35,6 +35,7 @@ from stateline_store.rocksdb_rows import (
     scan_rows,
 )
 from stateline_store.scan import KeyRange, Source, StoreIterator
+from stateline_store.write_ahead_logs import close_holes
 
 _STALLED = "Write stall"  # RocksDB's status `Incomplete` of `WriteOptions.no_slowdown`: nothing was written
 _LOOK_AGAIN_S = 0.005  # a flush takes some ten milliseconds
@@ -70,11 +71,12 @@ class RocksDBEngine:
     """An `Engine` over a RocksDB that this process owns."""
 
     def __init__(self, directory: Path, tuning: Tuning = DEFAULT_TUNING, layout: Layout = KEY_VALUE) -> None:
-        """Open the database, creating it when there is none.
+        """Open the database, creating it when there is none. The caller holds the task's lock.
 
-        Raises `LockedError` when it is open elsewhere, `DamagedDataError` when it cannot be trusted, `CallerError`
-        when a newer version wrote it or it holds another kind of store (`Layout.check`), `RetryLaterError` when the
-        file system refuses. Never deletes anything.
+        Where its logs have lost a part, it is opened at the newest commit before that, and what is behind is deleted
+        (`write_ahead_logs.py`); nothing else is. Raises `LockedError` when it is open elsewhere, `DamagedDataError`
+        when it cannot be trusted, `CallerError` when a newer version wrote it or it holds another kind of store
+        (`Layout.check`), `RetryLaterError` when the file system refuses.
         """
         self.directory = directory
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
@@ -83,6 +85,7 @@ class RocksDBEngine:
         make_directory(directory)
         families = {"default": primary_options(tuning), OFFSETS_FAMILY: primary_options(tuning)}
         try:
+            close_holes(directory)
             self._db = Rdict(str(directory), primary_options(tuning), column_families=families)
         except Exception as error:
             raise translated(error, directory) from error

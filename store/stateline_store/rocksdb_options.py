@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 from rocksdict import (
     BlockBasedOptions,
     Cache,
     DBCompressionType,
+    DBPath,
     DBRecoveryMode,
     Options,
     WriteBufferManager,
@@ -74,12 +76,16 @@ def primary_options(tuning: Tuning) -> Options:
     return options
 
 
-def secondary_options() -> Options:
-    """Options of a reader's database, and of each of its column families.
+def secondary_options(files: Path | None = None) -> Options:
+    """Options of a reader's database, and of each of its column families; `files` is where its logs and tables are, if
+    not in the folder that is opened.
 
     Files must stay open (`max_open_files` is -1), or a compaction of the primary pulls them from under it.
     """
     options = _common()
+    if files is not None:
+        options.set_wal_dir(str(files))
+        options.set_db_paths([DBPath(str(files), 0)])
     # Each catch-up starts as many threads per column family, whether or not there are files to open (16 by default:
     # two milliseconds of each); with one, the calling thread does it.
     options.set_max_file_opening_threads(1)

@@ -14,7 +14,9 @@ ask again:
 3. An opening during which the manifest changed is not used: table files can have gone in between, and RocksDB then
    shows an older state without a word.
 4. A changed generation (reopened, wiped, rebuilt) opens anew. Generation 0 means that there is no database.
-5. An error is answered by one more catch-up, then by opening anew, then by `RetryLaterError`.
+5. At the first opening of a generation the logs must follow each other without a gap (`write_ahead_logs.py`): a power
+   cut can have come since an owner was here. None comes while this process lives, and an owner has looked itself.
+6. An error is answered by one more catch-up, then by opening anew, then by `RetryLaterError`.
 
 An opening takes about a millisecond, and more when it has a long log to replay; one comes with most flushes.
 """
@@ -48,6 +50,7 @@ from stateline_store.rocksdb_options import secondary_options
 from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format, scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.state_store import IsolationLevel
+from stateline_store.write_ahead_logs import refuse_holes
 
 _ATTEMPTS = 5  # openings before giving up: each fails only when a flush ends within its few milliseconds
 
@@ -80,19 +83,28 @@ class _Files(NamedTuple):
 class _Secondary:
     """One opening of a secondary. Each has a scratch folder of its own, because an open scan may outlive
     it.
+
+    That folder is what is opened: rocksdict makes the one that it is given, and writes into it, also for a reader. It
+    has links to CURRENT and the manifest in use; options say where logs and tables are, which come and go.
     """
 
-    def __init__(self, directory: Path, scratch: Path, generation: int) -> None:
+    def __init__(self, directory: Path, scratch: Path, generation: int, *, proven: bool) -> None:
+        """`proven`: the logs of this generation were looked through before (rule 5)."""
         self.directory = directory
         self.generation = generation
         self.failed = False
         self._files = _Files.of(directory)
         self.scratch = Path(tempfile.mkdtemp(prefix="secondary-", dir=scratch))
         try:
+            if not proven:
+                refuse_holes(directory)
+            owners = directory.absolute()
+            for name in ("CURRENT", self._files.manifest[0]):
+                (self.scratch / name).symlink_to(owners / name)
             self.db = Rdict(
-                str(directory),
-                secondary_options(),
-                column_families={"default": secondary_options(), OFFSETS_FAMILY: secondary_options()},
+                str(self.scratch),
+                secondary_options(owners),
+                column_families={"default": secondary_options(owners), OFFSETS_FAMILY: secondary_options(owners)},
                 access_type=AccessType.secondary(str(self.scratch)),
             )
             self._offsets = self.db.get_column_family(OFFSETS_FAMILY)
@@ -154,7 +166,7 @@ class SecondaryReader(Reader):
         self.notice = NoticeView(notice_path)
         try:
             scratch_directory.mkdir(parents=True, exist_ok=True)
-            self._generation = self._number = 0
+            self._generation = self._number = self._proven = 0
             self.refresh()
         except BaseException:
             self.close()
@@ -274,7 +286,8 @@ class SecondaryReader(Reader):
                 secondary.catch_up(files, last_chance=again)
                 return secondary
         self._drop()
-        self._secondary = _Secondary(self._directory, self._scratch, generation)
+        self._secondary = _Secondary(self._directory, self._scratch, generation, proven=generation == self._proven)
+        self._proven = generation
         return self._secondary
 
     def _announced(self) -> tuple[int, int]:
