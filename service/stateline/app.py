@@ -5,8 +5,7 @@ Declaring does nothing yet: `stateline run module:app` reads the declarations an
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stateline import serdes, stores
 from stateline.external_stores import changelog_of, kept_from, refuse_writers
-from stateline.pipeline_checks import check_declared, check_windowing
+from stateline.function_checks import check_function, name_of
+from stateline.pipeline_checks import check_declared, check_windowing, refuse_shared_results
 from stateline.punctuations import Punctuated, punctuator, whole_milliseconds
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
@@ -34,6 +34,7 @@ from stateline.topology import (
     subtopologies,
 )
 from stateline.worker.operators.sources import StreamSource, TableSource
+from stateline.wrong_kinds import listed, wrong_kind
 from stateline_store import TopologyError
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class App:
         unless `changelog` names another topic, under its own name unless `store` gives another. What the application
         has not committed, or has aborted, is never seen. Nothing is written to its topics, and none is created.
         """
+        if not isinstance(definition, StoreDefinition):
+            raise wrong_kind("app.external_store", definition, "new store")
         topic = self._declare(changelog_of(self.application_id, definition, of, changelog))
         return self.store(kept_from(topic, definition, store))
 
@@ -147,7 +150,9 @@ class App:
 
         Raises `TopologyError` for other stores, and for versioned and windowed tables.
         """
-        self._refuse_undeclared(table, "ktable")
+        if not isinstance(table, StoreDefinition):
+            raise wrong_kind("app.ktable", table, "declared table")
+        self._refuse_undeclared("app.ktable", table)
         if table.source is None or table.kind != "timestamped_key_value":
             raise TopologyError(f"{table.name!r} is no table of the newest values: pass what app.table(…) returned.")
         return Table(self, self._root(table.source, table, partial(TableSource, table.name)), table)
@@ -180,7 +185,7 @@ class App:
 
     def declared_topic(self, topic: str | Topic, key: Serde, value: Serde) -> Topic:
         """This topic; a name that was not declared yet gets these types."""
-        if isinstance(topic, Topic) or topic in self._topics:
+        if not isinstance(topic, str) or topic in self._topics:
             return self._topic(topic)
         return self.topic(topic, key=key, value=value)
 
@@ -195,6 +200,8 @@ class App:
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:
         """Declare a store (see `stateline.stores`); processors that name it share it."""
+        if not isinstance(definition, StoreDefinition):
+            raise wrong_kind("app.store", definition, "new store")
         _refuse_second("store", definition.name, self._stores)
         _refuse_second("global table", definition.name, self._global_tables)
         self._stores[definition.name] = definition
@@ -228,15 +235,11 @@ class App:
         source = self._topic(topic, key, value)
 
         def register(function: F) -> F:
-            processor_name = checked_name("processor", name or function.__name__)
+            processor_name = checked_name("processor", name_of("processor", name, function))
             _refuse_second("processor", processor_name, self._processors)
             _refuse_second("punctuation", processor_name, self._punctuations)
-            for definition in stores:
-                self._refuse_undeclared(definition, processor_name)
-            _refuse_other_arguments(function, processor_name, [*(d.name for d in stores), *(t.name for t in forwards)])
-            self._processors[processor_name] = Processor(
-                processor_name, function, source, tuple(stores), tuple(forwards)
-            )
+            given = self._given(f"Processor {processor_name!r}", function, "record", stores, forwards)
+            self._processors[processor_name] = Processor(processor_name, function, source, *given)
             return function
 
         return register
@@ -262,18 +265,15 @@ class App:
         punctuation = Punctuation(whole_milliseconds(every), on)
 
         def register(function: F) -> F:
-            punctuation_name = checked_name("punctuation", name or function.__name__)
+            punctuation_name = checked_name("punctuation", name_of("punctuation", name, function))
             _refuse_second("punctuation", punctuation_name, self._punctuations)
             _refuse_second("processor", punctuation_name, self._processors)
             if not stores:
                 raise TopologyError(
                     f"Punctuation {punctuation_name!r} has no stores: name at least one, whose tasks it is called in."
                 )
-            for definition in stores:
-                self._refuse_undeclared(definition, punctuation_name)
-            rest = [*(d.name for d in stores), *(t.name for t in forwards)]
-            _refuse_other_arguments(function, punctuation_name, rest, first="timestamp_ms")
-            self._punctuations[punctuation_name] = Punctuated(function, tuple(stores), tuple(forwards), punctuation)
+            given = self._given(f"Punctuation {punctuation_name!r}", function, "timestamp_ms", stores, forwards)
+            self._punctuations[punctuation_name] = Punctuated(function, *given, punctuation)
             return function
 
         return register
@@ -306,15 +306,17 @@ class App:
         """
         if windowing is not None:
             check_windowing(windowing)
-        sources = [reads] if isinstance(reads, str | Topic) else list(reads)
-        reads_topics = tuple(self._topic(topic) for topic in sources)
-        table_topics = tuple(self._topic(topic) for topic in tables)
-        static_topics = tuple(self._topic(topic) for topic in static)
+        sources = [reads] if isinstance(reads, str | Topic) or not isinstance(reads, Iterable) else reads
+        reads_topics = tuple(self._topic(topic) for topic in listed("app.pipeline", "reads", sources))
+        table_topics = tuple(self._topic(topic) for topic in listed("app.pipeline", "tables", tables))
+        static_topics = tuple(self._topic(topic) for topic in listed("app.pipeline", "static", static))
         result_topic = self._result_topic(writes, partitions, windowing)
-        branch_topics = tuple(self._result_topic(topic, partitions, windowing) for topic in branches)
+        branch_topics = tuple(
+            self._result_topic(topic, partitions, windowing) for topic in listed("app.pipeline", "branches", branches)
+        )
 
         def register(function: F) -> F:
-            pipeline_name = checked_name("pipeline", name or function.__name__)
+            pipeline_name = checked_name("pipeline", name_of("pipeline", name, function))
             _refuse_second("pipeline", pipeline_name, self._pipelines)
             declared = Pipeline(
                 pipeline_name,
@@ -333,6 +335,8 @@ class App:
                 result,
             )
             check_declared(declared)
+            refuse_shared_results(declared, self._pipelines.values())
+            check_function(f"Pipeline {pipeline_name!r}", function, *(topic.name for topic in declared.inputs))
             self._pipelines[pipeline_name] = declared
             return function
 
@@ -357,6 +361,8 @@ class App:
 
     def _topic(self, topic: str | Topic, key: Serde | None = None, value: Serde | None = None) -> Topic:
         """The declared topic; a name that was not declared yet is, with these serdes (bytes by default)."""
+        if not isinstance(topic, str | Topic):
+            raise wrong_kind("A declaration", topic, "topic")
         if isinstance(topic, Topic):
             topic_name = topic.name
             wanted = self._topics.get(topic_name, topic)
@@ -382,15 +388,37 @@ class App:
     def _result_topic(self, topic: str | Topic, partitions: int | None, windowing: Windowing | None) -> Topic:
         if isinstance(topic, Topic):
             return self._declare(topic)
+        if not isinstance(topic, str):
+            raise wrong_kind("A declaration", topic, "topic")
         name = checked_name("topic", topic)
         key: Serde = serdes.string if windowing is None else serdes.WindowedSerde(serdes.string, windowing.kind)
         new = Topic(name, key, serdes.json, partitions=partitions)
         return self._declare(self._topics.get(name, new))
 
-    def _refuse_undeclared(self, definition: StoreDefinition, processor: str) -> None:
+    def _given(
+        self,
+        operator: str,
+        function: Callable[..., Any],
+        first: str,
+        stores: Sequence[StoreDefinition],
+        forwards: Sequence[Topic],
+    ) -> tuple[tuple[StoreDefinition, ...], tuple[Topic, ...]]:
+        """What the function gets besides `first`. Raises `TopologyError` unless it takes that, and all is declared."""
+        stores, forwards = listed(operator, "stores", stores), listed(operator, "forwards", forwards)
+        for definition in stores:
+            if not isinstance(definition, StoreDefinition):
+                raise wrong_kind(operator, definition, "store")
+            self._refuse_undeclared(operator, definition)
+        for topic in forwards:
+            if not isinstance(topic, Topic):
+                raise wrong_kind(operator, topic, "declared topic")
+        check_function(operator, function, first, *(d.name for d in stores), *(t.name for t in forwards))
+        return stores, forwards
+
+    def _refuse_undeclared(self, operator: str, definition: StoreDefinition) -> None:
         if self._stores.get(definition.name) != definition:
             raise TopologyError(
-                f"Processor {processor!r} uses the store {definition.name!r}, which was not declared: "
+                f"{operator} uses the store {definition.name!r}, which was not declared: "
                 "pass what app.store(…) or app.table(…) returned."
             )
 
@@ -398,20 +426,3 @@ class App:
 def _refuse_second(what: str, name: str, taken: Mapping[str, object]) -> None:
     if name in taken:
         raise TopologyError(f"There is a {what} named {name!r} already: give one of them another name.")
-
-
-def _refuse_other_arguments(
-    function: Callable[..., Any], processor: str, rest: Sequence[str], *, first: str = "record"
-) -> None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return  # written in C: it can only be tried
-    try:
-        signature.bind(None, *rest)
-    except TypeError as error:
-        takes = ", ".join(signature.parameters)
-        raise TopologyError(
-            f"Processor {processor!r} is called with ({', '.join([first, *rest])}), but takes ({takes}): it needs "
-            f"an argument for the {first}, for each of `stores` and for each of `forwards`."
-        ) from error

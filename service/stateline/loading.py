@@ -65,7 +65,9 @@ def _imported(name: str) -> ModuleType:
 
 def _import_failed(name: str, error: BaseException) -> ConfigurationError:
     text = " ".join(str(error).split()) or "no message"
-    return ConfigurationError(f"Importing {name} failed at {_place(error)}: {type(error).__name__}: {text}")
+    place = _place(error)
+    at = "" if place in text else f" at {place}"  # what was declared wrongly tells where itself
+    return ConfigurationError(f"Importing {name} failed{at}: {type(error).__name__}: {text}")
 
 
 def _place(error: BaseException) -> str:

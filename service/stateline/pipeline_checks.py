@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import get_args, get_type_hints
 
-from stateline.topology import Pipeline, Windowing
-from stateline_store import InvalidArgumentError
+from stateline.topology import Pipeline, Topic, Windowing
+from stateline_store import InvalidArgumentError, TopologyError
 
 
 def check_declared(pipeline: Pipeline) -> None:
@@ -25,11 +26,23 @@ def check_declared(pipeline: Pipeline) -> None:
     trigger_ms = pipeline.trigger_ms
     if trigger_ms is not None and (type(trigger_ms) is not int or trigger_ms < 0):
         raise _wrong(pipeline, f"trigger_ms={trigger_ms!r}", "give whole milliseconds, 0 for without a pause")
-    names = [topic.name for topic in (pipeline.writes, *pipeline.branches)]
+    names = [topic.name for topic in _results(pipeline)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise _wrong(pipeline, f"the result topic {min(twice)!r} twice", "name each once, in `writes` or in `branches`")
-    if loop := {topic.name for topic in (*pipeline.reads, *pipeline.tables)}.intersection(names):
+    if loop := {topic.name for topic in pipeline.inputs}.intersection(names):
         raise _wrong(pipeline, f"{min(loop)!r} as input and as result", "it would read what it writes for ever")
+
+
+def refuse_shared_results(pipeline: Pipeline, others: Iterable[Pipeline]) -> None:
+    """Raise `TopologyError` if one of these writes to a result topic of this pipeline's: in complete mode each would
+    delete the other's rows, and neither could be started over without the other."""
+    results = {topic.name for topic in _results(pipeline)}
+    for other in others:
+        if shared := sorted(results.intersection(topic.name for topic in _results(other))):
+            raise TopologyError(
+                f"Pipelines {other.name!r} and {pipeline.name!r} both write to {shared[0]!r}: give each a result topic "
+                "of its own. Who wants the rows of both in one place can merge them: app.stream(…).merge(…)."
+            )
 
 
 def check_windowing(windowing: Windowing) -> None:
@@ -41,6 +54,10 @@ def check_windowing(windowing: Windowing) -> None:
         raise InvalidArgumentError(f"{windowing}: its kind is one of {', '.join(kinds)}.")
     if type(windowing.size_ms) is not int or windowing.size_ms <= 0:
         raise InvalidArgumentError(f"{windowing}: its size is whole milliseconds, 1 or more.")
+
+
+def _results(pipeline: Pipeline) -> tuple[Topic, ...]:
+    return (pipeline.writes, *pipeline.branches)
 
 
 def _wrong(pipeline: Pipeline, what: str, advice: str) -> InvalidArgumentError:

@@ -68,6 +68,16 @@ def shown(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def check_serde(given: object) -> None:
+    """Raise `InvalidArgumentError` unless this can be the type of keys or values: a class, or a function that makes a
+    serde, cannot."""
+    if isinstance(given, type) or not callable(getattr(given, "deserialize", None)):
+        raise InvalidArgumentError(
+            f"{shown(given)} is no serde: use serdes.string, serdes.json, serdes.int64 or another of stateline.serdes, "
+            "or an object of your own that has what stateline.serde.Serde has."
+        )
+
+
 class StringSerde:
     """UTF-8 text."""
 

@@ -4,6 +4,8 @@ and `session_windowed` for the keys of a topic of windows or sessions; `time_win
 What each writes and reads stands in `stateline.serde`.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 from stateline.serde import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
 from stateline.windowed_serde import TimeWindowedSerde, WindowedSerde
 
@@ -28,6 +30,22 @@ bytes = BytesSerde()  # shadows the builtin in this module alone, so that users 
 int32 = IntegerSerde("int32", 4)
 int64 = IntegerSerde("int64", 8)
 float64 = FloatSerde()
+
+_INSTEAD = {
+    **dict.fromkeys(("str", "text"), "string"),
+    **dict.fromkeys(("int", "integer", "long", "bigint"), "int64"),
+    **dict.fromkeys(("float", "double"), "float64"),
+    **dict.fromkeys(("dict", "list", "object"), "json"),
+    **dict.fromkeys(("bytearray", "binary"), "bytes"),
+}
+
+if not TYPE_CHECKING:  # a type checker knows what there is, and says so itself
+
+    def __getattr__(name: str) -> NoReturn:
+        use = (
+            f"use serdes.{_INSTEAD[name]}" if name in _INSTEAD else f"there are serdes.{', serdes.'.join(__all__[3:])}"
+        )
+        raise AttributeError(f"There is no serde {name!r}: {use}.")
 
 
 def windowed(inner: Serde) -> WindowedSerde:

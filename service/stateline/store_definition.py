@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from stateline.serde import Serde, shown
+from stateline.serde import Serde, check_serde, shown
 from stateline_store import (
     KeyValueStore,
     SessionStore,
@@ -62,6 +62,10 @@ class StoreDefinition:
     retain_duplicates: bool = False
     factory: Callable[[str], StateStore] | None = None
     is_operators: bool = False
+
+    def __post_init__(self) -> None:
+        check_serde(self.key)
+        check_serde(self.value)
 
     def build(self) -> StateStore:
         """A store of this kind, not yet opened. Raises `TopologyError` when a factory made something else."""

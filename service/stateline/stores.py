@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from stateline.function_checks import check_function
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition, StoreKind
 from stateline.topology import checked_store_name
@@ -103,7 +104,9 @@ def custom(
     It implements `stateline_store.StateStore`, whose documentation says what the worker does with what it declares;
     processors get it as it is. A logged one overrides `staged_changes` and `restore`. Over HTTP it cannot be asked.
     """
-    return StoreDefinition(checked_store_name(name), "custom", key, value, persistent, logged, factory=factory)
+    name = checked_store_name(name)
+    check_function(f"Store {name!r}", factory, "name", role="factory")
+    return StoreDefinition(name, "custom", key, value, persistent, logged, factory=factory)
 
 
 def _milliseconds(what: str, duration: timedelta) -> int:

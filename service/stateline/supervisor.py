@@ -2,8 +2,8 @@
 
 Rules:
 
-- A child that ends is started again after 0.5 s, doubling to 30 s; from 0.5 s again once it lived for 60 s.
-  One that ends with exit code 2 (the caller's mistake) before it ever lived that long stops everything: no
+- A child that ends is started again after 0.5 s, doubling to 30 s; from 0.5 s again once it lived for 20 s.
+  One that ends with exit code 2 (the caller's mistake) before it ever lived for 60 s stops everything: no
   restart can help. One that `ends_alone` is not started again then, and the others go on.
 - Each child is started as a process group of its own, so that Ctrl-C in a terminal reaches the supervisor
   alone, which then stops the children by `stop_order`. SIGTERM goes to the child; SIGKILL goes to its whole
@@ -61,7 +61,8 @@ class RestartPolicy:
 
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
-    stable_after_s: float = 60.0
+    worked_after_s: float = 20.0  # restarts so far apart cost little
+    stable_after_s: float = 60.0  # longer than a Spark driver takes to find a mistake of the caller's
     _failures: int = 0
     _was_stable: bool = False
 
@@ -75,7 +76,7 @@ class RestartPolicy:
 
     def delay_after(self, life_s: float) -> float:
         """Seconds until the next start of what can be started again."""
-        if life_s >= self.stable_after_s:
+        if life_s >= self.worked_after_s:
             self._failures = 0
         delay_s = min(math.ldexp(self.first_delay_s, self._failures), self.max_delay_s)
         self._failures = min(self._failures + 1, 30)  # far beyond the maximum already, and no overflow

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from stateline.serde import Serde
+from stateline.serde import Serde, check_serde
 from stateline.store_definition import StoreDefinition
 from stateline.table_topics import table_settings
 from stateline_store import InvalidArgumentError, TopicPartition, TopologyError
@@ -74,6 +74,10 @@ class Topic:
     partitions: int | None = None
     internal: bool = False
     external: str | None = None
+
+    def __post_init__(self) -> None:
+        check_serde(self.key)
+        check_serde(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from stateline.serde import Serde, shown
+from stateline.serde import Serde, check_serde, shown
 from stateline_store import InvalidArgumentError
 from stateline_store.windowed_keys import (
     SESSION_SUFFIX,
@@ -47,6 +47,9 @@ class WindowedSerde:
 
     inner: Serde
     kind: Literal["window", "session"]
+
+    def __post_init__(self) -> None:
+        check_serde(self.inner)
 
     @property
     def name(self) -> str:

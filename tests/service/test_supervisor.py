@@ -80,12 +80,18 @@ def test_delays_double_up_to_the_maximum() -> None:
 def test_a_long_life_resets_the_delay() -> None:
     policy = RestartPolicy()
     assert [policy.ended(1, 1.0), policy.ended(1, 1.0)] == [0.5, 1.0]
-    assert policy.ended(-9, life_s=60.0) == 0.5
-    assert policy.ended(1, life_s=59.9) == 1.0
+    assert policy.ended(-9, life_s=20.0) == 0.5
+    assert policy.ended(1, life_s=19.9) == 1.0
+
+
+def test_kills_of_a_child_that_works_for_half_a_minute_each_time_do_not_lengthen_its_pause() -> None:
+    policy = RestartPolicy()
+    assert {policy.ended(-9, life_s=30.0) for _ in range(63)} == {0.5}
 
 
 def test_the_callers_mistake_is_not_restarted() -> None:
     assert RestartPolicy().ended(2, life_s=0.3) is None
+    assert RestartPolicy().ended(2, life_s=59.0) is None, "a driver finds some mistakes when its JVM is up"
 
 
 def test_exit_code_2_of_a_child_that_once_worked_is_restarted() -> None:

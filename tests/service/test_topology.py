@@ -131,7 +131,9 @@ def test_a_processor_may_only_use_declared_stores() -> None:
 def test_a_function_that_cannot_be_called_with_its_stores_and_outputs_is_refused_when_it_is_declared() -> None:
     app = App("a")
     seen = app.store(stores.key_value("seen", key=serdes.string, value=serdes.string))
-    with pytest.raises(TopologyError, match=r"'two' is called with \(record, seen\), but takes \(record\)"):
+    with pytest.raises(
+        TopologyError, match=r"Processor 'two' at .* with 2 arguments: record, seen\. two takes \(record\)"
+    ):
 
         @app.process("x", stores=[seen])
         def two(record: InputRecord) -> None: ...
@@ -154,6 +156,7 @@ def test_a_function_that_cannot_be_called_with_its_stores_and_outputs_is_refused
         ({"trigger_ms": True}, "trigger_ms=True"),
         ({"branches": ["out"]}, "the result topic 'out' twice"),
         ({"branches": ["in"]}, "'in' as input and as result"),
+        ({"static": ["out"]}, "'out' as input and as result"),
     ],
 )
 def test_what_makes_no_sense_for_a_pipeline_is_refused_where_it_is_declared(
@@ -166,6 +169,17 @@ def test_what_makes_no_sense_for_a_pipeline_is_refused_where_it_is_declared(
     assert str(raised.value).startswith("Pipeline 'mine' was given ")
     declare = app.pipeline(reads="in", writes="good", key="k", name="mine")
     declare(lambda frame: frame)  # the name was not taken
+
+
+def test_no_two_pipelines_write_to_one_topic() -> None:
+    app = App("app")
+    app.pipeline(reads="in", writes="one", branches=["other"], key="k", name="first")(lambda frame: frame)
+    for taken in ({"writes": "one"}, {"writes": "own", "branches": ["other"]}):
+        arguments: dict[str, Any] = {"reads": "in", "key": "k", "name": "second", **taken}
+        declare = app.pipeline(**arguments)
+        with pytest.raises(TopologyError, match=r"Pipelines 'first' and 'second' both write to '(one|other)'"):
+            declare(lambda frame: frame)
+    app.pipeline(reads="one", writes="own", static=["other"], key="k", name="second")(lambda *frames: frames[0])
 
 
 @pytest.mark.parametrize(

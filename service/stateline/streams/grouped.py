@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stateline import serdes, stores
+from stateline.function_checks import check_function
 from stateline.serde import Serde
 from stateline.streams.nodes import Node, Root
 from stateline.streams.table import Table
@@ -36,6 +37,7 @@ class GroupedStream:
     def reduce(self, reducer: Callable[[Any, Any], Any], store: str, *, persistent: bool = True) -> Table:
         """The values of each key made one, ``reducer(what there was, value)``; the first one is taken as it is. None
         deletes what there was."""
+        check_function("reduce", reducer, "reduced", "value", role="reducer")
         return self._folded(f"reduce {store}", store, reducing(self.value, reducer), self.value, persistent)
 
     def aggregate(
@@ -49,6 +51,8 @@ class GroupedStream:
     ) -> Table:
         """What ``adder(key, value, aggregate)`` makes of the rows of each key, beginning with ``initial()``; `value` is
         the aggregate's type. None deletes it. A function may change the aggregate that it is given."""
+        check_function("aggregate", initial, role="initial")
+        check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
         folding = Aggregating(value, initial, adder)
         return self._folded(f"aggregate {store}", store, folding, value, persistent)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stateline.serde import Serde
+from stateline.function_checks import check_function
+from stateline.serde import Serde, check_serde
 from stateline.store_definition import StoreDefinition
 from stateline.streams.global_table import GlobalTable
 from stateline.streams.grouped import GroupedStream
@@ -17,6 +18,7 @@ from stateline.worker.operators.stateless import Filter, FlatMap, MapValues, Mer
 from stateline.worker.operators.stream_table_join import StreamTableJoin
 from stateline.worker.operators.table_steps import NewestOfEachKey
 from stateline.worker.operators.topic_sink import TopicSink
+from stateline.wrong_kinds import wrong_kind
 from stateline_store import TopologyError
 
 if TYPE_CHECKING:
@@ -37,29 +39,36 @@ class Stream:
     """
 
     def __init__(self, app: App, node: Node | Root, key: Serde, value: Serde, *, rekeyed: bool = False) -> None:
+        check_serde(key)
+        check_serde(value)
         self._app, self._node = app, node
         self.key, self.value = key, value
         self._rekeyed = rekeyed
 
     def filter(self, predicate: KeyValueFunction) -> Stream:
         """The rows for which it is true."""
+        check_function("filter", predicate, "key", "value", role="predicate")
         return self._step("filter", partial(Filter, "filter", predicate, True))
 
     def filter_not(self, predicate: KeyValueFunction) -> Stream:
         """The rows for which it is not."""
+        check_function("filter_not", predicate, "key", "value", role="predicate")
         return self._step("filter_not", partial(Filter, "filter_not", predicate, False))
 
     def peek(self, action: KeyValueFunction) -> Stream:
         """The same rows; the function is called for each."""
+        check_function("peek", action, "key", "value", role="action")
         return self._step("peek", partial(Peek, "peek", action))
 
     def map_values(self, mapper: KeyValueFunction, *, value: Serde | None = None) -> Stream:
         """The rows with other values, of the type `value` (else as they were)."""
+        check_function("map_values", mapper, "key", "value", role="mapper")
         serde = value or self.value
         return self._step("map_values", partial(MapValues, "map_values", mapper, serde), value=serde)
 
     def flat_map_values(self, mapper: Callable[[Any, Any], Iterable[Any]], *, value: Serde | None = None) -> Stream:
         """For each row those with the values that the function gives."""
+        check_function("flat_map_values", mapper, "key", "value", role="mapper", may_yield=True)
 
         def pairs(key: Any, old: Any) -> Iterable[tuple[Any, Any]]:
             return [(key, new) for new in mapper(key, old)]
@@ -70,6 +79,7 @@ class Stream:
         self, mapper: Callable[[Any, Any], tuple[Any, Any]], *, key: Serde | None = None, value: Serde | None = None
     ) -> Stream:
         """The rows as other (key, value)."""
+        check_function("map", mapper, "key", "value", role="mapper")
         return self._flat("map", lambda *row: (mapper(*row),), key or self.key, value or self.value, rekeyed=True)
 
     def flat_map(
@@ -80,15 +90,19 @@ class Stream:
         value: Serde | None = None,
     ) -> Stream:
         """For each row those (key, value) that the function gives."""
+        check_function("flat_map", mapper, "key", "value", role="mapper", may_yield=True)
         return self._flat("flat_map", mapper, key or self.key, value or self.value, rekeyed=True)
 
     def select_key(self, mapper: KeyValueFunction, *, key: Serde | None = None) -> Stream:
         """The rows under another key."""
+        check_function("select_key", mapper, "key", "value", role="mapper")
         return self._flat("select_key", lambda k, v: ((mapper(k, v), v),), key or self.key, self.value, rekeyed=True)
 
     def merge(self, other: Stream) -> Stream:
         """The rows of both, which have the same types, in the order of their timestamps (of those of one topic, in the
         topic's order). The topics that they come from need equal partition counts."""
+        if not isinstance(other, Stream):
+            raise wrong_kind("merge", other, "stream")
         if (self.key.name, self.value.name) != (other.key.name, other.value.name):
             raise TopologyError(
                 f"A stream of ({self.key.name}, {self.value.name}) cannot be merged with one of "
@@ -160,6 +174,7 @@ class Stream:
 
     def group_by(self, mapper: KeyValueFunction, *, name: str, key: Serde | None = None) -> GroupedStream:
         """The rows grouped by another key: `select_key`, then `repartition` under this name."""
+        check_function("group_by", mapper, "key", "value", role="mapper")
         return self.select_key(mapper, key=key).repartition(name).group_by_key()
 
     def _join(
@@ -172,9 +187,14 @@ class Stream:
         *,
         left: bool,
     ) -> Stream:
+        if not isinstance(table, Table | StoreDefinition | GlobalTable):
+            raise wrong_kind(what, table, "table to join")
         if (on is None) == isinstance(table, GlobalTable):
             raise TopologyError(f"{what}: a global table, and only such a one, needs `on`: the key to look under.")
         self._app.refuse_others(what, table if isinstance(table, StoreDefinition) else table.store)
+        check_function(what, joiner, "value", "table_value", role="joiner")
+        if on is not None:
+            check_function(what, on, "key", "value", role="on")
         serde = value or self.value
         if isinstance(table, GlobalTable):
             name = f"{what} {table.store.name}"

@@ -7,12 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stateline import stores
+from stateline.function_checks import check_function
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
 from stateline.streams.nodes import Node, Root
 from stateline.worker.operators.stateless import ToStream, written
 from stateline.worker.operators.table_join import Joined, JoinKind, JoinSide
 from stateline.worker.operators.table_steps import Keep, MapTable
+from stateline.wrong_kinds import wrong_kind
 from stateline_store import TopologyError
 
 if TYPE_CHECKING:
@@ -44,12 +46,14 @@ class Table:
 
     def filter(self, predicate: Callable[[Any, Any], object], store: str, *, persistent: bool = True) -> Table:
         """The keys for which it is true of (key, value)."""
+        check_function("filter", predicate, "key", "value", role="predicate")
         return self._mapped(
             "filter", lambda k, v, data: data if predicate(k, v) else None, store, self.store.value, persistent
         )
 
     def filter_not(self, predicate: Callable[[Any, Any], object], store: str, *, persistent: bool = True) -> Table:
         """The keys for which it is not."""
+        check_function("filter_not", predicate, "key", "value", role="predicate")
         return self._mapped(
             "filter_not", lambda k, v, data: None if predicate(k, v) else data, store, self.store.value, persistent
         )
@@ -59,6 +63,7 @@ class Table:
     ) -> Table:
         """Every key with what the function makes of (key, value), of the type `value` (else as it was); None for a key
         that has none then."""
+        check_function("map_values", mapper, "key", "value", role="mapper")
         serde = value or self.store.value
         return self._mapped("map_values", lambda k, v, data: written(serde, mapper(k, v)), store, serde, persistent)
 
@@ -103,10 +108,14 @@ class Table:
     def _joined(
         self, kind: JoinKind, other: Table, joiner: Joiner, store: str, value: Serde | None, persistent: bool
     ) -> Table:
+        what = "join" if kind == "inner" else f"{kind}_join"
+        if not isinstance(other, Table):
+            raise wrong_kind(what, other, "table")
         self._app.refuse_others("join", other.store)
         self._refuse_windows("join")
         other._refuse_windows("join")
         refuse_other_keys(f"Table {self.store.name!r}", self.store.key, other.store)
+        check_function(what, joiner, "value", "other_value", role="joiner")
         name, serde = f"join {store}", value or self.store.value
         joined = Joined(name, kind, joiner, self.store.value, other.store.value, serde, store)
         sides = [

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stateline import serdes, stores
+from stateline.function_checks import check_function
 from stateline.serde import Serde, shown
 from stateline.store_definition import StoreDefinition
 from stateline.streams.nodes import Node, Root
@@ -66,6 +67,7 @@ class WindowedStream:
     ) -> WindowedTable:
         """The values of each key and window made one, ``reducer(what there was, value)``; the first one is taken as it
         is. None deletes what there was."""
+        check_function("reduce", reducer, "reduced", "value", role="reducer")
         return self._table("reduce", store, reducing(self.value, reducer), self.value, retention, persistent)
 
     def aggregate(
@@ -90,6 +92,10 @@ class WindowedStream:
                 f"aggregate of {self.windows} with merger={merger!r}: sessions need one, to make one of two; other "
                 "windows have none."
             )
+        check_function("aggregate", initial, role="initial")
+        check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
+        if merger is not None:
+            check_function("aggregate", merger, "key", "one", "other", role="merger")
         folding = Aggregating(value, initial, adder, merger)
         return self._table("aggregate", store, folding, value, retention, persistent)
 

@@ -176,7 +176,7 @@ def noted(rows: DataFrame) -> DataFrame:
     return rows
 
 
-@notes.pipeline(reads=notes_in, writes="hourly", key="origin", output_mode="append")
+@notes.pipeline(reads=notes_in, writes="broken-out", key="origin", output_mode="append")
 def broken(rows: DataFrame) -> DataFrame:
     """Fails on Spark's side."""
     return rows.select("origin", F.udf(_divide, "double")("delay").alias("delay"))

@@ -1,7 +1,7 @@
 """Several pipelines in one driver: one Spark session, and for each pipeline a query, a sink, locks and a status.
 
 A pipeline that fails is started again by itself, after 500 ms, doubling to ``pipeline.restart.max.ms``, from 500 ms
-again once it ran for 60 s; the others do not notice. One that fails because of a mistake of the caller's (a
+again once it ran for 20 s; the others do not notice. One that fails because of a mistake of the caller's (a
 `CallerError`: the application, a topic, a record) is not: it stays `failed` until the driver is started anew. When
 Spark itself ends, the driver does.
 """

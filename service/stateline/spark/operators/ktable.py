@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from stateline.function_checks import check_function
 from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
 from stateline.spark.operators.packing import packed, struct_type, unpacked
 from stateline.spark.operators.processors import (
@@ -171,10 +172,12 @@ class GroupedKTable:
         Spark's DDL. Where one of them gives None the group is deleted, and the next value is added to `initial`, as in
         Kafka Streams. The functions run in Spark's Python workers, once or more often for a row.
         """
+        _check_aggregators("aggregate", add, subtract)
         return self._totals(self.table.columns, initial, add, subtract, struct_type(schema))
 
     def reduce(self, add: Aggregator, subtract: Aggregator) -> KTable:
         """As `aggregate`, with aggregates of the value's own columns; the first value is the first aggregate."""
+        _check_aggregators("reduce", add, subtract)
         return self._totals(self.table.columns, None, add, subtract, self.table.value_schema)
 
     def _totals(
@@ -259,6 +262,11 @@ def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Col
 def schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
     fields = frame.select(*[f"`{name}`" for name in names]).schema
     return StructType([StructField(field.name, field.dataType) for field in fields])
+
+
+def _check_aggregators(operator: str, add: Aggregator, subtract: Aggregator) -> None:
+    for role, function in (("add", add), ("subtract", subtract)):
+        check_function(operator, function, "aggregate", "value", role=role)
 
 
 def _sum_type(field: StructField) -> DataType:

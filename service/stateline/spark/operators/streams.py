@@ -11,6 +11,7 @@ from typing import Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
+from stateline.function_checks import check_function
 from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
 from stateline.spark.operators.ktable import KTable, changes, schema_of
 from stateline.spark.operators.packing import packed, struct_type, unpacked
@@ -98,6 +99,8 @@ def session_aggregate(
     `_deleted` (the session has become part of another, which is another row, or was deleted) and `_timestamp`, the
     last row's time.
     """
+    check_function("session_aggregate", add, "aggregate", "value", role="add")
+    check_function("session_aggregate", merge, "one", "other", role="merge")
     names = (key,) if isinstance(key, str) else tuple(key)
     values = [name for name in frame.columns if name not in names]
     order = next((name for name in (ORDER, OFFSET) if name in frame.columns), None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
+from stateline.app import App
 from stateline.config import Config
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.spark.operators.ktable import KTable
@@ -20,6 +21,7 @@ from stateline.spark.operators.packing import packed
 from stateline.spark.sources.frames import topic_frames
 from stateline.topology import Pipeline
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Results = dict[str, list[dict[str, Any]]]
 Record = tuple[str | None, Any, int]
 """Key, value (None: a tombstone), time in milliseconds."""
@@ -94,6 +96,15 @@ class OperatorBench:
         self.batches = len(numbers)
         self.observed = [progress.observedMetrics for progress in query.recentProgress]
         return found
+
+
+def declare(app: App, **settings: Any) -> Callable[[Function], Function]:
+    """As `App.pipeline`, with a result topic of the function's name."""
+
+    def register(function: Function) -> Function:
+        return app.pipeline(**{"writes": f"{function.__name__}-out", **settings})(function)
+
+    return register
 
 
 def newest(rows: Iterable[dict[str, Any]], *key: str) -> dict[Any, dict[str, Any]]:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from service.spark.operators.bench import OperatorBench, Record, newest
+from service.spark.operators.bench import OperatorBench, Record, declare, newest
 from stateline import serdes
 from stateline.app import App
 from stateline.spark.columns import DELETED, TOPIC
@@ -27,10 +27,10 @@ from stateline.spark.columns import DELETED, TOPIC
 app = App("operators")
 words = app.topic("words", key=serdes.string, value=serdes.json, schema="text string, n int")
 more_words = app.topic("more-words", key=serdes.string, value=serdes.json, schema="text string, n int")
-each = partial(app.pipeline, reads=words, writes="out", key="_key", output_mode="append")
+each = partial(declare, app, reads=words, key="_key", output_mode="append")
 looked_up = partial(each, static=[more_words])
-aggregated = partial(app.pipeline, reads=words, writes="out", key="_key")
-timed = partial(app.pipeline, reads=words, writes="out", key=("_key", "start"))
+aggregated = partial(declare, app, reads=words, key="_key")
+timed = partial(declare, app, reads=words, key=("_key", "start"))
 
 
 # --- Tuple by tuple, the same key
@@ -155,17 +155,17 @@ def peeking(path: Path) -> App:
     looking = App("operators")
     topic = looking.topic("words", key=serdes.string, value=serdes.json, schema="text string, n int")
 
-    @looking.pipeline(reads=topic, writes="out", key="_key", output_mode="append")
+    @declare(looking, reads=topic, key="_key", output_mode="append")
     def peeked(words: DataFrame) -> DataFrame:
         """peek."""
         return words.mapInArrow(seen_in(path / "peeked", pass_on=True), words.schema)
 
-    @looking.pipeline(reads=topic, writes="out", key="_key", output_mode="append")
+    @declare(looking, reads=topic, key="_key", output_mode="append")
     def for_each(words: DataFrame) -> DataFrame:
         """foreach, process: nothing leaves."""
         return words.mapInArrow(seen_in(path / "for_each", pass_on=False), words.schema)
 
-    @looking.pipeline(reads=topic, writes="out", key="_key", output_mode="append")
+    @declare(looking, reads=topic, key="_key", output_mode="append")
     def counted(words: DataFrame) -> DataFrame:
         """peek: counts alone."""
         return words.observe("words", F.count("*").alias("records"), F.sum("n").alias("n"))

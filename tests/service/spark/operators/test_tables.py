@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from service.spark.operators.bench import OperatorBench, Record, newest
+from service.spark.operators.bench import OperatorBench, Record, declare, newest
 from stateline import serdes
 from stateline.app import App
 from stateline.spark import KTable, table_of
@@ -21,9 +21,9 @@ from stateline_store import TopologyError
 app = App("operators")
 people = app.topic("people", key=serdes.string, value=serdes.json, schema="city string, age int")
 scores = app.topic("scores", key=serdes.string, value=serdes.json, schema="score int")
-per_person = partial(app.pipeline, reads=[], tables=[people], writes="out", key="_key")
-per_city = partial(app.pipeline, reads=[], tables=[people], writes="out", key="city")
-joined = partial(app.pipeline, reads=[], tables=[people, scores], writes="out", key="_key")
+per_person = partial(declare, app, reads=[], tables=[people], key="_key")
+per_city = partial(declare, app, reads=[], tables=[people], key="city")
+joined = partial(declare, app, reads=[], tables=[people, scores], key="_key")
 
 
 @per_person()

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from service.spark.operators.bench import OperatorBench, Record, newest
+from service.spark.operators.bench import OperatorBench, Record, declare, newest
 from stateline import serdes
 from stateline.app import App
 from stateline.spark import KTable, join_stream_table, session_aggregate
@@ -42,8 +42,8 @@ app = App("operators")
 clicks = app.topic("clicks", key=serdes.string, value=serdes.json, schema="n int")
 views = app.topic("views", key=serdes.string, value=serdes.json, schema="n int")
 prices = app.topic("prices", key=serdes.string, value=serdes.json, schema="price double")
-priced_by = partial(app.pipeline, reads=clicks, tables=[prices], writes="out", key="_key")
-both = partial(app.pipeline, reads=[clicks, views], writes="out", key="clicked", output_mode="append")
+priced_by = partial(declare, app, reads=clicks, tables=[prices], key="_key")
+both = partial(declare, app, reads=[clicks, views], key="clicked", output_mode="append")
 
 
 @priced_by()
@@ -91,7 +91,7 @@ def met_or_either(clicks: DataFrame, views: DataFrame) -> DataFrame:
     return within(clicks, views, "full_outer")
 
 
-@app.pipeline(reads=clicks, writes="out", key="_key")
+@declare(app, reads=clicks, key="_key")
 def visits(clicks: DataFrame) -> DataFrame:
     """Aggregate by sessions, in update mode."""
 
@@ -131,7 +131,7 @@ class Reminders(StatefulProcessor):
         """Nothing is held."""
 
 
-@app.pipeline(reads=clicks, writes="out", key=("_key", "due"), output_mode="append")
+@declare(app, reads=clicks, key=("_key", "due"), output_mode="append")
 def reminded(clicks: DataFrame) -> DataFrame:
     """transform, process: timers of one's own, by event time."""
     rows = clicks.withWatermark("_timestamp", "1 hour").withColumn("at", F.unix_millis("_timestamp"))

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from service.spark.operators.bench import OperatorBench, newest
+from service.spark.operators.bench import OperatorBench, declare, newest
 from stateline import serdes
 from stateline.app import App
 from stateline.log import NewTopic
@@ -138,19 +138,19 @@ rows = app.topic("rows", key=serdes.string, value=serdes.json, schema="n int")
 plain = app.topic("plain", key=serdes.int32, value=serdes.int64)
 
 
-@app.pipeline(reads=[], tables=[rows], writes="out", key="_key")
+@declare(app, reads=[], tables=[rows], key="_key")
 def copied(rows: KTable) -> KTable:
     """A table as it is."""
     return rows
 
 
-@app.pipeline(reads=[], tables=[plain], writes="out", key="_key")
+@declare(app, reads=[], tables=[plain], key="_key")
 def copied_plain(plain: KTable) -> DataFrame:
     """The same of a topic without a schema."""
     return plain.to_stream()
 
 
-@app.pipeline(reads=rows, tables=[rows], writes="out", key="_key")
+@declare(app, reads=rows, tables=[rows], key="_key")
 def both_ways(stream: DataFrame, table: KTable) -> DataFrame:
     """A topic as a stream and as a table at once."""
     return stream.select("_key", "n").unionAll(table.to_stream().select("_key", "n"))

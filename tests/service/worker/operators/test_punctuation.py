@@ -190,7 +190,7 @@ def test_what_cannot_be_called_is_refused() -> None:
     lonely = app.store(stores.key_value("lonely", key=serdes.string, value=serdes.int64))
     with pytest.raises(TopologyError, match="'none' has no stores"):
         app.punctuate(every=EVERY, on="stream_time", stores=[], name="none")(lambda at: None)
-    with pytest.raises(TopologyError, match=r"called with \(timestamp_ms, lonely\), but takes \(at\)"):
+    with pytest.raises(TopologyError, match=r"with 2 arguments: timestamp_ms, lonely\. <lambda> takes \(at\)"):
         app.punctuate(every=EVERY, on="stream_time", stores=[lonely], name="few")(lambda at: None)
     with pytest.raises(InvalidArgumentError, match="give 1 millisecond or more"):
         app.punctuate(every=timedelta(0), on="stream_time", stores=[lonely])
