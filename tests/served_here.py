@@ -15,8 +15,7 @@ from ports import free_port
 from query_server import make_app, wait_until
 from stateline.app import App
 from stateline.config import load_config
-from stateline.server.http_protocol import ProblemProtocol
-from stateline.server.main import create_app
+from stateline.server.main import create_app, uvicorn_settings
 from stateline.server.serving import Serving
 
 
@@ -37,9 +36,11 @@ def served_here(state_dir: Path, *settings: str, app: App | None = None) -> Iter
     port = free_port()
     app = app or make_app()
     given = ["default.state.isolation.level=read_committed", f"state.dir={state_dir}", f"server.port={port}", *settings]
-    api = create_app(app, load_config(app.application_id, environment={}, overrides=given))
-    config = uvicorn.Config(api, port=port, log_config=None, access_log=False, http=ProblemProtocol)
-    server = uvicorn.Server(config)
+    config = load_config(app.application_id, environment={}, overrides=given)
+    api = create_app(app, config)
+    running = uvicorn_settings(api, config)
+    running.port = port
+    server = uvicorn.Server(running)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

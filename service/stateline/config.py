@@ -43,6 +43,7 @@ from stateline.setting_types import (
     LogFormat,
     Milliseconds,
     MillisecondsOrUnlimited,
+    OptionalAddresses,
     OptionalFile,
     OptionalText,
     PassedOn,
@@ -173,6 +174,8 @@ class Config(BaseModel):
     """Requests per second of a token, or of an address without one, at a server process; more get TOO_MANY_REQUESTS."""
     server_caller_share_percent: Percent = 50
     """Of server.snapshots.max and server.changes.max, how much one caller may have: a token, or an address without."""
+    server_forwarded_allow_ips: OptionalAddresses = None
+    """Proxies whose X-Forwarded-For is believed, where server.rate.limit counts addresses: nobody's unless set."""
     server_tokens_file: OptionalFile = None
     """Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."""
     server_tls_certificate_file: OptionalFile = None

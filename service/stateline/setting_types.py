@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from stateline_store.state_store import IsolationLevel
 
@@ -40,6 +41,13 @@ def _not_empty(value: object) -> object:
     return value
 
 
+def _addresses(value: str) -> str:
+    if value != "*":
+        for each in value.split(","):
+            ipaddress.ip_network(each.strip())
+    return value
+
+
 _MAX_INT = 2**31 - 1  # what Kafka and librdkafka accept: about 24 days of milliseconds
 _MAX_LONG = 2**63 - 1
 _Whole = Annotated[int, BeforeValidator(_not_a_boolean)]
@@ -56,6 +64,11 @@ Count = Annotated[_Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number fro
 Percent = Annotated[_Whole, Field(ge=1, le=100), Allowed("a whole number from 1 to 100")]
 Text = Annotated[str, Field(min_length=1), Allowed("a text that is not empty")]
 OptionalText = Annotated[str | None, Field(min_length=1), Allowed("a text that is not empty")]
+OptionalAddresses = Annotated[
+    Annotated[str, AfterValidator(_addresses)] | None,
+    BeforeValidator(_joined),
+    Allowed("addresses or networks (10.0.0.0/8), separated by commas, or * for all"),
+]
 Switch = Annotated[bool, BeforeValidator(_lower), Allowed("true or false")]
 AccessLogging = Annotated[Literal["off", "slow", "on"], BeforeValidator(_lower), Allowed("off, slow or on")]
 Handler = Annotated[

@@ -13,7 +13,8 @@ A token comes in one header, `Authorization: Bearer …` (RFC 6750), and never i
 histories. Without one that is valid the answer is 401, with one that may not read the store 403, whether there is such
 a store or not. Requests are counted before that is answered, so guesses have a limit too.
 
-A stream whose token is taken out of the file, is changed there or expires is cut off at its next piece, and ends
+The token is looked at again where the answer begins, which may be a minute later: if it was taken out of the file, was
+changed there or has expired meanwhile, that is 401, too. A stream that has begun is cut off at its next piece, and ends
 without the mark that says that it is complete.
 """
 
@@ -237,20 +238,26 @@ class AccessMiddleware:
         return holder
 
     async def _watched(self, tokens: Tokens, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:
-        cut = False
+        is_cut = is_begun = False
 
         async def watch(message: Message) -> None:
-            nonlocal cut
-            if message.get("more_body") and not tokens.is_valid(holder):
-                cut = True
-                raise OSError("The token of this stream is not valid any more.")  # as when the client had hung up
+            nonlocal is_cut, is_begun
+            begins = message["type"] == "http.response.start"
+            if (begins or message.get("more_body")) and not tokens.is_valid(holder):
+                is_cut = True
+                raise OSError("The token of this request is not valid any more.")  # as when the client had hung up
+            is_begun |= begins
             await send(message)
 
         try:
             await self._app(scope, receive, watch)
         except Exception:
-            if not cut:
+            if not is_cut:
                 raise
+        if is_cut and not is_begun:
+            error = UnauthenticatedError("The token is not valid any more: it was removed or changed meanwhile.")
+            await _refusal(error, scope)(scope, receive, send)
+        elif is_cut:
             _log.info("A stream of the token %r was cut off: it is not valid any more", holder.name)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from typing import Any
 
@@ -26,6 +27,7 @@ from stateline.server.unreadable import (
     headers_too_large,
     in_plain_words,
     upgrade_with_body,
+    wrong_coding,
     wrong_hosts,
     wrong_version,
 )
@@ -34,6 +36,8 @@ from stateline_store import InvalidArgumentError
 # Of a request's `extensions` the one whose `cut` cuts the connection, and whose `endless` says that the answer has no
 # end: it is cut when the client sends what cannot be read.
 ABORT = "stateline.abort"
+
+_AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
 
@@ -137,6 +141,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Refuse what is too long here, where the client has sent all of it; else have it answered."""
         self._check_head()
+        self._take_authority()
         self._unfinished = self._growth = 0
         self._begin_answer()
         self._in_head = False
@@ -161,8 +166,17 @@ class BoundedProtocol(HttpToolsProtocol):
             raise wrong_version()
         if self._hosts != 1 and (self._hosts or version == "1.1"):
             raise wrong_hosts(self._hosts)
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and (version != "1.1" or b",".join(codings).lower() != b"chunked"):
+            raise wrong_coding()
         if self.parser.should_upgrade() and not OF_BODIES.isdisjoint(name for name, _ in self.headers):
             raise upgrade_with_body()
+
+    def _take_authority(self) -> None:
+        """What an absolute URL names is asked, whatever `Host` says. Source: RFC 9112, 3.2.2."""
+        if not self.url.startswith(b"/") and (found := _AUTHORITY.match(self.url)) is not None:
+            self.headers[:] = [(name, value) for name, value in self.headers if name != b"host"]
+            self.headers.append((b"host", found[1]))
 
     def on_body(self, body: bytes) -> None:
         """Behind it chunks begin, or trailers, which the parser collects as it does headers."""

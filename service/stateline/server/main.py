@@ -156,7 +156,17 @@ def serve_inherited(app: App, config: Config, number: int, descriptor: int) -> N
 def _answer(app: App, config: Config, listener: socket.socket, counts: ConnectionCounts | None = None) -> None:
     allow_many()
     api = create_app(app, config)
-    settings = uvicorn.Config(
+    settings = uvicorn_settings(api, config)
+    serving: Serving = api.state.serving
+    for_siblings = serving.siblings.listener()
+    sockets = [listener] if for_siblings is None else [listener, for_siblings]
+    DrainingServer(settings, serving, config.server_drain_ms, counts).run(sockets=sockets)
+
+
+def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
+    """How uvicorn runs this application."""
+    proxies = config.server_forwarded_allow_ips
+    return uvicorn.Config(
         api,
         log_level="warning",
         access_log=False,  # there is one of our own, which knows stores and outcomes
@@ -164,13 +174,12 @@ def _answer(app: App, config: Config, listener: socket.socket, counts: Connectio
         server_header=False,
         http=ProblemProtocol,
         log_config=None,  # its lines go where ours go, in our format
+        # Its own default believes whatever is on this machine, and a variable of the environment.
+        proxy_headers=proxies is not None,
+        forwarded_allow_ips=proxies or "",
         ssl_certfile=config.server_tls_certificate_file,
         ssl_keyfile=config.server_tls_key_file,
     )
-    serving: Serving = api.state.serving
-    for_siblings = serving.siblings.listener()
-    sockets = [listener] if for_siblings is None else [listener, for_siblings]
-    DrainingServer(settings, serving, config.server_drain_ms, counts).run(sockets=sockets)
 
 
 @contextlib.asynccontextmanager

@@ -15,6 +15,9 @@ _TLS = b"\x16\x03"  # RFC 8446, 5.1: a handshake's record, of version 3.somethin
 _HTTP_2 = b"PRI * HTTP/2"  # RFC 9113, 3.4
 
 _VERSION = "Only HTTP/1.1 and HTTP/1.0 are spoken here: end the first line with HTTP/1.1."
+_CODING = (
+    "A body comes with Content-Length, or in HTTP/1.1 with Transfer-Encoding: chunked and nothing else: send it so."
+)
 _NO_PATH = "The URL is no path: it begins with a /, as in /v1/stores."
 # What llhttp says begins so → what is meant.
 _WORDS = {
@@ -52,6 +55,11 @@ def wrong_hosts(count: int) -> UnreadableError:
     return UnreadableError(
         f"A request has one Host header, and this one has {count or 'none'}: send one.", HTTPStatus.BAD_REQUEST
     )
+
+
+def wrong_coding() -> UnreadableError:
+    """A body in a transfer coding that is not known here, or that may be framed in two ways. Source: RFC 9112, 6.1."""
+    return UnreadableError(_CODING, HTTPStatus.BAD_REQUEST)
 
 
 def wrong_version() -> UnreadableError:

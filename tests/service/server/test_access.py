@@ -338,9 +338,21 @@ def test_a_wrong_token_does_not_cost_what_a_right_one_has(tmp_path: Path) -> Non
     holder = added(file, "holder")
     (tmp_path / "s").mkdir()
     with server_process(tmp_path / "s", f"server.tokens.file={file}", "server.rate.limit=1") as client:
-        guesses = {client.get("/v1/stores", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(200)}
-        assert guesses == {401, 429}, "guessing has a limit"
+        assert guesses(client) == {401, 429}, "guessing has a limit, whoever X-Forwarded-For says is guessing"
         assert client.get("/v1/topology", headers=holder).status_code == 200
+
+
+def test_a_proxy_is_believed_when_it_is_named(tmp_path: Path) -> None:
+    added(tmp_path / "tokens.json", "holder")
+    settings = (f"server.tokens.file={tmp_path}/tokens.json", "server.rate.limit=1")
+    with server_process(tmp_path, *settings, "server.forwarded.allow.ips=10.0.0.0/8, 127.0.0.1") as client:
+        assert guesses(client) == {401}
+
+
+def guesses(client: httpx.Client) -> set[int]:
+    """How wrong tokens of ever other addresses are answered, going by a header that anybody can send."""
+    said = ({"Authorization": f"Bearer {n}", "X-Forwarded-For": f"198.51.100.{n}"} for n in range(200))
+    return {client.get("/v1/stores", headers=headers).status_code for headers in said}
 
 
 def test_the_openapi_document_says_who_is_refused(guarded: Guarded) -> None:
@@ -389,7 +401,29 @@ def test_nobody_pays_for_a_guard_that_has_nothing_to_do(tmp_path: Path) -> None:
     assert middleware("server.rate.limit=5")[-1] is AccessMiddleware
 
 
-# Streams, and what is not HTTP
+# Answers that take long, streams, and what is not HTTP
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_a_token_that_is_removed_while_its_query_waits_gets_401(tmp_path: Path, status: int) -> None:
+    file = tmp_path / "tokens.json"
+    headers = added(file, "waiting")
+
+    async def wait(request: Request) -> Response:
+        run_cli("remove", "waiting", "--file", str(file))
+        return Response("what it may not read any more", status, headers={"Stateline-Position": "{}"})
+
+    async def ask() -> httpx.Response:
+        guard = AccessMiddleware(
+            Starlette(routes=[Route("/wait", wait)]), Tokens(file), Limits(load_config("flights-app"))
+        )
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
+            return await client.get("/wait", headers=headers)
+
+    response = asyncio.run(ask())
+    refused(response, 401, "UNAUTHENTICATED")
+    assert "invalid_token" in response.headers["www-authenticate"]
+    assert "stateline-position" not in response.headers
 
 
 def test_a_stream_is_cut_when_its_token_is_removed(tmp_path: Path) -> None:

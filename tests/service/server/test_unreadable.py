@@ -117,6 +117,68 @@ def test_headers_up_to_the_limit_are_read(connection: socket.socket, headers: by
 
 
 @pytest.mark.parametrize(
+    "codings",
+    [
+        "identity",
+        "Identity",
+        "gzip",
+        "gzip, chunked",
+        "chunked, identity",
+        "chunked, chunked",
+        "",
+        "xchunked",
+        ",chunked",
+    ],
+)
+def test_a_body_in_a_coding_that_is_not_known_is_refused(connection: socket.socket, codings: str) -> None:
+    """Who takes it for a body of no length, or of another, sees another next request (RFC 9112, 6.1)."""
+    connection.sendall(CHUNKED.replace(b"chunked", codings.encode()) + b"0\r\n\r\n" + GET + b"\r\n")
+    answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer[:300]
+    assert answer.count(b"\r\n\r\n") == 1, "what follows was taken for another request"
+
+
+def test_transfer_encoding_is_there_once_alone_and_of_http_1_1(here: Here) -> None:
+    for headers in (
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+        b"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding: identity\r\n",
+    ):
+        with connected(here.port) as connection:
+            connection.sendall(CHUNKED.replace(b"Transfer-Encoding: chunked\r\n", headers) + b"0\r\n\r\n")
+            assert rest(connection).startswith(b"HTTP/1.1 4"), headers
+    with connected(here.port) as connection:
+        connection.sendall(CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + b"0\r\n\r\n")
+        assert refused(connection)[0] == 400
+    with connected(here.port) as connection:
+        connection.sendall(
+            CHUNKED.replace(b": chunked", b": Chunked") + b"10\r\n" + b'{"type":"count"}' + b"\r\n0\r\n\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://evil.example/v1/stores", b"localhost", 403),
+        (b"http://evil.example:80/v1/stores/aircraft/keys/N1", b"localhost", 403),
+        (b"http://localhost@evil.example/v1/stores", b"localhost", 403),
+        (b"http://user@localhost/v1/stores", b"localhost", 403),
+        (b"http://localhost/v1/stores", b"localhost", 200),
+        (b"http://127.0.0.1:1/v1/stores/aircraft/keys/N1?wait_ms=0", b"localhost", 200),
+        (b"HTTP://LOCALHOST/v1/stores", b"evil.example", 200),
+    ],
+)
+def test_an_absolute_url_says_by_which_name_it_is_asked(
+    connection: socket.socket, target: bytes, host: bytes, status: int
+) -> None:
+    """And `Host` says nothing then (RFC 9112, 3.2.2)."""
+    connection.sendall(b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (target, host))
+    assert rest(connection).startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize(
     ("begin", "piece"),
     [
         (GET, b"X: 1\r\n" * 10_000),
