@@ -215,6 +215,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(url_too_long())
         elif isinstance(why, UnreadableError):
             self._refuse(why)
+        elif "Transfer-Encoding" in str(failed):  # the parser's own words for some of what `_check_head` refuses
+            self._refuse(wrong_coding())
         else:
             self._refuse(UnreadableError(in_plain_words(failed, self._arrived)))
 
