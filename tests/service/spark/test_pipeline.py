@@ -20,6 +20,7 @@ from stateline.app import App
 from stateline.config import Config, load_config
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.log.kafka import KafkaLog
+from stateline.spark import KTable
 from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.spark.drivers.status import PipelineStatus
 from stateline_store import (
@@ -225,6 +226,31 @@ def test_the_root_cause_of_a_failing_function_is_one_line(run: Run, log: Embedde
     with pytest.raises(StatelineError) as raised:
         run(notes, "broken")
     assert str(raised.value) == "Pipeline 'broken' failed: ZeroDivisionError: float division by zero"
+
+
+# --- Sums
+
+adding = App("flights")
+counted = adding.topic("departures", key=serdes.string, value=serdes.json, schema="origin string, n bigint")
+
+
+@adding.pipeline(reads=[], tables=[counted], writes="hourly", key="origin")
+def added(counted: KTable) -> KTable:
+    """The sum of each origin."""
+    return counted.group_by("origin").sum("n")
+
+
+def test_a_sum_beyond_64_bits_ends_the_pipeline_with_group_and_value(run: Run, log: EmbeddedLog) -> None:
+    with closing(log.producer()) as producer:
+        for key, n in ((b"a", 2**63 - 1), (b"b", 2), (b"c", -(2**63))):
+            origin = "LGA" if key == b"c" else "JFK"
+            producer.produce("departures", key, json.dumps({"origin": origin, "n": n}).encode(), timestamp_ms=1)
+        producer.flush()
+    with pytest.raises(
+        RecordError, match=r"'added' failed: .*sum of 'n' .*JFK.* is 9223372036854775809, more than BIG"
+    ):
+        run(adding, "added")
+    assert results(log) == []
 
 
 # --- Topics without a schema, and static topics

@@ -12,7 +12,7 @@ whose name begins with "_" is part of the value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +42,7 @@ from stateline.spark.operators.processors import (
     PreviousGroups,
     Sum,
     Value,
+    rounded,
     with_state,
 )
 from stateline_store import TopologyError
@@ -148,16 +149,17 @@ class GroupedKTable:
         return self._totals([F.lit(1).alias(name)], {name: 0}, Sum((name,)), Sum((name,), -1), schema)
 
     def sum(self, *columns: str) -> KTable:
-        """The sums of these columns, under their names: BIGINT or DOUBLE. Null, NaN and infinities count as 0, so that
-        they can be taken out again.
+        """The sums of these columns, under their names: BIGINT or DOUBLE. They are exact, whatever came and left, and
+        those of doubles rounded once. Null, NaN and infinities count as 0.
 
-        Raises `TopologyError` for a column that is no integer, float or double.
+        Raises `TopologyError` for a column that is no integer, float or double. A sum that is too large for its type
+        ends the pipeline; it may be so in between, within a micro-batch.
         """
         types = [(name, _sum_type(schema_of(self.table.frame, [name])[0])) for name in columns]
-        finite = [F.when(F.abs(F.col(f"`{n}`")) < float("inf"), F.col(f"`{n}`")).alias(n) for n, _ in types]
+        finite = [_finite(F.col(f"`{name}`").cast(kind), kind).alias(name) for name, kind in types]
         schema = StructType([StructField(name, kind) for name, kind in types])
         initial: Value = {name: 0 if isinstance(kind, LongType) else 0.0 for name, kind in types}
-        return self._totals(finite, initial, Sum(columns), Sum(columns, -1), schema)
+        return self._totals(finite, initial, Sum(columns), Sum(columns, -1), schema, rounded)
 
     def aggregate(
         self,
@@ -187,6 +189,7 @@ class GroupedKTable:
         add: Aggregator,
         subtract: Aggregator,
         schema: StructType,
+        result: Callable[[str, Value], Value] | None = None,
     ) -> KTable:
         members = F.lit(True)
         for column in self.by:
@@ -198,7 +201,7 @@ class GroupedKTable:
             packed(self.table.key).alias("key"), group.alias("group"), packed(values).alias("value"), *_at_and_order()
         )
         moves = with_state(rows, "key", PreviousGroups())
-        totals = with_state(moves, "group", GroupTotals(initial, add, subtract))
+        totals = with_state(moves, "group", GroupTotals(initial, add, subtract, result))
         key = schema_of(self.table.frame.select(*self.by), self.names)
         return KTable(unpacked_frame(totals, {"group": key, "value": schema}, F.col("value").isNull()), self.names)
 
@@ -278,6 +281,10 @@ def _sum_type(field: StructField) -> DataType:
         f"The column {field.name!r} is {field.dataType.simpleString()} and cannot be summed: cast it to bigint or "
         "double, or use aggregate."
     )
+
+
+def _finite(number: Column, kind: DataType) -> Column:
+    return F.when(F.abs(number) < float("inf"), number) if isinstance(kind, DoubleType) else number
 
 
 def _true(condition: str | Column) -> Column:

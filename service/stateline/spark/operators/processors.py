@@ -12,6 +12,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Literal
 
 import orjson
@@ -24,6 +26,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from stateline import serdes
+from stateline_store import RecordError
 
 Value = dict[str, Any]
 """A row of values as JSON has it: times and dates as ISO texts, binary as base64."""
@@ -31,6 +34,7 @@ Aggregator = Callable[[Value, Value], Value | None]
 """Of an aggregate and a row's value, or another aggregate, makes the new one; None: there is none, as without rows."""
 
 LEFT, RIGHT = 0, 1  # the sides of a join
+_SHOWN_CHARACTERS = 200  # of a group in an error
 
 _Group = Row("group", "sign", "value", "at")
 _Total = Row("group", "value", "at")
@@ -93,13 +97,15 @@ class GroupTotals(_Processor):
 
     `add` and `subtract` make a new aggregate of one and a member's value; `initial` is that of no member, None: the
     first member's value. Values that left are subtracted before others are added. Where one of them gave None, the
-    next value is added to `initial`, and those that leave before are not subtracted. In: what `PreviousGroups` gives.
+    next value is added to `initial`, and those that leave before are not subtracted. What leaves is made by `result` of
+    the group and its aggregate; None: it is the aggregate. In: what `PreviousGroups` gives.
     Out: `group`, `value` (null: the group has no member any more, or no aggregate), `at`.
     """
 
     initial: Value | None
     add: Aggregator
     subtract: Aggregator
+    result: Callable[[str, Value], Value] | None = None
     state_ddl = "members bigint, aggregate string, at bigint"
     returns = "group string, value string, at bigint"
 
@@ -112,13 +118,16 @@ class GroupTotals(_Processor):
             at = _later(at, row.at)
             aggregate = self._changed(aggregate, row.sign, serdes.json.deserialize(row.value.encode()))
         had_result = text is not None
-        text = serdes.json.serialize(aggregate).decode() if members > 0 and aggregate is not None else None
+        text = result = None
+        if members > 0 and aggregate is not None:
+            text = serdes.json.serialize(aggregate).decode()
+            result = serdes.json.serialize(self.result(key[0], aggregate)).decode() if self.result else text
         if members > 0:
             self._state.update((members, text, at))
         else:
             self._state.clear()
-        if had_result or text is not None:
-            yield _Total(key[0], text, at)
+        if had_result or result is not None:
+            yield _Total(key[0], result, at)
 
     def _changed(self, aggregate: Value | None, sign: int, value: Value) -> Value | None:
         if sign < 0:
@@ -130,13 +139,48 @@ class GroupTotals(_Processor):
 
 @dataclass(frozen=True)
 class Sum:
-    """Adds (or, with `sign` -1, takes away) the columns' numbers; null counts as 0."""
+    """Adds (or, with `sign` -1, takes away) the columns' numbers; null counts as 0.
+
+    Exact, so that what was added can be taken out again: totals of integers are integers of any size, those of doubles
+    texts of fractions (``"5404319552844595/18014398509481984"``), which `rounded` makes numbers of. A total that is a
+    double itself, as earlier versions kept it, is read as well.
+    """
 
     columns: tuple[str, ...]
     sign: int = 1
 
     def __call__(self, totals: Value, value: Value) -> Value:
-        return {name: totals[name] + self.sign * (value[name] or 0) for name in self.columns}
+        return {name: self._changed(totals[name], value[name] or 0) for name in self.columns}
+
+    def _changed(self, total: int | float | str, number: int | float) -> int | str:
+        if isinstance(total, int) and isinstance(number, int):
+            return total + self.sign * number
+        return str(Fraction(total) + self.sign * Fraction(number))
+
+
+def rounded(group: str, totals: Value) -> Value:
+    """The sums as numbers: integers as they are, others as the nearest double.
+
+    Raises `RecordError` for a sum that no BIGINT or DOUBLE holds.
+    """
+    return {name: _number(group, name, total) for name, total in totals.items()}
+
+
+def _number(group: str, name: str, total: int | str) -> int | float:
+    if isinstance(total, int):
+        if -(1 << 63) <= total < 1 << 63:
+            return total
+        shown, kind, way_out = str(total), "BIGINT", "sum the column as double, or filter such rows"
+    else:
+        try:
+            return float(Fraction(total))
+        except OverflowError:
+            exact = Fraction(total)
+            shown, kind = f"{Decimal(exact.numerator) / exact.denominator:.3g}", "DOUBLE"
+            way_out = "filter such rows"
+    raise RecordError(
+        f"The sum of {name!r} in the group {group[:_SHOWN_CHARACTERS]} is {shown}, more than {kind} holds: {way_out}."
+    )
 
 
 @dataclass

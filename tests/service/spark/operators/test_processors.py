@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any, Literal
 
 import pytest
@@ -20,9 +21,12 @@ from stateline.spark.operators.processors import (
     PreviousGroups,
     Sessions,
     Sum,
+    rounded,
 )
+from stateline_store import RecordError
 
 KEYS = ("a", "b")
+SUM = Sum(("n",)), Sum(("n",), -1)
 GAP_US = 10_000
 Change = tuple[str, str | None, int | None]  # key, group, number; without a number the key is deleted
 changes_of_a_table = st.tuples(st.sampled_from(KEYS), st.sampled_from(["x", "y", None]), st.none() | st.integers(-5, 5))
@@ -33,7 +37,7 @@ batches_of = st.builds(
 )
 
 
-def text(number: int | None) -> str | None:
+def text(number: float | None) -> str | None:
     return None if number is None else json.dumps({"n": number})
 
 
@@ -176,6 +180,44 @@ def test_rows_exactly_the_gap_apart_are_one_session(times: list[int]) -> None:
     for order, at in enumerate(times):
         out = sessions.test("k", [Row(key="k", value=text(at), at=at * 1000, order=order)])
     assert [(row.start, row.last) for row in out if row.value is not None] == [(0, 20_000)]
+
+
+def summed(*moves: tuple[int, float], state: TwsTester | None = None) -> list[float | None]:
+    """What leaves a group for each of these moves (sign, number)."""
+    totals = state or TwsTester(GroupTotals({"n": 0 if isinstance(moves[0][1], int) else 0.0}, *SUM, rounded))
+    out = [row.value for sign, n in moves for row in totals.test("g", [Row(group="g", sign=sign, value=text(n), at=1)])]
+    return [None if value is None else json.loads(value)["n"] for value in out]
+
+
+def test_a_large_double_that_leaves_a_sum_leaves_nothing_behind() -> None:
+    assert summed((1, 0.1), (1, 0.2), (1, 1e16), (-1, 1e16)) == [0.1, 0.30000000000000004, 1e16, 0.30000000000000004]
+    assert summed((1, 1.7e308), (1, -1.7e308), (1, 5e-324), (-1, 1.7e308))[-1:] == [-1.7e308]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), min_size=1, max_size=8), st.randoms())
+def test_a_sum_of_doubles_is_rounded_once_whatever_came_and_left(numbers: list[float], chance: Any) -> None:
+    numbers = [number / 16 for number in numbers]  # of eight the sum is a double
+    left = [number for number in numbers if chance.random() < 0.5]
+    expected = float(sum(map(Fraction, numbers)) - sum(map(Fraction, left[:-1])))
+    assert summed(*((1, number) for number in numbers), *((-1, number) for number in left[:-1]))[-1] == expected
+
+
+def test_a_sum_that_no_bigint_or_double_holds_names_group_and_value() -> None:
+    most = 2**63 - 1
+    assert summed((1, most), (-1, most), (1, -most - 1)) == [most, None, -most - 1]
+    with pytest.raises(RecordError, match=r"sum of 'n' in the group g is 9223372036854775808, .* BIGINT"):
+        summed((1, most), (1, 1))
+    with pytest.raises(RecordError, match=r"sum of 'n' in the group g is .*3\.40e\+308, .* DOUBLE"):
+        summed((1, 1.7e308), (1, 1.7e308))
+    totals = TwsTester(GroupTotals({"n": 0}, *SUM, rounded))
+    rows = [Row(group="g", sign=1, value=text(n), at=at) for at, n in enumerate((most, 5, -6))]
+    assert [json.loads(row.value)["n"] for row in totals.test("g", rows)] == [most - 1]  # exact in between
+
+
+def test_a_sum_that_an_earlier_version_kept_as_a_double_goes_on() -> None:
+    totals = TwsTester(GroupTotals({"n": 0.0}, *SUM, rounded))
+    totals.updateValueState("state", "g", (2, '{"n":12.5}', 1))
+    assert summed((1, 0.25), state=totals) == [12.75]
 
 
 def test_a_change_that_changes_nothing_moves_nothing() -> None:

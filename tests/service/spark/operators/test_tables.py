@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections import Counter
 from collections.abc import Iterable
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -20,6 +22,7 @@ from stateline_store import TopologyError
 
 app = App("operators")
 people = app.topic("people", key=serdes.string, value=serdes.json, schema="city string, age int")
+sizes = app.topic("sizes", key=serdes.string, value=serdes.json, schema="city string, size double, span float")
 scores = app.topic("scores", key=serdes.string, value=serdes.json, schema="score int")
 per_person = partial(declare, app, reads=[], tables=[people], key="_key")
 per_city = partial(declare, app, reads=[], tables=[people], key="city")
@@ -48,6 +51,12 @@ def count(people: KTable) -> KTable:
 def summed(people: KTable) -> KTable:
     """groupBy, an aggregate of Stateline's own."""
     return people.group_by("city").sum("age")
+
+
+@app.pipeline(reads=[], tables=[sizes], writes="sums", key="city")
+def doubles(sizes: KTable) -> KTable:
+    """groupBy, sums of doubles."""
+    return sizes.group_by("city").sum("size", "span")
 
 
 @per_city()
@@ -172,6 +181,19 @@ def test_groups_follow_rows_that_change_move_and_vanish(bench: OperatorBench, ro
     for name in names:
         changes = Counter((row["batch"], row["city"]) for row in found[name])
         assert set(changes.values()) == {1}  # one change of a group in a micro-batch
+
+
+def test_sums_of_doubles_are_exact_and_rounded_once_also_after_a_restart(bench: OperatorBench) -> None:
+    def write_and_sum(*records: tuple[str, float | str | None]) -> Table:
+        values = ((key, n if n is None else {"city": "a", "size": n, "span": 0.1}, 1) for key, n in records)
+        bench.write("sizes", values)
+        found = bench.run(named("doubles"), checkpoint="doubles")
+        return newest(found["doubles"], "city")
+
+    tenth = Fraction(struct.unpack("f", struct.pack("f", 0.1))[0])  # as a float has it
+    assert write_and_sum(("x", 0.1), ("y", 0.2), ("z", 1e16)) == {"a": {"size": 1e16, "span": float(3 * tenth)}}
+    assert write_and_sum(("z", "Infinity")) == {"a": {"size": 0.1 + 0.2, "span": float(3 * tenth)}}
+    assert write_and_sum(("z", None), ("y", None)) == {"a": {"size": 0.1, "span": float(tenth)}}
 
 
 def test_joins_of_tables_equal_the_join_of_their_newest_rows(bench: OperatorBench, rows_per_batch: int) -> None:
