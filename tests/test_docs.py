@@ -47,6 +47,7 @@ from stateline_store import (
     StateDirectory,
     StoreContext,
     StoreState,
+    StoreTypes,
     TimestampedKeyValueStore,
     TopicPartition,
     WindowStore,
@@ -395,7 +396,7 @@ def offsets_rows(db: Any) -> dict[str, bytes]:
 def test_a_database_has_the_rows_shown(tmp_path: Path) -> None:
     text = document("docs/formats.md")
     store = TimestampedKeyValueStore("orders")
-    store.init(StoreContext("0_0", tmp_path))
+    store.init(StoreContext("0_0", tmp_path, types=StoreTypes("string", "json")))
     store.put_with_timestamp(b"alice", b'{"amount": 12}', TIME_MS)
     store.commit({TopicPartition("orders", 0): 2}, position=Position({"orders": {0: 2}}))
     store.close()
@@ -408,7 +409,9 @@ def test_a_database_has_the_rows_shown(tmp_path: Path) -> None:
         if example := re.search(r"`([0-9a-f ]+)`$", cell):
             assert bytes.fromhex(example[1]) == found.get(name, found["orders-0"]), name
     assert Position.decode(found["position"]) == Position({"orders": {0: 2}})
-    assert shown["layout"] == f"`{found['layout'].decode()}`"
+    assert {name: shown[name] for name in ("layout", "types")} == {
+        name: f"`{found[name].decode()}`" for name in ("layout", "types")
+    }
 
 
 def test_a_database_with_a_retention_and_duplicates_has_the_other_rows_shown(tmp_path: Path) -> None:

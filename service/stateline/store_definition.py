@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from stateline.serde import Serde, check_serde, shown
+from stateline.serde import Serde, check_serde, shown, type_name
 from stateline_store import (
     KeyValueStore,
     SessionStore,
     StateStore,
+    StoreTypes,
     TimestampedKeyValueStore,
     TimestampedSessionStore,
     TimestampedWindowStore,
@@ -46,8 +47,8 @@ class StoreDefinition:
     """`source` is the topic of a table, None for other stores.
 
     `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
-    `retain_duplicates` of window stores, `factory` makes a user's own store from its name. `is_operators`: an operator
-    alone writes it.
+    `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes. `factory` makes a user's
+    own store from its name. `is_operators`: an operator alone writes it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class StoreDefinition:
     retain_duplicates: bool = False
     factory: Callable[[str], StateStore] | None = None
     is_operators: bool = False
+    session_gap_ms: int = 0
 
     def __post_init__(self) -> None:
         check_serde(self.key)
@@ -80,6 +82,12 @@ class StoreDefinition:
     def plain_kind(self) -> str:
         """The kind without its timestamps: as `StoreSchema.kind`."""
         return self.kind.removeprefix("timestamped_")
+
+    @property
+    def types(self) -> StoreTypes:
+        """What its files say of its bytes, and are compared with."""
+        gap_ms = self.session_gap_ms or None
+        return StoreTypes(type_name(self.key), type_name(self.value), self.window_size_ms or None, gap_ms)
 
     @property
     def key_value(self) -> bool:

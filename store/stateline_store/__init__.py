@@ -36,7 +36,7 @@ from stateline_store.errors import (
     UnknownQueryTypeError,
 )
 from stateline_store.key_value import KeyValueStore
-from stateline_store.layout import Layout, StoreKind
+from stateline_store.layout import Layout, StoreKind, StoreTypes
 from stateline_store.position import Position, PositionBound, TopicPartition
 from stateline_store.queries import (
     KeyQuery,
@@ -135,6 +135,7 @@ __all__ = [  # noqa: RUF022  # grouped by topic, for the reader
     "CommitNotice",
     "NoticeView",
     "StoreState",
+    "StoreTypes",
     # on disk
     "StateDirectory",
     "TaskLock",

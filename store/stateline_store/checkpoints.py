@@ -30,7 +30,7 @@ from stateline_store.directory import DIRECTORY_MODE
 from stateline_store.durable_files import refused
 from stateline_store.engine import Commit
 from stateline_store.errors import DamagedDataError, NotPresentError, RetryLaterError
-from stateline_store.layout import KEY_VALUE, Layout
+from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
 from stateline_store.position import Position
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import secondary_options
@@ -176,6 +176,7 @@ class Checkpoint:
             self._opened.callback(offsets.close)
             stored = read_format(offsets, self._directory)
             self.layout: Layout = (stored.layout if stored is not None else None) or KEY_VALUE
+            self.types: StoreTypes | None = stored.types if stored is not None else None
             self.commit: Commit = read_commit(offsets, self._directory)
         except Exception as error:
             self.close()

@@ -31,7 +31,7 @@ from stateline_store.commit_notice import CommitNotice
 from stateline_store.directory import notice_path, store_path
 from stateline_store.engine import Commit
 from stateline_store.errors import DamagedDataError, RetryLaterError
-from stateline_store.layout import Layout
+from stateline_store.layout import Layout, StoreTypes
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.steps import reached
 
@@ -59,19 +59,19 @@ def has_plain_files(task: Path, store: str) -> bool:
     return store_path(task, store, timestamped=False).exists() or _trash(task, store).exists()
 
 
-def check_plain_files(task: Path, store: str, declared: Layout) -> Commit:
+def check_plain_files(task: Path, store: str, declared: Layout, types: StoreTypes | None = None) -> Commit:
     """Make sure that the plain files are of the store that the application declares, now as a timestamped one; how far
     they have come: their last commit, an empty one when they cannot be read.
 
-    Raises `TopologyError` when they hold another kind of store, or values with timestamps: they would be deleted in the
-    end, and nobody but the user knows what they are. Raises `CallerError` for a newer format. Files that are damaged
-    pass: the store is rebuilt from its changelog. The caller holds the task's lock.
+    Raises `TopologyError` when they hold another kind of store, other types, or values with timestamps: they would be
+    deleted in the end, and nobody but the user knows what they are. Raises `NewerFormatError` for a newer format. Files
+    that are damaged pass: the store is rebuilt from its changelog. The caller holds the task's lock.
     """
     path = store_path(task, store, timestamped=False)
     if not path.exists():
         return Commit()
     try:
-        engine = RocksDBEngine(path, layout=replace(declared, timestamped=False))
+        engine = RocksDBEngine(path, layout=replace(declared, timestamped=False), types=types)
     except DamagedDataError as error:
         _log.warning("Plain files that an upgrade replaces cannot be used themselves: %s", error)
         return Commit()

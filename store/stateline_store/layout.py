@@ -1,17 +1,20 @@
-"""Layout: what decides how a store's rows are written, kept in the database beside them.
+"""Layout and StoreTypes: how a store's rows are written and what their bytes mean, kept in the database beside them.
 
 The name of a store's directory tells its value format (`directory.py`); everything else that bytes cannot tell is
 here. On disk, in the row ``layout`` of the column family `offsets` (never change): UTF-8 JSON, for example
 ``{"kind": "window", "retain_duplicates": false, "segment_interval_ms": 60000, "timestamped": true}``. A database
-without that row holds a key-value store.
+without that row holds a key-value store. Likewise the row ``types``:
+``{"key": "string", "session_gap_ms": null, "value": "int64", "window_size_ms": 60000}``; a database without it takes
+what the application declares when its owner opens it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from stateline_store.errors import DamagedDataError, NewerFormatError, TopologyError
 
@@ -40,14 +43,7 @@ class Layout:
         """Read them. Raises `NewerFormatError` for those of a newer version, which `where` has, and `DamagedDataError`
         for bytes that are none.
         """
-        try:
-            members: dict[str, Any] = json.loads(data)
-            known = [field.name for field in fields(cls)]
-            if more := members.keys() - known:
-                raise NewerFormatError.of(where, f"a layout with {sorted(more)!r:.200}", ", ".join(known))
-            layout = cls(**members)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise DamagedDataError(f"{data!r:.200} is no layout of a store: {error}.") from error
+        layout = _decoded(cls, data, where)
         if not isinstance(layout.kind, str):
             raise DamagedDataError(f"{data!r:.200} names no kind of store; {', '.join(STORE_KINDS)} are known.")
         if layout.kind not in STORE_KINDS:
@@ -79,3 +75,65 @@ class Layout:
 
 
 KEY_VALUE = Layout("key_value")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTypes:
+    """The types of a store's keys and values, by names that mean something to who declares them; in milliseconds how
+    long the windows of a window store are, and the gap that ends a session, None for others and where it is not known.
+
+    Thread-safe: it never changes.
+    """
+
+    key: str
+    value: str
+    window_size_ms: int | None = None
+    session_gap_ms: int | None = None
+
+    def encode(self) -> bytes:
+        """The row's bytes."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, where: object = "A store") -> StoreTypes:
+        """As `Layout.decode`."""
+        return _decoded(cls, data, where)
+
+    def check(self, stored: StoreTypes, directory: Path) -> None:
+        """Refuse rows that were written with other types than these, which the application declares.
+
+        Raises `TopologyError`: the same bytes would be read as something else.
+        """
+        changed = [name for name in _IN_WORDS if getattr(self, name) != getattr(stored, name)]
+        if changed:
+            raise TopologyError(
+                f"{directory} holds {stored._in_words(changed)}, and is declared with {self._in_words(changed)}: "
+                "declare it as it was, or give the store another name or the application another application.id. There "
+                "it begins anew; nothing was changed here."
+            )
+
+    def _in_words(self, names: Iterable[str]) -> str:
+        values = {name: getattr(self, name) for name in names}
+        return " and ".join(
+            _IN_WORDS[name].format("an unknown number of" if value is None else value) for name, value in values.items()
+        )
+
+
+_IN_WORDS = {
+    "key": "keys of {}",
+    "value": "values of {}",
+    "window_size_ms": "windows of {} ms",
+    "session_gap_ms": "a session gap of {} ms",
+}
+_Row = TypeVar("_Row", Layout, StoreTypes)
+
+
+def _decoded(cls: type[_Row], data: bytes, where: object) -> _Row:
+    try:
+        members: dict[str, Any] = json.loads(data)
+        known = [field.name for field in fields(cls)]
+        if more := members.keys() - known:
+            raise NewerFormatError.of(where, f"a layout with {sorted(more)!r:.200}", ", ".join(known))
+        return cls(**members)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedDataError(f"{data!r:.200} is no layout of a store: {error}.") from error

@@ -112,7 +112,7 @@ class OfflineStore:
         self._opened.callback(offsets.close)
         self._db = db
         stored = read_format(offsets, self.directory)
-        self.format_version, self.layout = stored or (None, None)
+        self.format_version, self.layout = (stored.version, stored.layout) if stored is not None else (None, None)
         self.commit = read_commit(offsets, self.directory)
 
     def _check_families(self, found: list[str]) -> None:

@@ -10,7 +10,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
@@ -22,7 +22,7 @@ from stateline_store.errors import (
     StatelineError,
     StoreClosedError,
 )
-from stateline_store.layout import KEY_VALUE, Layout
+from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning, primary_options
 from stateline_store.rocksdb_rows import (
@@ -33,6 +33,7 @@ from stateline_store.rocksdb_rows import (
     read_commit,
     read_format,
     scan_rows,
+    types_row,
 )
 from stateline_store.scan import KeyRange, Source, StoreIterator
 from stateline_store.write_ahead_logs import close_holes
@@ -70,13 +71,20 @@ PROPERTIES = (
 class RocksDBEngine:
     """An `Engine` over a RocksDB that this process owns."""
 
-    def __init__(self, directory: Path, tuning: Tuning = DEFAULT_TUNING, layout: Layout = KEY_VALUE) -> None:
-        """Open the database, creating it when there is none. The caller holds the task's lock.
+    def __init__(
+        self,
+        directory: Path,
+        tuning: Tuning = DEFAULT_TUNING,
+        layout: Layout = KEY_VALUE,
+        types: StoreTypes | None = None,
+    ) -> None:
+        """Open the database, creating it when there is none. The caller holds the task's lock. Without `types` nothing
+        is known of what its bytes mean.
 
         Where its logs have lost a part, it is opened at the newest commit before that, and what is behind is deleted
         (`write_ahead_logs.py`); nothing else is. Raises `LockedError` when it is open elsewhere, `DamagedDataError`
         when it cannot be trusted, `CallerError` when a newer version wrote it or it holds another kind of store
-        (`Layout.check`), `RetryLaterError` when the file system refuses.
+        (`Layout.check`) or other types (`StoreTypes.check`), `RetryLaterError` when the file system refuses.
         """
         self.directory = directory
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
@@ -92,7 +100,7 @@ class RocksDBEngine:
         try:
             self._offsets = self._db.get_column_family(OFFSETS_FAMILY)
             self._offsets_handle = self._db.get_column_family_handle(OFFSETS_FAMILY)
-            self.layout = self._check_format(layout)
+            self.layout = self._check_format(layout, types)
         except BaseException:
             self.close()
             raise
@@ -224,18 +232,26 @@ class RocksDBEngine:
             put(key, value, family)
         return batch
 
-    def _check_format(self, layout: Layout) -> Layout:
-        """The layout of the rows that are there. Refuses a newer format or another layout; marks a new database."""
+    def _check_format(self, layout: Layout, types: StoreTypes | None) -> Layout:
+        """The layout of the rows that are there. Refuses a newer format, another layout or other types; marks a new
+        database, and one that does not say its types."""
         stored = read_format(self._offsets, self.directory)
         if stored is None:
-            batch = WriteBatch(raw_mode=True)
-            for key, value in format_rows(layout):
-                batch.put(key, value, self._offsets_handle)
-            try:
-                self._db.write(batch)
-            except Exception as error:
-                raise translated(error, self.directory) from error
+            self._mark([*format_rows(layout), *([] if types is None else [types_row(types)])])
             return layout
         found = stored.layout or (layout if layout.kind == "key_value" else KEY_VALUE)
         layout.check(found, self.directory)
+        if types is not None and types != stored.types:
+            if stored.types is not None and self.last_commit().number:  # before the first, no bytes have these types
+                types.check(stored.types, self.directory)
+            self._mark([types_row(types)])
         return found
+
+    def _mark(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in rows:
+            batch.put(key, value, self._offsets_handle)
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise translated(error, self.directory) from error

@@ -10,6 +10,7 @@ On disk: never change.
                               ``commit_number``  → u64 BE         commits of this database, from 1
                               ``committed_at``   → u64 BE         when the newest was made, ms since the epoch
                               ``layout``         → JSON           how rows are written (`layout.py`)
+                              ``types``          → JSON           what their bytes mean (`layout.py`)
                               ``stream_time``    → i64 BE         ms; only in stores with a retention
                               ``sequence``       → i64 BE         only in stores that retain duplicates
 
@@ -30,7 +31,7 @@ from rocksdict import Rdict, RdictIter
 
 from stateline_store.engine import Commit
 from stateline_store.errors import DamagedDataError, NewerFormatError
-from stateline_store.layout import Layout
+from stateline_store.layout import Layout, StoreTypes
 from stateline_store.position import Position, TopicPartition
 from stateline_store.rocksdb_errors import damaged, translated
 from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, LARGEST_CHUNK_BYTES, KeyRange, Scan, StoreIterator
@@ -42,9 +43,12 @@ _FORMAT_VERSION_ROW = b"format_version"  # on disk: never change
 _COMMIT_NUMBER = b"commit_number"  # on disk: never change
 _COMMITTED_AT = b"committed_at"  # on disk: never change
 _LAYOUT = b"layout"  # on disk: never change
+_TYPES = b"types"  # on disk: never change
 _STREAM_TIME = b"stream_time"  # on disk: never change
 _SEQUENCE = b"sequence"  # on disk: never change
-_OWN_ROWS = frozenset({_POSITION, _FORMAT_VERSION_ROW, _COMMIT_NUMBER, _COMMITTED_AT, _LAYOUT, _STREAM_TIME, _SEQUENCE})
+_OWN_ROWS = frozenset(
+    {_POSITION, _FORMAT_VERSION_ROW, _COMMIT_NUMBER, _COMMITTED_AT, _LAYOUT, _TYPES, _STREAM_TIME, _SEQUENCE}
+)
 _KNOWN_ROWS = ", ".join(sorted(name.decode() for name in _OWN_ROWS))
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -52,10 +56,12 @@ _I64 = struct.Struct(">q")
 
 
 class Format(NamedTuple):
-    """What a database says of its format; `layout` is None in one from before there were other kinds: key-value."""
+    """What a database says of its format; `layout` is None in one from before there were other kinds: key-value.
+    `types` is None in one from before they were kept, or that was written without."""
 
     version: int
     layout: Layout | None
+    types: StoreTypes | None
 
 
 def read_format(offsets: Rdict, directory: Path) -> Format | None:
@@ -66,6 +72,7 @@ def read_format(offsets: Rdict, directory: Path) -> Format | None:
     try:
         stored: bytes | None = offsets.get(_FORMAT_VERSION_ROW)
         layout: bytes | None = offsets.get(_LAYOUT)
+        types: bytes | None = offsets.get(_TYPES)
         if stored is None:
             return None
         (version,) = _U32.unpack(stored)
@@ -75,7 +82,12 @@ def read_format(offsets: Rdict, directory: Path) -> Format | None:
         raise translated(error, directory) from error
     if version > FORMAT_VERSION:
         raise NewerFormatError.of(f"The store in {directory}", f"format version {version}", f"up to {FORMAT_VERSION}")
-    return Format(version, None if layout is None else Layout.decode(layout, f"The store in {directory}"))
+    where = f"The store in {directory}"
+    return Format(
+        version,
+        None if layout is None else Layout.decode(layout, where),
+        None if types is None else StoreTypes.decode(types, where),
+    )
 
 
 def scan_rows(db: Rdict, keys: KeyRange, directory: Path, *, reverse: bool) -> StoreIterator:
@@ -156,6 +168,11 @@ def format_rows(layout: Layout) -> Iterator[tuple[bytes, bytes]]:
     """The rows of `offsets` that mark a new database."""
     yield _FORMAT_VERSION_ROW, _U32.pack(FORMAT_VERSION)
     yield _LAYOUT, layout.encode()
+
+
+def types_row(types: StoreTypes) -> tuple[bytes, bytes]:
+    """The row of `offsets` that says what the bytes mean."""
+    return _TYPES, types.encode()
 
 
 def commit_rows(commit: Commit) -> Iterator[tuple[bytes, bytes]]:

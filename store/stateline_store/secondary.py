@@ -42,7 +42,7 @@ from stateline_store.errors import (
     StatelineError,
     StoreClosedError,
 )
-from stateline_store.layout import KEY_VALUE, Layout
+from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
 from stateline_store.position import Position, TopicPartition
 from stateline_store.readers import Reader
 from stateline_store.rocksdb_errors import translated
@@ -112,6 +112,7 @@ class _Secondary:
                 raise RetryLaterError(f"{directory} was flushed or compacted while it was being opened.")
             stored = read_format(self._offsets, directory)
             self.layout = stored.layout if stored is not None else None
+            self.types = stored.types if stored is not None else None
             self.commit: Commit = read_commit(self._offsets, directory)
         except Exception as error:
             self.close()
@@ -181,6 +182,11 @@ class SecondaryReader(Reader):
     def layout(self) -> Layout:
         """How the rows are written: of which kind the store is, and its segments. Nothing else tells a reader."""
         return self._open().layout or KEY_VALUE
+
+    @property
+    def types(self) -> StoreTypes | None:
+        """What the bytes of keys and values mean; None where the store does not say."""
+        return self._open().types
 
     @property
     def stream_time_ms(self) -> int:

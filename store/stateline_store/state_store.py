@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stateline_store.errors import TopologyError
+from stateline_store.layout import StoreTypes
 from stateline_store.position import TopicPartition
 
 
@@ -44,7 +45,8 @@ class StoreContext:
 
     `directory` is the task's directory; a persistent store keeps its files below it. `changelog` is None
     for a store that is not logged. `sync` asks for an fsync per commit. `plain_format` opens a timestamped store on the
-    plain (v1) files that are there, while an upgrade to timestamps is under way (KIP-258, `plain_values.py`).
+    plain (v1) files that are there, while an upgrade to timestamps is under way (KIP-258, `plain_values.py`). `types`
+    are what the application declares: a store of Stateline's kinds does not open on others; None compares nothing.
     """
 
     task_id: str
@@ -52,6 +54,7 @@ class StoreContext:
     changelog: TopicPartition | None = None
     sync: bool = False
     plain_format: bool = False
+    types: StoreTypes | None = None
 
 
 class Change(NamedTuple):

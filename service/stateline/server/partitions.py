@@ -33,6 +33,7 @@ from stateline_store import (
     StoreSchema,
     StoreState,
     TopicPartition,
+    TopologyError,
 )
 from stateline_store.commit_notice import Told
 from stateline_store.plain_values import PlainValuesReader
@@ -137,7 +138,7 @@ class Partitions:
         not.
         """
         try:
-            self._refresh(self.open(store, partition))
+            self._up_to_date(store, store.placement.task_id(partition))
         except (NotPresentError, NotReadyError):
             self._forget(store, partition)
             raise
@@ -166,15 +167,23 @@ class Partitions:
 
     def _execute(self, store: ServedStore, partition: int, query: Query, terms: Terms) -> Outcome:
         task_id = store.placement.task_id(partition)
-        found = self._opened(store, task_id)
-        self._refresh(found.reader)
-        if found.reader.layout is not found.layout:  # the store was opened anew
-            found.layout = found.reader.layout
-            found.schema = schema_of(store.definition, found.layout)
+        found = self._up_to_date(store, task_id)
         outcome = execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
         if store.name in self._epochs and isinstance(outcome, Answer):
             outcome.epochs = self._whole_epochs(store.name, partition, found.reader)
         return outcome
+
+    def _up_to_date(self, store: ServedStore, task_id: str) -> _Open:
+        """The store as its owner last committed it."""
+        found = self._opened(store, task_id)
+        self._refresh(found.reader)
+        if found.reader.layout is not found.layout:  # the store was opened anew
+            timestamped = store.definition.timestamped and not found.plain
+            path = self._directory.store(task_id, store.name, timestamped=timestamped)
+            _check_declared(store.definition, found.reader, path)
+            found.layout = found.reader.layout
+            found.schema = schema_of(store.definition, found.layout)
+        return found
 
     def _whole_epochs(self, store: str, partition: int, reader: SecondaryReader) -> tuple[int, ...]:
         numbers = tuple(reader.offsets.get(place, LOADING) for place in self._epochs[store])
@@ -234,7 +243,7 @@ class Partitions:
             reader = SecondaryReader(store, notice, self._scratch / task_id / definition.name)
         self.opened_count += 1
         try:
-            _check_kind(definition, reader, store)
+            _check_declared(definition, reader, store)
         except NotReadyError:
             reader.close()
             raise
@@ -253,14 +262,20 @@ def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:
     return StoreSchema(layout.kind, layout.timestamped, segments, definition.window_size_ms, layout.retain_duplicates)
 
 
-def _check_kind(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:
-    """Raise `NotReadyError` when the files are of another kind of store than the application declares."""
+def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:
+    """Raise `NotReadyError` when the files are of another kind of store, or of other types, than the application
+    declares."""
     declared, found = definition.plain_kind, reader.layout.kind
     if found != declared:
         raise NotReadyError(
             f"{path} holds a {found} store, but the application declares a {declared} store of that name: give it "
             "another name, and start the workers again."
         )
+    if reader.types is not None:
+        try:
+            definition.types.check(reader.types, path)
+        except TopologyError as error:
+            raise NotReadyError(str(error)) from error
 
 
 @contextlib.contextmanager

@@ -420,6 +420,10 @@ def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:
             f"The snapshot holds a {found} store, and {definition.name!r} is declared as "
             f"{definition.kind} since: make a new one."
         )
+    if checkpoint.types not in (None, definition.types):
+        raise CursorExpiredError(
+            f"The snapshot holds {definition.name!r} with other types than are declared since: make a new one."
+        )
 
 
 def _now_ms() -> int:

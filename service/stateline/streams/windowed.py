@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,7 @@ class WindowedStream:
         common: dict[str, Any] = {"key": self.key, "value": value, "persistent": persistent}
         if isinstance(windows, SessionWindows):
             definition = stores.session(store, retention=kept, timestamped=True, **common)
+            definition = replace(definition, session_gap_ms=windows.gap_ms)
         else:
             size = windows.difference if isinstance(windows, SlidingWindows) else windows.size
             definition = stores.window(store, size=size, retention=kept, timestamped=True, **common)

@@ -96,7 +96,8 @@ class FormatUpgrades:
         store = definition.build()
         if changelog is None or not isinstance(store, TransactionalStore):
             raise AssertionError(f"Store {name!r} cannot be built from a changelog.")
-        build = _Build(store, StoreContext(task.id, task.directory, changelog), changelog, definition.source)
+        context = StoreContext(task.id, task.directory, changelog, types=definition.types)
+        build = _Build(store, context, changelog, definition.source)
         try:
             store.init(build.context)
         except DamagedDataError as error:

@@ -244,7 +244,7 @@ class TaskStores:
             )
         store = self.by_name[name]
         if self._is_outdated(name) and isinstance(store, TransactionalStore):
-            outdated = check_plain_files(self._directory, name, store.layout)
+            outdated = check_plain_files(self._directory, name, store.layout, self._definitions[name].types)
             self._outdated[name] = outdated.offsets.get(self._changelogs[name], -1)
 
     def _has_only_timestamped_files(self, name: str) -> bool:
@@ -333,4 +333,5 @@ class TaskStores:
 
     def _context(self, name: str) -> StoreContext:
         plain = self._files[name] is not Files.DECLARED
-        return StoreContext(self._task_id, self._directory, self._changelogs.get(name), self._sync, plain)
+        types = self._definitions[name].types
+        return StoreContext(self._task_id, self._directory, self._changelogs.get(name), self._sync, plain, types)
