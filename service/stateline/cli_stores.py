@@ -12,6 +12,7 @@ from stateline.config import Config
 from stateline.store_definition import StoreDefinition
 from stateline.topology import Topology
 from stateline_store import NotPresentError, Position, StateDirectory
+from stateline_store.directory import holds_database
 from stateline_store.offline_store import OfflineStore
 
 
@@ -92,7 +93,7 @@ def _held(config: Config, topology: Topology, definition: StoreDefinition) -> li
 def _read(directory: StateDirectory, task: str, definition: StoreDefinition) -> Held | None:
     """None when no owner ever opened the store in this task."""
     database = directory.store(task, definition.name, timestamped=definition.timestamped)
-    if not database.is_dir():
+    if not holds_database(database):
         return None
     try:
         store = OfflineStore(database)

@@ -56,6 +56,11 @@ def store_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
     return task / "rocksdb" / directory_name(store_name, timestamped=timestamped)
 
 
+def holds_database(path: Path) -> bool:
+    """Whether a store's database is in this directory: the directory alone, or anything else in it, is none."""
+    return (path / "CURRENT").exists()
+
+
 def notice_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
     """The store's commit notice, below its task's directory."""
     return task / f"{directory_name(store_name, timestamped=timestamped)}.notice"

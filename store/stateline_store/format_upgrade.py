@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from stateline_store.commit_notice import CommitNotice
-from stateline_store.directory import notice_path, store_path
+from stateline_store.directory import holds_database, notice_path, store_path
 from stateline_store.engine import Commit
 from stateline_store.errors import DamagedDataError, RetryLaterError
 from stateline_store.layout import Layout, StoreTypes
@@ -49,14 +49,14 @@ class Files(enum.Enum):
 
 def choose_files(task: Path, store: str, *, timestamped: bool, mode: UpgradeMode | None) -> Files:
     """The table above; `mode` is None when `upgrade.from` is not set. A store that is not `timestamped` stays plain."""
-    if not timestamped or mode is None or not store_path(task, store, timestamped=False).exists():
+    if not timestamped or mode is None or not holds_database(store_path(task, store, timestamped=False)):
         return Files.DECLARED
     return Files.PLAIN_AND_BUILD if mode == "in_place" else Files.PLAIN
 
 
 def has_plain_files(task: Path, store: str) -> bool:
     """Whether there are plain files of this store, or the rest of some that were being removed."""
-    return store_path(task, store, timestamped=False).exists() or _trash(task, store).exists()
+    return holds_database(store_path(task, store, timestamped=False)) or _trash(task, store).exists()
 
 
 def check_plain_files(task: Path, store: str, declared: Layout, types: StoreTypes | None = None) -> Commit:
@@ -68,7 +68,7 @@ def check_plain_files(task: Path, store: str, declared: Layout, types: StoreType
     that are damaged pass: the store is rebuilt from its changelog. The caller holds the task's lock.
     """
     path = store_path(task, store, timestamped=False)
-    if not path.exists():
+    if not holds_database(path):
         return Commit()
     try:
         engine = RocksDBEngine(path, layout=replace(declared, timestamped=False), types=types)

@@ -23,6 +23,7 @@ from stateline_store.relocation_journal import (
     Move,
     carry_out,
     databases,
+    holds_something,
     journal_path,
     position_file,
     read_journal,
@@ -36,7 +37,7 @@ _LOOK_AGAIN_S = 0.02
 _log = logging.getLogger(__name__)
 
 Listing = Mapping[str, frozenset[str]]
-"""Task id → names of what it holds: ``rocksdb/s/``, ``s.position``. Directories end in a slash; no empty ones."""
+"""Task id → names of what it holds: ``rocksdb/s/``, ``s.position``. Directories end in a slash; none without rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def read_listing(directory: StateDirectory) -> Listing:
         try:
             below = folder / "rocksdb"
             held = [*folder.iterdir(), *(below.iterdir() if below.is_dir() else ())]
-            full = [path for path in held if not path.is_dir() or any(path.iterdir())]
+            full = [path for path in held if holds_something(path)]
             listing[task] = frozenset(f"{path.relative_to(folder)}{'/' * path.is_dir()}" for path in full)
         except OSError as error:
             raise refused(folder, "read", error) from error

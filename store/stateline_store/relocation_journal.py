@@ -22,13 +22,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stateline_store.commit_notice import CommitNotice
-from stateline_store.directory import StateDirectory, make_directory
+from stateline_store.directory import StateDirectory, holds_database, make_directory
 from stateline_store.durable_files import refused, replace_file, sync_directory
 from stateline_store.errors import DamagedDataError, NewerFormatError, TopologyError
 from stateline_store.offset_checkpoint import read_checkpoint, write_checkpoint
@@ -69,6 +70,13 @@ def databases(store: str) -> tuple[str, ...]:
     """The directories where a store keeps rows, below its task: any of these means that it is there."""
     own = () if store == "rocksdb" else (store,)  # that name is taken: below it are the others
     return (f"rocksdb/{store}", f"rocksdb/{store}-v2", *own)
+
+
+def holds_something(path: Path) -> bool:
+    """Whether there is a file here, or a directory that holds rows: below `rocksdb` a database, else any file."""
+    if path.parent.name == "rocksdb":
+        return holds_database(path)
+    return not path.is_dir() or any(path.iterdir())
 
 
 def position_file(store: str) -> str:
@@ -148,8 +156,9 @@ def _carry_out(directory: StateDirectory, entry: JournalEntry) -> None:
             CommitNotice(notice).withdraw()
         reached("relocation:notices-withdrawn")
         for name in databases(move.store):
-            if (source / name).is_dir():  # not there: the store has none of it, or it was moved before a crash
-                _rename(source / name, target / name)
+            found = source / name
+            if found.is_dir() and holds_something(found):  # else the store has none of it, or a crash came after this
+                _rename(found, target / name)
                 reached("relocation:database-moved")
         name = position_file(move.store)
         if (source / name).is_file():
@@ -167,12 +176,14 @@ def _carry_out(directory: StateDirectory, entry: JournalEntry) -> None:
 
 
 def _rename(source: Path, target: Path) -> None:
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if target.exists() and holds_something(target):
         raise TopologyError(
             f"{source} was to be moved to {target}, and that exists now too. Nothing was deleted: keep the right one "
             "of the two, move the other one out of the state directory, and start again."
         )
     make_directory(target.parent)
+    if target.is_dir():
+        shutil.rmtree(target)  # it holds nothing
     os.rename(source, target)
     sync_directory(target.parent)
     sync_directory(source.parent)

@@ -1,5 +1,6 @@
 """Every kind of store, for the contract suite."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,3 +35,18 @@ def store(make: Callable[[], KeyValueStore], context: StoreContext) -> Iterator[
     store.init(context)
     yield store
     store.close()
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Become an ordinary user for the rest of the test: root may read and write anything."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    folders = [folder for folder in tmp_path.parents if folder.stat().st_uid == 0]
+    modes = {folder: folder.stat().st_mode for folder in folders}
+    for folder, mode in modes.items():
+        folder.chmod(mode | 0o055)
+    yield lambda: os.seteuid(65534)
+    os.seteuid(0)
+    for folder, mode in modes.items():
+        folder.chmod(mode)

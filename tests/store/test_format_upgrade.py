@@ -74,9 +74,13 @@ WITHOUT_PLAIN = ["other.notice", "rocksdb", "rocksdb/other", "rocksdb/s-v2", "s-
 def test_the_directory_s_name_and_the_settings_decide(
     tmp_path: Path, timestamped: bool, mode: UpgradeMode | None, there: bool, files: Files
 ) -> None:
-    if there:
-        store_path(tmp_path, "s", timestamped=False).mkdir(parents=True)
-    store_path(tmp_path, "s", timestamped=True).mkdir(parents=True)
+    for holds_rows, path in (
+        (there, store_path(tmp_path, "s", timestamped=False)),
+        (True, store_path(tmp_path, "s", timestamped=True)),
+    ):
+        path.mkdir(parents=True)
+        if holds_rows:
+            (path / "CURRENT").touch()
     assert choose_files(tmp_path, "s", timestamped=timestamped, mode=mode) is files
 
 

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ from stateline_store.rocksdb_rows import read_commit
 from stateline_store.segments import PREFIX
 from stateline_store.windowed_keys import session_key, split_window_key, window_key
 
-NOBODY = 65534
 CHANGELOG = TopicPartition("app-orders-changelog", 3)
 MINUTE = 60_000
 
@@ -216,21 +215,6 @@ def test_an_open_store_shows_its_newest_commit_without_a_flush(task: Path) -> No
     with OfflineStore(found.path) as opened:
         assert list(entries(opened, b"Ada", b"Ada", timestamped=False)) == [Entry(b"Ada", b"2")]
     store.close()
-
-
-@pytest.fixture
-def as_nobody(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Become an ordinary user for the rest of the test: root may read and write anything."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    folders = [folder for folder in tmp_path.parents if folder.stat().st_uid == 0]
-    modes = {folder: folder.stat().st_mode for folder in folders}
-    for folder, mode in modes.items():
-        folder.chmod(mode | 0o055)
-    yield lambda: os.seteuid(NOBODY)
-    os.seteuid(0)
-    for folder, mode in modes.items():
-        folder.chmod(mode)
 
 
 def test_another_user_without_write_permission_sees_the_same(application: Path, as_nobody: Callable[[], None]) -> None:

@@ -108,10 +108,15 @@ def test_a_position_without_rows_is_no_store_but_is_not_replaced_either(tmp_path
         settle_places(directory, {"a": 1}, automatic=True)
 
 
-def test_an_empty_directory_is_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [(), ("rocksdict-config.json", "LOG")])
+def test_a_directory_without_a_database_is_nothing(tmp_path: Path, left: tuple[str, ...]) -> None:
     directory = scene.build(tmp_path, {"a": 0}, 1)
-    (directory.task("1_0") / "rocksdb/a").mkdir(parents=True)
+    for place in (directory.task("1_0") / "rocksdb/a", directory.task("2_0") / "rocksdb/a"):
+        place.mkdir(parents=True)
+        for name in left:
+            (place / name).touch()
     settle_places(directory, {"a": 1}, automatic=True)
+    shutil.rmtree(directory.task("2_0"))
     scene.check(directory, {"a": 1}, 1)
 
 

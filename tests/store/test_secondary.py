@@ -5,9 +5,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rocksdict import Rdict
 
 from stateline_store import (
     CommitNotice,
@@ -21,6 +24,7 @@ from stateline_store import (
     StoreContext,
     StoreState,
     TopicPartition,
+    secondary,
 )
 from stateline_store.secondary import _Secondary
 from store import store_processes as programs
@@ -286,6 +290,40 @@ def test_the_notice_file_is_never_replaced(store: KeyValueStore, context: StoreC
     store.wipe()
     store.init(context)
     assert path.stat().st_ino == inode
+
+
+def test_a_reader_needs_no_right_to_write_and_leaves_nothing(
+    store: KeyValueStore, context: StoreContext, tmp_path: Path, as_nobody: Callable[[], None]
+) -> None:
+    store.put(b"a", b"1")
+    store.commit({})
+    paths = (context.directory, *context.directory.rglob("*"))
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    tmp_path.chmod(0o755)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch").chmod(0o777)
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    as_nobody()
+    with closing(read(context, tmp_path / "scratch")) as reader:
+        assert reader.get(b"a") == b"1"
+    assert {path: path.stat().st_mtime_ns for path in (context.directory, *context.directory.rglob("*"))} == before
+
+
+def test_a_reader_of_a_store_that_has_moved_makes_nothing_in_its_old_place(
+    store: KeyValueStore, context: StoreContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it goes in the very moment of the opening."""
+    place = context.directory / "rocksdb" / "s"
+
+    def gone_by_now(*args: Any, **options: Any) -> Rdict:
+        place.exists() and place.rename(tmp_path / "elsewhere")
+        return Rdict(*args, **options)
+
+    monkeypatch.setattr(secondary, "Rdict", gone_by_now)
+    with pytest.raises(RetryLaterError):
+        read(context, tmp_path / "scratch")
+    assert not place.exists()
 
 
 def test_closing_removes_the_scratch_files(store: KeyValueStore, context: StoreContext, tmp_path: Path) -> None:

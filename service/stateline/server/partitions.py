@@ -36,6 +36,7 @@ from stateline_store import (
     TopologyError,
 )
 from stateline_store.commit_notice import Told
+from stateline_store.directory import holds_database
 from stateline_store.plain_values import PlainValuesReader
 
 _log = logging.getLogger(__name__)
@@ -229,7 +230,8 @@ class Partitions:
         return found
 
     def _open_now(self, definition: StoreDefinition, task_id: str) -> _Open:
-        if definition.timestamped and self._directory.store(task_id, definition.name, timestamped=False).exists():
+        plain_files = self._directory.store(task_id, definition.name, timestamped=False)
+        if definition.timestamped and holds_database(plain_files):
             with contextlib.suppress(NotPresentError):  # being deleted just now
                 plain = self._new_reader(task_id, definition, timestamped=False)
                 return _open(plain, definition, plain=True)

@@ -43,6 +43,7 @@ from stateline_store import (
     TransactionalStore,
     store_path,
 )
+from stateline_store.directory import holds_database
 from stateline_store.format_upgrade import (
     Files,
     UpgradeMode,
@@ -249,7 +250,7 @@ class TaskStores:
 
     def _has_only_timestamped_files(self, name: str) -> bool:
         plain, timestamped = (store_path(self._directory, name, timestamped=each) for each in (False, True))
-        return self.by_name[name].persistent and timestamped.exists() and not plain.exists()
+        return self.by_name[name].persistent and holds_database(timestamped) and not holds_database(plain)
 
     def _is_outdated(self, name: str) -> bool:
         """Whether there are plain files of a store that is on its timestamped ones."""

@@ -125,7 +125,9 @@ def test_a_partition_that_restores_is_refused(place: Place) -> None:
 
 
 def test_plain_files_beside_timestamped_ones_are_refused(place: Place) -> None:
-    place.directory.store("0_0", "table", timestamped=False).mkdir(parents=True)
+    plain = place.directory.store("0_0", "table", timestamped=False)
+    plain.mkdir(parents=True)
+    (plain / "CURRENT").touch()
     with pytest.raises(NotActiveError, match="upgraded"):
         place.maker.make("made", [("table", 0)])
 
