@@ -1,7 +1,8 @@
-"""Prometheus metrics: requests by route, store, isolation level and outcome, and what the server knows of itself.
+"""Prometheus metrics: requests by route and by store, and what the server knows of itself.
 
 Labels come from closed sets: routes by their template, stores that the application declares, two levels, the reasons
-of `problems`. So clients cannot make series.
+of `problems`. So clients cannot make series; and no metric of requests has both, route and store, so there are not as
+many series as their product.
 
 One process keeps its counts in memory. Of several processes (`processes`) any may be asked, and answers for all: they
 keep their counts in files of one directory, prometheus_client's multiprocess mode. There each process has a number
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -27,22 +28,19 @@ from prometheus_client import (
     generate_latest,
     values,
 )
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
 
 from stateline.server.changes import ChangeRoutes
 from stateline.server.pipelines import PipelineCollector, PipelineStates
 from stateline.server.request_counts import RequestCounts
 from stateline.server.serving import Serving
 from stateline.server.snapshots import SnapshotRoutes
+from stateline.server.store_metrics import StoreCollector, noticed
 from stateline.server.workers_metrics import WorkerCollector, WorkerFigures
 
 # Where prometheus_client keeps what several processes share; its own name.
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
-_PARTITION = ("task", "store")
 _log = logging.getLogger(__name__)
 
 # How old may be what another process tells; one that is killed takes as much of its counts with it.
@@ -78,15 +76,29 @@ class Metrics:
         self._sources = [CollectorRegistry() if shared else self._counted, CollectorRegistry()]
         if shared:
             MultiProcessCollector(self._sources[0], shared)  # type: ignore[no-untyped-call]  # as above
-        self._sources[1].register(_StoreCollector(serving))
+        self._stores = StoreCollector()
+        self._sources[1].register(self._stores)
         state_dir, application = serving.config.state_dir, serving.topology.application_id
         self._sources[1].register(PipelineCollector(PipelineStates(serving.topology, state_dir)))
         self._sources[1].register(WorkerCollector(WorkerFigures(state_dir / application)))
         self.shared = shared is not None
+        self._writing = asyncio.Lock()
+        self._began_s, self._text = -math.inf, b""
 
-    def text(self) -> bytes:
-        """Everything in Prometheus' text format, of all processes that share their metrics."""
-        self._take()
+    async def text(self) -> bytes:
+        """Everything in Prometheus' text format, of all processes that share their metrics. It is written by a thread,
+        one at a time: who asks meanwhile gets the next one, together with all others that wait."""
+        asked_s = time.monotonic()
+        async with self._writing:
+            if self._began_s < asked_s:
+                self._began_s = time.monotonic()
+                self._take()
+                self._stores.ready = not await self._serving.reasons_not_ready()
+                self._stores.seen = noticed(self._serving.partitions)
+                self._text = await asyncio.to_thread(self._written)
+            return self._text
+
+    def _written(self) -> bytes:
         return b"".join(map(generate_latest, self._sources))
 
     async def keep_shared(self) -> None:
@@ -157,41 +169,3 @@ class _Load:
         for counter, count, before in zip(counters, now, self._before, strict=True):
             counter.inc(count - before)
         self._before = now
-
-
-class _StoreCollector(Collector):
-    """Reads the notices of the secondaries that are open, when asked."""
-
-    _NOTICED = (
-        ("committed_at_ms", "Time of the newest commit, ms since the epoch."),
-        ("commit_number", "Number of the newest commit."),
-        ("staged_records", "Records staged and not committed."),
-        ("staged_bytes", "Bytes staged and not committed."),
-        ("restore_remaining", "Records that a restore still has to apply."),
-        ("state", "0 closed, 1 restoring, 2 active, 3 standby."),
-    )
-
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-
-    def collect(self) -> Iterator[Metric]:
-        gauges = {name: _gauge(name, about) for name, about in self._NOTICED}
-        age = _gauge("commit_age_seconds", "How long ago the newest commit was made; absent before the first.")
-        for task_id, store, reader in self._serving.partitions.opened():
-            notice = reader.notice
-            for name, gauge in gauges.items():
-                gauge.add_metric([task_id, store], float(getattr(notice, name)))
-            if notice.committed_at_ms:
-                age.add_metric([task_id, store], max(0.0, time.time() - notice.committed_at_ms / 1000))
-        yield from gauges.values()
-        yield age
-        ready = GaugeMetricFamily("stateline_server_ready", "1 when /readyz answers 200.")
-        ready.add_metric([], float(not self._serving.reasons_not_ready()))
-        yield ready
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering asks for nothing
-
-
-def _gauge(name: str, about: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"stateline_store_{name}", about, labels=_PARTITION)

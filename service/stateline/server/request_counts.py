@@ -7,17 +7,17 @@ writes to a file, are told now and then what has come together since (`flush`).
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+LATENCY = "stateline_http_request_seconds"
 _BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0)
-_REQUEST = ("route", "store", "level", "outcome")
-_OF_STORE = ("route", "store")
 
 
 class Answered(NamedTuple):
-    """The labels of one request."""
+    """What is known of one request that was answered; `store` is empty where it was of none."""
 
     route: str
     store: str
@@ -29,12 +29,16 @@ class RequestCounts:
     """Of one server process, in `registry`. For the event loop's thread only."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter("stateline_http_requests", "Requests answered.", _REQUEST, registry=registry)
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"stateline_{name}", about, labels, registry=registry)
+
+        self._requests = counter("http_requests", "Requests answered.", "route", "level", "outcome")
         about = "Time to answer, waiting for a bound included."
-        name = "stateline_http_request_seconds"
-        self._latency = Histogram(name, about, _REQUEST, registry=registry, buckets=_BUCKETS_S)
-        self._size = Counter("stateline_http_response_bytes", "Bytes of bodies.", _OF_STORE, registry=registry)
-        self._rows = Counter("stateline_http_response_rows", "Entries answered.", _OF_STORE, registry=registry)
+        # Without outcomes: each of its series is seventeen.
+        self._latency = Histogram(LATENCY, about, ("route", "level"), registry=registry, buckets=_BUCKETS_S)
+        self._of_store = counter("store_requests", "Requests answered, by the store asked.", "store", "outcome")
+        self._size = counter("http_response_bytes", "Bytes of bodies.", "store")
+        self._rows = counter("http_response_rows", "Entries answered.", "store")
         self._series: dict[Answered, _Series] = {}
 
     def observe(self, answered: Answered, seconds: float, size: int, rows: int) -> None:
@@ -53,21 +57,21 @@ class RequestCounts:
             series.flush()
 
     def _new_series(self, answered: Answered) -> _Series:
-        of_store = answered.route, answered.store
+        route, store, level, outcome = answered
         return _Series(
-            self._requests.labels(*answered),
-            self._latency.labels(*answered),
-            self._size.labels(*of_store),
-            self._rows.labels(*of_store),
+            (self._requests.labels(route, level, outcome), self._of_store.labels(store, outcome)),
+            self._latency.labels(route, level),
+            self._size.labels(store),
+            self._rows.labels(store),
         )
 
 
 class _Series:
-    """Requests of the same labels: their metrics, and what these have not been told yet."""
+    """Requests of which the same is known: their metrics, and what these have not been told yet."""
 
     __slots__ = ("_latency", "_requests", "_rows", "_size", "buckets", "rows", "seconds", "size")
 
-    def __init__(self, requests: Counter, latency: Histogram, size: Counter, rows: Counter) -> None:
+    def __init__(self, requests: Iterable[Counter], latency: Histogram, size: Counter, rows: Counter) -> None:
         self._requests, self._latency, self._size, self._rows = requests, latency, size, rows
         self._begin()
 
@@ -75,7 +79,8 @@ class _Series:
         """Tell the metrics."""
         if not (count := sum(self.buckets)):
             return
-        self._requests.inc(count)
+        for requests in self._requests:
+            requests.inc(count)
         # What `Histogram.observe` does for one, which is all that it has a public name for.
         self._latency._sum.inc(self.seconds)
         for bucket, more in zip(self._latency._buckets, self.buckets, strict=True):

@@ -247,8 +247,9 @@ class Serving:
                 f"{store.name!r}: name 0 to {count - 1}."
             )
 
-    def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
-        """What cannot be queried at the moment, of these stores or of all, one sentence each; empty when all can."""
+    async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
+        """What cannot be queried at the moment, of these stores or of all, one sentence each; empty when all can.
+        Requests are let in between, for each partition that has a new commit is read."""
         if self._leaving or self._stopping:
             return ["The server is shutting down."]
         reasons = [self._fault] if self._fault else []
@@ -258,7 +259,10 @@ class Serving:
             except StatelineError as error:
                 reasons.append(str(error))
                 continue
-            reasons += [why for p in store.partitions if (why := self._why_unreadable(store, p))]
+            for partition in store.partitions:
+                if (why := self._why_unreadable(store, partition)) is not None:
+                    reasons.append(why)
+                await asyncio.sleep(0)
         return list(dict.fromkeys(reasons))
 
     async def keep(self) -> None:

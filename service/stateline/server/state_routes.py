@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -20,9 +22,12 @@ from stateline.server.partitions import ServedStore
 from stateline.server.pipelines import PipelineStates
 from stateline.server.problems import problem_response
 from stateline.server.serving import Serving
+from stateline.server.streams import accepted
 from stateline.store_definition import StoreDefinition
 from stateline.topology import Pipeline, Subtopology, Topic
 from stateline_store import NotReadyError, StatelineError
+
+_LEVEL = 5  # of gzip: the next ones take longer and find hardly anything
 
 
 class StateRoutes:
@@ -79,18 +84,21 @@ class StateRoutes:
     async def readyz(self, request: Request) -> Response:
         """GET /readyz: 200 only when every store can be queried, else the reasons that who asks may know."""
         refuse_parameters(request)
-        if not self._serving.reasons_not_ready():
+        if not await self._serving.reasons_not_ready():
             return json_response({"status": "ready"})
         if not is_known(request):
             return problem_response(NotReadyError("Not every store can be queried yet: a token is told the reasons."))
-        reasons = self._serving.reasons_not_ready(self._readable(request))
+        reasons = await self._serving.reasons_not_ready(self._readable(request))
         error = NotReadyError("Not every store can be queried yet: see reasons, and ask again in a moment.")
         return problem_response(error, reasons=[told(reason) for reason in reasons])
 
     async def metrics(self, request: Request) -> Response:
-        """GET /metrics: Prometheus text."""
+        """GET /metrics: Prometheus text, compressed where that is accepted."""
         refuse_parameters(request)
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        text, headers = await self._metrics.text(), {"Vary": "Accept-Encoding"}
+        if "gzip" in accepted(request.headers.get("accept-encoding", "")):
+            text, headers["Content-Encoding"] = await asyncio.to_thread(gzip.compress, text, _LEVEL), "gzip"
+        return Response(text, headers=headers, media_type=CONTENT_TYPE_LATEST)
 
     def _instance(self, instance: Instance, hidden: Container[str]) -> dict[str, Any]:
         workers = self._serving.workers

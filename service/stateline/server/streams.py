@@ -33,11 +33,13 @@ _REFUSED = re.compile(r"(?:^|;)\s*q=0(?:\.0{0,3})?\s*(?:;|$)", re.IGNORECASE)  #
 def wanted_format(accept: str) -> str:
     """The first of the formats that an `Accept` header names, JSON when it names none. Of weights only 0 is looked at,
     which means: not this one."""
-    for part in accept.split(","):
-        name, _, parameters = part.partition(";")
-        if name.strip().lower() in _FORMATS and _REFUSED.search(parameters) is None:
-            return name.strip().lower()
-    return JSON
+    return next((name for name in accepted(accept) if name in _FORMATS), JSON)
+
+
+def accepted(header: str) -> list[str]:
+    """What a header such as `Accept` or `Accept-Encoding` names and does not refuse, in order and in lower case."""
+    parts = (part.partition(";") for part in header.split(","))
+    return [name.strip().lower() for name, _, parameters in parts if _REFUSED.search(parameters) is None]
 
 
 class HeldStream(StreamingResponse):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,7 +94,7 @@ _GAUGES = (
     _Of(("uncommitted_max_bytes",), "uncommitted_max_bytes", "The worker's share of the limit; -1 for none."),
     _Of(("block_cache_usage",), "rocksdb_block_cache_usage_bytes", "What its stores have in RocksDB's block cache."),
 )
-# RocksDB's property → metric and what it is.
+# RocksDB's property → metric and what it is, summed over the partitions of a store that the worker has.
 PROPERTIES = {
     "num-entries-active-mem-table": ("num_entries_active_mem_table", "Entries in the active memtable."),
     "num-deletes-active-mem-table": ("num_deletes_active_mem_table", "Of these, deletes."),
@@ -103,9 +104,9 @@ PROPERTIES = {
     "cur-size-active-mem-table": ("cur_size_active_mem_table_bytes", "Size of the active memtable."),
     "cur-size-all-mem-tables": ("cur_size_all_mem_tables_bytes", "Size of memtables that are not flushed."),
     "size-all-mem-tables": ("size_all_mem_tables_bytes", "Size of memtables, those that readers pin included."),
-    "mem-table-flush-pending": ("mem_table_flush_pending", "1 when a flush waits."),
+    "mem-table-flush-pending": ("mem_table_flush_pending", "Partitions where a flush waits."),
     "num-running-flushes": ("num_running_flushes", "Flushes that run."),
-    "compaction-pending": ("compaction_pending", "1 when a compaction waits."),
+    "compaction-pending": ("compaction_pending", "Partitions where a compaction waits."),
     "num-running-compactions": ("num_running_compactions", "Compactions that run."),
     "estimate-pending-compaction-bytes": ("estimate_pending_compaction_bytes", "What compactions have to rewrite."),
     "total-sst-files-size": ("total_sst_files_size_bytes", "Size of table files, those that snapshots keep included."),
@@ -114,7 +115,7 @@ PROPERTIES = {
     "estimate-num-keys": ("estimate_num_keys", "About how many keys there are."),
     "estimate-table-readers-mem": ("estimate_table_readers_mem_bytes", "Memory of table readers, block cache aside."),
     "background-errors": ("background_errors", "Background errors since the store was opened."),
-    "is-write-stopped": ("is_write_stopped", "1 while RocksDB takes no writes."),
+    "is-write-stopped": ("is_write_stopped", "Partitions where RocksDB takes no writes."),
 }
 _MEMBERS = {one.path[0] for one in (*_COUNTERS, *_GAUGES)} | {"updated_at_ms", "lag", "dropped", "rocksdb"}
 
@@ -173,14 +174,18 @@ def _dropped(found: _Documents) -> Metric:
 
 
 def _rocksdb(found: _Documents) -> Iterator[Metric]:
-    for name, (metric, about) in PROPERTIES.items():
-        gauge = _gauge(f"rocksdb_{metric}", about, "task", "store")
-        for worker, document in found.items():
-            for task, stores in document["rocksdb"].items():
-                for store, properties in stores.items():
-                    if name in properties:
-                        gauge.add_metric([worker, task, store], properties[name])
-        yield gauge
+    """Of each store the sum over its partitions: twenty series for each of these would be too many."""
+    sums: Counter[tuple[str, str, str]] = Counter()  # property, worker, store
+    for worker, document in found.items():
+        for stores in document["rocksdb"].values():
+            for store, properties in stores.items():
+                for name, value in properties.items():
+                    sums[name, worker, store] += value
+    gauges = {name: _gauge(f"rocksdb_{metric}", about, "store") for name, (metric, about) in PROPERTIES.items()}
+    for (name, worker, store), value in sums.items():
+        if name in gauges:
+            gauges[name].add_metric([worker, store], value)
+    yield from gauges.values()
 
 
 def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:

@@ -12,6 +12,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from query_server import PARTITIONS, OwningWorker, make_app, wait_until
+from stateline.server.store_metrics import Noticed, shown_partitions
+from stateline_store.commit_notice import Told
 
 STORE = "/v1/stores/{store}"
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -45,7 +47,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "route", "store", "level", "outcome"), ASKED)
-def test_a_request_counts_under_its_route_store_level_and_outcome(
+def test_a_request_counts_under_its_route_and_under_its_store(
     client: httpx.Client,
     worker: OwningWorker,
     method: str,
@@ -58,11 +60,17 @@ def test_a_request_counts_under_its_route_store_level_and_outcome(
 ) -> None:
     worker.put("there", 1)
     worker.commit()
-    labels = {"route": route, "store": store, "level": level, "outcome": outcome}
-    names = ("stateline_http_requests_total", "stateline_http_request_seconds_count")
-    before = [value(client, name, **labels) for name in names]
+    under = {
+        "stateline_http_requests_total": {"route": route, "level": level, "outcome": outcome},
+        "stateline_http_request_seconds_count": {"route": route, "level": level},
+        "stateline_store_requests_total": {"store": store, "outcome": outcome},
+    }
+    before = [value(client, name, **labels) for name, labels in under.items()]
     client.request(method, path, json=body)
-    assert [value(client, name, **labels) for name in names] == [count + 1 for count in before]
+    # Without a store what is asked for metrics counts as well.
+    counts = [value(client, name, **labels) for name, labels in under.items()]
+    assert counts[:2] == [count + 1 for count in before[:2]]
+    assert counts[2] == before[2] + 1 if store else counts[2] > before[2]
 
 
 def test_what_clients_write_into_urls_is_in_no_label(client: httpx.Client) -> None:
@@ -77,7 +85,7 @@ def test_bytes_and_entries_are_those_that_clients_got(client: httpx.Client, work
     for number in range(5):
         worker.put(f"sized-{number}", number)
     worker.commit()
-    labels = {"route": f"{STORE}/range", "store": "aircraft"}
+    labels = {"store": "aircraft"}
     names = ("stateline_http_response_bytes_total", "stateline_http_response_rows_total")
     size, rows = (value(client, name, **labels) for name in names)
     answer = client.get("/v1/stores/aircraft/range?prefix=sized-")
@@ -151,8 +159,54 @@ def test_names_and_types_are_as_prometheus_wants_them(client: httpx.Client) -> N
         assert family.documentation, name
         assert family.type in ("counter", "gauge", "histogram"), name
         assert not name.endswith(("_ms", "_seconds_total")) or name == "stateline_store_committed_at_ms"
-    answered = {"route": "/v1/stores", "outcome": "ok"}
+    answered = {"route": "/v1/stores"}
     latency = [s for s in families["stateline_http_request_seconds"].samples if answered.items() <= s.labels.items()]
     buckets = [s.value for s in latency if "le" in s.labels]
     assert buckets == sorted(buckets)
     assert buckets[-1:] == [s.value for s in latency if s.name.endswith("_count")]
+
+
+def test_metrics_grow_with_routes_and_with_stores_and_not_with_both(client: httpx.Client) -> None:
+    """Whatever is asked: the series of a histogram are by route and level, the others by two small sets each."""
+    stores = [*make_app().topology().stores, "nobody"]
+    below = ("", "/range", "/count", "/position", "/keys/7", "/keys/7/versions", "/windows", "/changes/offsets")
+    wrong = ("", "?who=x", "?partition=99", '?position_bound={"flights":{"0":99999}}', "?cursor=x")
+    for url in (f"/v1/stores/{store}{path}{query}" for store in stores for path in below for query in wrong):
+        client.get(url)
+        client.get(url, params={"isolation_level": UNCOMMITTED} if not url.count("?") else None)
+    families = scraped(client)
+    labels = {
+        name: {frozenset(s.labels) - {"le"} for s in families[f"stateline_{name}"].samples}
+        for name in ("http_request_seconds", "http_requests", "store_requests", "http_response_bytes")
+    }
+    assert labels == {
+        "http_request_seconds": {frozenset({"route", "level"})},
+        "http_requests": {frozenset({"route", "level", "outcome"})},
+        "store_requests": {frozenset({"store", "outcome"})},
+        "http_response_bytes": {frozenset({"store"})},
+    }
+    assert len(client.get("/metrics").content) < 120_000
+
+
+def test_metrics_are_compressed_for_who_takes_that(client: httpx.Client) -> None:
+    plain = client.get("/metrics", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    packed = client.get("/metrics", headers={"Accept-Encoding": "br, gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < len(plain.content) / 4
+    assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    assert packed.text.splitlines()[:1] == plain.text.splitlines()[:1]
+    refused = client.get("/metrics", headers={"Accept-Encoding": "gzip;q=0"})
+    assert "content-encoding" not in refused.headers
+
+
+def test_of_many_partitions_only_stores_are_shown() -> None:
+    def notice(task: int, **told: int) -> Noticed:
+        given = {"committed_at_ms": 0, "staged_records": 0, "staged_bytes": 0, "state_number": 2}
+        return Noticed(f"0_{task}", "s", 10, Told(**{**given, "restore_remaining": 0, **told}))
+
+    few = [notice(0, staged_records=3), notice(1, staged_records=4, state_number=1, committed_at_ms=5)]
+    assert shown_partitions(few, 2) == few
+    (one,) = shown_partitions(few, 1)
+    assert (one.task, one.store, one.commit_number) == ("", "s", 20)
+    assert one.told == Told(5, 7, 0, 1, 0)

@@ -221,7 +221,7 @@ def test_a_connection_is_kept_while_requests_come_and_closed_when_they_stop(
 def test_repeated_requests_are_counted(connection: socket.socket, here: Here) -> None:
     def counted() -> float:
         lines = here.client.get("/metrics").text.splitlines()
-        wanted = "stateline_http_requests_total{", 'outcome="ok"', 'store="aircraft"'
+        wanted = "stateline_store_requests_total{", 'outcome="ok"', 'store="aircraft"'
         return sum(float(line.rpartition(" ")[2]) for line in lines if all(part in line for part in wanted))
 
     before = counted()

@@ -32,7 +32,8 @@ TOLD: dict[str, Any] = {
     "commit_latency": {"avg_s": 0.04, "max_s": 0.2}, "skipped": 4, "dead_lettered": 5, "dropped_by_operators": 6,
     "uncommitted_bytes": 600,
     "uncommitted_max_bytes": 67_108_864, "block_cache_usage": 1_000, "lag": {"0_0": {"orders": 8}},
-    "dropped": {"0_0": 2}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 11}}},
+    "dropped": {"0_0": 2}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 11}},
+                                        "0_1": {"totals": {"estimate-num-keys": 31}}},
 }  # fmt: skip
 _LABELS = ("worker", "task", "topic", "store")
 
@@ -91,7 +92,7 @@ def test_everything_that_a_worker_tells_is_a_metric(instances: Path) -> None:
     assert found == {(name, "worker-0"): value for name, value in of_worker.items()} | {
         ("dropped_records_total", "worker-0", "0_0"): 2,
         ("input_lag_records", "worker-0", "0_0", "orders"): 8,
-        ("rocksdb_estimate_num_keys", "worker-0", "0_0", "totals"): 11,
+        ("rocksdb_estimate_num_keys", "worker-0", "totals"): 11 + 31,
     }
 
 
