@@ -273,16 +273,12 @@ class TransactionalStore(StateStore):
             return
         now_ms = max(time.time_ns() // 1_000_000, old.committed_at_ms)
         commit = Commit(old.number + 1, now_ms, combined, moved, self.stream_time_ms, self._sequence)
-        assert self._context is not None
         try:
             expired = self._expired(old.stream_time_ms, self.stream_time_ms)
             reached("commit:batch-ready")
-            engine.write(self._buffer.rows, commit, expired, sync=self._context.sync)
+            self._write(engine, self._buffer.rows, commit, expired)
             reached("commit:batch-written")
             self._committed = replace(commit, offsets={**old.offsets, **moved})
-        except PoisonedError as error:
-            self._failure = str(error)
-            raise
         finally:
             # Also after a failure: what was staged may or may not be on disk then.
             self._drop_staged()
@@ -297,7 +293,7 @@ class TransactionalStore(StateStore):
 
     def forget(self, topic: str) -> None:
         """Take a topic out of the committed Position, at once: it was deleted, and an offset of a topic that was made
-        anew under its name means something else. Nothing may be staged."""
+        anew under its name means something else. Nothing may be staged. Synced, and fails, as a commit does."""
         engine, old = self._open(), self._committed
         if self._buffer.rows or self._pending or self.stream_time_ms != old.stream_time_ms:
             raise InvalidArgumentError(f"Store {self._name!r} has staged records: commit or roll back first.")
@@ -305,7 +301,7 @@ class TransactionalStore(StateStore):
             return
         position = Position({t: partitions for t, partitions in old.position.offsets.items() if t != topic})
         commit = replace(old, number=old.number + 1, position=position)
-        engine.write({}, replace(commit, offsets={}))
+        self._write(engine, {}, replace(commit, offsets={}))
         self._committed = commit
         self.announce_commit()
 
@@ -366,6 +362,17 @@ class TransactionalStore(StateStore):
         if self._engine is None:
             raise StoreClosedError(f"Store {self._name!r} is closed: call init first.")
         return self._engine
+
+    def _write(
+        self, engine: Engine, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None
+    ) -> None:
+        """One batch of a commit's rows; whatever is written goes through here. When it fails everything is refused."""
+        assert self._context is not None
+        try:
+            engine.write(rows, commit, expired, sync=self._context.sync)
+        except PoisonedError as error:
+            self._failure = str(error)
+            raise
 
     @property
     def _timestamped_files(self) -> bool:

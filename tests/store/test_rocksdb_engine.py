@@ -145,6 +145,41 @@ def test_a_failed_commit_poisons_the_store_until_it_is_reopened(store: KeyValueS
     assert store.committed_offset(CHANGELOG) == 1
 
 
+def test_a_failed_forget_poisons_the_store_until_it_is_reopened(store: KeyValueStore, context: StoreContext) -> None:
+    store.commit({CHANGELOG: 1}, position=Position({"gone": {0: 7}}))
+    failing: Any = FailingDatabase(store._engine._db, "IO error: No space left on device")  # type: ignore[union-attr]
+    store._engine._db = failing  # type: ignore[union-attr]
+    del failing
+    with pytest.raises(PoisonedError, match="No space left on device"):
+        store.forget("gone")
+    with pytest.raises(PoisonedError):
+        store.put(b"k", b"v")
+    with pytest.raises(PoisonedError):
+        store.rollback()
+    store.close()
+    store.init(context)
+    assert store.position(IsolationLevel.READ_COMMITTED) == Position({"gone": {0: 7}})
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_whatever_a_store_writes_is_synced_if_that_is_set(tmp_path: Path, sync: bool) -> None:
+    store, synced = KeyValueStore("s"), list[bool]()
+    store.init(StoreContext("0_0", tmp_path, CHANGELOG, sync=sync))
+
+    class Watched(FailingDatabase):
+        def write(self, *arguments: Any) -> None:
+            synced.append(arguments[1].sync)
+            self._db.write(*arguments)
+
+    watched: Any = Watched(store._engine._db, "")  # type: ignore[union-attr]
+    store._engine._db = watched  # type: ignore[union-attr]
+    store.put(b"a", b"1")
+    store.commit({CHANGELOG: 1}, position=Position({"gone": {0: 7}}))
+    store.forget("gone")
+    assert synced == [sync, sync]
+    store.close()
+
+
 def test_a_real_write_error_poisons_the_store_and_loses_nothing_committed(tmp_path: Path) -> None:
     # A file size limit is a disk that fills up, without needing one; its signal must be ignored to get the error.
     script = (
