@@ -45,6 +45,7 @@ from stateline.setting_types import (
     MillisecondsOrUnlimited,
     OptionalAddresses,
     OptionalFile,
+    OptionalOrigins,
     OptionalText,
     PassedOn,
     Percent,
@@ -176,6 +177,8 @@ class Config(BaseModel):
     """Of server.snapshots.max and server.changes.max, how much one caller may have: a token, or an address without."""
     server_forwarded_allow_ips: OptionalAddresses = None
     """Proxies whose X-Forwarded-For is believed, where server.rate.limit counts addresses: nobody's unless set."""
+    server_cors_origins: OptionalOrigins = None
+    """Origins whose pages may ask the server from a browser, and read what it answers."""
     server_tokens_file: OptionalFile = None
     """Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."""
     server_tls_certificate_file: OptionalFile = None

@@ -48,6 +48,7 @@ def _addresses(value: str) -> str:
     return value
 
 
+_ORIGIN = r"https?://[A-Za-z0-9._~-]+(:\d{1,5})?"
 _MAX_INT = 2**31 - 1  # what Kafka and librdkafka accept: about 24 days of milliseconds
 _MAX_LONG = 2**63 - 1
 _Whole = Annotated[int, BeforeValidator(_not_a_boolean)]
@@ -68,6 +69,12 @@ OptionalAddresses = Annotated[
     Annotated[str, AfterValidator(_addresses)] | None,
     BeforeValidator(_joined),
     Allowed("addresses or networks (10.0.0.0/8), separated by commas, or * for all"),
+]
+OptionalOrigins = Annotated[
+    str | None,
+    BeforeValidator(_joined),
+    Field(pattern=rf"^{_ORIGIN}(\s*,\s*{_ORIGIN})*$"),
+    Allowed("origins as https://dash.example or http://localhost:3000, without a path, separated by commas"),
 ]
 Switch = Annotated[bool, BeforeValidator(_lower), Allowed("true or false")]
 AccessLogging = Annotated[Literal["off", "slow", "on"], BeforeValidator(_lower), Allowed("off, slow or on")]

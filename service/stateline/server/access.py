@@ -34,6 +34,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stateline.config import Config
+from stateline.server.cors import CorsMiddleware, cors_origins
 from stateline.server.limits import Limits
 from stateline.server.observation import note_token
 from stateline.server.openapi import Operation
@@ -73,6 +74,9 @@ def install_guard(api: Starlette, config: Config, limits: Limits) -> Callable[[S
     if tokens is not None or limits.limits_rate:
         api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits)
     guard = partial(_holder, tokens) if tokens is not None else _guarded_sites(api, config)
+    if origins := cors_origins(config):
+        api.add_middleware(CorsMiddleware, origins=origins)
+        guard = partial(_of_no_page, guard)
     return None if limits.limits_rate else guard  # a request that is declined there would count twice
 
 
@@ -80,6 +84,12 @@ def _guarded_sites(api: Starlette, config: Config) -> Callable[[Scope, str], str
     sites = Sites(config)
     api.add_middleware(SitesMiddleware, sites=sites)
     return partial(_of_this_site, sites)
+
+
+def _of_no_page(guard: Callable[[Scope, str], str], scope: Scope, store: str) -> str:
+    if any(name == b"origin" for name, _ in scope["headers"]):
+        raise ForbiddenError("What a page may do is the middleware's to say.")
+    return guard(scope, store)
 
 
 def _holder(tokens: Tokens, scope: Scope, store: str) -> str:

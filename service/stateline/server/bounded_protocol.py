@@ -15,6 +15,7 @@ from typing import Any
 from httptools import HttpParserCallbackError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from stateline.server.answer_headers import lines_of_every_answer
 from stateline.server.arguments import MAX_URL_BYTES, url_too_long
 from stateline.server.bodies import PATIENCE_S
 from stateline.server.problems import problem_response, unreadable_response
@@ -247,5 +248,6 @@ class BoundedProtocol(HttpToolsProtocol):
             response = problem_response(why)
         head = [STATUS_LINE[response.status_code].rstrip()]
         head += [name + b": " + value for name, value in response.raw_headers]
+        head += lines_of_every_answer()
         self.transport.write(b"\r\n".join([*head, b"connection: close", b"", bytes(response.body)]))
         self.transport.close()

@@ -24,11 +24,8 @@ _MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 _HEADERS = {
-    # No script, style or connection but to this server; no other page may put this one into a frame.
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
+    # No script, style or connection but to this server. A policy beside that of every answer (`answer_headers`).
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; object-src 'none'",
     "Referrer-Policy": "no-referrer",
     # Kept by browsers, and asked about each time: after an upgrade no page runs with scripts of another version.
     "Cache-Control": "no-cache",

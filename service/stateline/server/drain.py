@@ -45,6 +45,9 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Told to stop before this, the server ends as soon as it has started."""
         self._loop = asyncio.get_running_loop()
+        self.server_state.default_headers = list(
+            self.config.encoded_headers
+        )  # before the first tick, which adds `date`
         if self._counts is None or not sockets:
             await super().startup(sockets)
             return

@@ -27,6 +27,7 @@ from stateline.open_files import allow_many
 from stateline.server.accepting import ConnectionCounts
 from stateline.server.access import check_exposure, check_tokens, guarded, install_guard
 from stateline.server.access_log import AccessLog
+from stateline.server.answer_headers import headers_of_every_answer
 from stateline.server.answers import json_response
 from stateline.server.arguments import refuse_parameters
 from stateline.server.changes import OPERATIONS as CHANGES
@@ -172,6 +173,7 @@ def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
         access_log=False,  # there is one of our own, which knows stores and outcomes
         timeout_graceful_shutdown=GRACE_S,
         server_header=False,
+        headers=headers_of_every_answer(config),
         http=ProblemProtocol,
         log_config=None,  # its lines go where ours go, in our format
         # Its own default believes whatever is on this machine, and a variable of the environment.

@@ -7,8 +7,10 @@ listens on guards nothing from them. A browser says two things that a page canno
   a page would read everything. So only names of this machine are answered, unless `server.insecure` says that something
   else guards the server: then it may be known by any.
 - `Sec-Fetch-Site`, or `Origin` where that is missing: from which site a request comes. A page may send a POST anywhere,
-  without reading the answer. So one from another site is refused. This is the order in which Go's
-  `http.CrossOriginProtection` looks at them.
+  without reading the answer, and learns of a GET whether it was answered, in what time, and what a frame of it shows.
+  So what comes from another site is refused, and from another port of this one, but for a link that leads to a page in
+  a window of its own. This is the order in which Go's `http.CrossOriginProtection` looks at them. Pages of the origins
+  that `server.cors.origins` names are let in (`cors`).
 
 Programs that are no browser send neither, or what they like: nothing here is about them. With tokens nothing of this is
 needed, because a page of another site has none to send.
@@ -18,14 +20,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stateline.config import Config
+from stateline.server.cors import cors_origins
 from stateline.server.problems import problem_response
 from stateline_store import ForbiddenError
 
-_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+_PAGES = frozenset({b"/", b"/docs", b"/docs/"})
 _SAME_SITE = frozenset({b"same-origin", b"none"})  # none: the user's own doing, as a bookmark
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d*)?")
 # Values of `Host` that were found good are remembered: every port of one name is a value.
@@ -39,13 +43,13 @@ class Sites:
         self._any_name = config.server_insecure
         self._names = frozenset({"localhost", config.server_host.lower()})
         self._known: set[bytes] = set()
+        self._let_in = cors_origins(config)
 
     def check(self, scope: Scope) -> None:
         """Raise `ForbiddenError` when a page of another site has sent this request, as far as can be told."""
         if not self._any_name and scope["client"] is not None:  # None: another process of this server asks
             self._check_host(scope)
-        if scope["method"] not in _HARMLESS:
-            _check_origin(scope)
+        _check_origin(scope, self._let_in)
 
     def _check_host(self, scope: Scope) -> None:
         if (name := self._foreign_name(scope)) is not None:
@@ -94,12 +98,24 @@ def _is_loopback(name: str) -> bool:
         return name.endswith(".localhost")  # RFC 6761: never anything else
 
 
-def _check_origin(scope: Scope) -> None:
-    headers = dict(scope["headers"])
-    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+_LOOKED_AT = frozenset({b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"origin", b"host"})
+
+
+def _check_origin(scope: Scope, let_in: frozenset[bytes]) -> None:
+    said = {name: value for name, value in scope["headers"] if name in _LOOKED_AT}
+    site, origin = said.get(b"sec-fetch-site"), said.get(b"origin")
     if site is not None:
         is_ours = site in _SAME_SITE
     else:
-        is_ours = origin is None or origin.partition(b"://")[2].lower() == headers.get(b"host", b"").lower()
-    if not is_ours:
-        raise ForbiddenError("A page of another site has sent this: without tokens such requests are refused.")
+        is_ours = origin is None or origin.partition(b"://")[2].lower() == said.get(b"host", b"").lower()
+    if not (is_ours or origin in let_in or _leads_to_a_page(scope, said)):
+        raise ForbiddenError(
+            "A page of another site has sent this: without tokens such requests are refused, unless "
+            "server.cors.origins names its origin."
+        )
+
+
+def _leads_to_a_page(scope: Scope, said: Mapping[bytes, bytes]) -> bool:
+    """Whether a window shows what is answered, and no page has any of it."""
+    is_link = said.get(b"sec-fetch-mode") == b"navigate" and said.get(b"sec-fetch-dest") == b"document"
+    return is_link and scope["method"] == "GET" and scope["raw_path"] in _PAGES

@@ -100,7 +100,10 @@ def test_what_a_page_of_another_site_posts_is_refused_and_does_nothing(
         refused(server.post("/v1/snapshots", content='{"stores": ["aircraft"]}', headers=text))
         refused(server.delete("/v1/snapshots/0", headers=given))
         refused(server.patch("/v1/snapshots/0", json={}, headers=given))
-        assert server.get("/v1/snapshots", headers=given).json() == {"snapshots": []}, "to follow a link is harmless"
+        refused(server.get("/v1/snapshots", headers=given))
+        refused(server.get("/v1/stores/aircraft/keys/k", headers=given))
+        assert server.head("/v1/stores/aircraft/keys/k", headers=given).status_code == 403
+        assert server.get("/v1/snapshots").json() == {"snapshots": []}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +122,32 @@ def test_what_its_own_pages_and_programs_post_is_answered(
     for server in (client, behind):
         given = {name: value.format(host=f"127.0.0.1:{port_of(server)}") for name, value in headers.items()}
         assert server.post(QUERY, json=BODY, headers=given).status_code == 200
+
+
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_link_of_another_site_leads_to_a_page_in_a_window_of_its_own_and_nowhere_else(
+    client: httpx.Client, site: str
+) -> None:
+    link = {"Sec-Fetch-Site": site, **NAVIGATION}
+    for path in ("/", "/docs", "/docs/"):
+        assert client.get(path, headers=link).status_code == 200
+        refused(client.get(path, headers=link | {"Sec-Fetch-Dest": "iframe"}))
+        refused(client.get(path, headers=link | {"Sec-Fetch-Dest": "object"}))
+        refused(client.get(path, headers=link | {"Sec-Fetch-Mode": "no-cors"}))
+        refused(client.post(path, headers=link))
+    for path in (
+        "/v1/stores",
+        "/v1/stores/aircraft/keys/k",
+        "/metrics",
+        "/openapi.json",
+        "/console/console.css",
+        "/readyz",
+    ):
+        refused(client.get(path, headers=link))
+        assert client.get(path, headers=link | {"Sec-Fetch-Site": "none"}).status_code in (200, 404)
 
 
 def test_its_own_host_is_a_name_of_it(tmp_path: Path) -> None:
