@@ -24,7 +24,8 @@ from stateline import serdes
 from stateline.app import App
 from stateline.config import Config, load_config
 from stateline.log import EmbeddedLog, NewTopic
-from stateline.spark.drivers.one_pipeline import BatchGate, _kind_of
+from stateline.spark.drivers.one_pipeline import BatchGate
+from stateline.spark.drivers.root_cause import kind_of
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.drivers.status import PipelineStatus, read_status
 from stateline_store import DoesNotExistError, LockedError, StatelineError, TaskLock, TopologyError
@@ -385,6 +386,6 @@ def test_a_stop_comes_between_two_micro_batches_and_a_jvm_that_dies_ends_the_dri
 
 
 def test_the_kind_of_an_error_survives_sparks_words() -> None:
-    assert _kind_of("stateline_store.errors.DoesNotExistError: no topic") is DoesNotExistError
-    assert _kind_of("stateline_store.errors.Nonsense: no topic") is StatelineError
-    assert _kind_of("ZeroDivisionError: float division by zero") is StatelineError
+    assert kind_of("stateline_store.errors.DoesNotExistError: no topic") is DoesNotExistError
+    assert kind_of("stateline_store.errors.Nonsense: no topic") is StatelineError
+    assert kind_of("ZeroDivisionError: float division by zero") is StatelineError

@@ -228,6 +228,21 @@ def test_the_root_cause_of_a_failing_function_is_one_line(run: Run, log: Embedde
     assert str(raised.value) == "Pipeline 'broken' failed: ZeroDivisionError: float division by zero"
 
 
+def test_a_failure_names_the_limit_that_was_reached(run: Run, log: EmbeddedLog, session: SparkSession) -> None:
+    write(log, *(b'{"origin": "JFK", "delay": 2.5}' for _ in range(50)))
+    settings = session.sparkContext._jsc.sc().conf()
+    settings.set("spark.driver.maxResultSize", "100")
+    try:
+        with pytest.raises(StatelineError) as raised:
+            run(notes, "noted")
+    finally:
+        settings.remove("spark.driver.maxResultSize")
+    said = str(raised.value)
+    assert said.startswith("Pipeline 'noted' failed: SparkException: "), said
+    assert "is bigger than spark.driver.maxResultSize (100.0 B)" in said
+    assert len(said) < 400
+
+
 # --- Sums
 
 adding = App("flights")

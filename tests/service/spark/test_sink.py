@@ -18,6 +18,8 @@ from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
 from stateline.cli import explained
 from stateline.log import EmbeddedLog, KafkaLog, Log
+from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.spark.operators.packing import struct_type
 from stateline.spark.sink.epoch_sink import EpochSink, Written
 from stateline.spark.sink.marker import Marker
 from stateline.supervisor import RestartPolicy
@@ -45,7 +47,7 @@ class Batches:
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
         (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
         try:
-            self.sink.open([column.split()[0] for column in self._columns.split(", ")])
+            self.sink.open(struct_type(self._columns))
         except BaseException:
             self.sink.close()
             raise
@@ -371,6 +373,74 @@ def test_a_checkpoint_copied_from_another_pipeline_or_application_is_refused(
     make(bench.log, bench.topic()).write(0, ("a", "1", 7))
     with pytest.raises(TopologyError, match=r"of pipeline 'p' of application 'app', not of .*copied"):
         make(bench.log, bench.topic(name="copy"), **other)
+
+
+def second(log: Log, application: str, topic: str, checkpoint: Path) -> EpochSink:
+    """Another driver's sink of the same pipeline."""
+    writes = Topic(topic, serdes.string, serdes.json)
+    return EpochSink(
+        log, application, Pipeline(name="p", key=("k",), timestamp="_t", **FIXED, writes=writes), checkpoint
+    )
+
+
+@pytest.mark.parametrize("log", ["bench", "on_broker"])
+def test_a_driver_that_is_refused_leaves_the_one_that_runs_alone(
+    make: Make, tmp_path: Path, log: str, request: pytest.FixtureRequest
+) -> None:
+    bench: Bench = request.getfixturevalue(log)
+    topic = bench.topic()
+    running = make(bench.log, topic, bench.id)
+    running.write(0, ("a", "1", 7))
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "metadata").write_text('{"id": "another query"}')
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    (copied / "metadata").write_text(json.dumps({"id": QUERY}))
+    (copied / "stateline.json").write_text(json.dumps({"application": bench.id, "pipeline": "another"}))
+    for checkpoint, says in ((tmp_path / "empty", "is gone"), (foreign, "another query"), (copied, "copied")):
+        with closing(second(bench.log, bench.id, topic, checkpoint)) as other, pytest.raises(TopologyError, match=says):
+            other.open(struct_type(COLUMNS))
+    running.write(1, ("a", "2", 8))
+    assert records(bench, topic) == [("a", "1"), ("a", "2")]
+
+
+class ChangingLog(EmbeddedLog):
+    """Something happens to it right before a producer is made."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+
+    def producer(self, transactional_id: str | None = None) -> EmbeddedProducer:
+        self.before()
+        return super().producer(transactional_id)
+
+
+def test_what_another_driver_writes_after_the_first_look_is_seen_by_the_second(
+    make: Make, bench: Bench, tmp_path: Path
+) -> None:
+    topic = bench.topic()
+    running = make(bench.log, topic)
+    log = ChangingLog(tmp_path / "log.db")
+    log.before = lambda: running.write(0, ("a", "1", 7))
+    with closing(second(log, "app", topic, tmp_path / "empty")) as other, pytest.raises(TopologyError, match="is gone"):
+        other.open(struct_type(COLUMNS))
+
+
+def test_a_marker_whose_transaction_is_about_to_be_committed_is_waited_for(
+    make: Make, bench: Bench, tmp_path: Path
+) -> None:
+    topic = bench.topic()
+    make(bench.log, topic)
+    finish(tmp_path, 0)
+    with closing(bench.log.producer("app-p")) as former:
+        former.init_transactions()
+        former.begin_transaction()
+        marker = Marker(QUERY, 0, ()).encode()
+        former.produce("app-p-epochs", b"p", marker, timestamp_ms=1, partition=0)
+        former.flush()
+        log = ChangingLog(tmp_path / "log.db")
+        log.before = former.commit_transaction
+        make(log, topic)
 
 
 def test_a_result_topic_made_anew_is_refused(make: Make, bench: Bench) -> None:

@@ -7,14 +7,13 @@ is the one that writes the checkpoint; ``status.json`` says how far the pipeline
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -22,6 +21,7 @@ from stateline.app import App
 from stateline.config import Config
 from stateline.log import Log
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
+from stateline.spark.drivers.root_cause import first_line, kind_of, root_cause
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
 from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.operators.ktable import KTable
@@ -31,7 +31,7 @@ from stateline.spark.sink.rows import now_ms
 from stateline.spark.sources.frames import TopicFrames, topic_frames
 from stateline.topics import ensure_topics
 from stateline.topology import Pipeline
-from stateline_store import DoesNotExistError, RecordError, StatelineError, TopologyError, errors
+from stateline_store import DoesNotExistError, StatelineError, TopologyError
 from stateline_store.directory import StateDirectory, make_directory
 
 MAX_ROWS_PER_BATCH = 200_000  # some 100 MB of result rows in the driver at most, and a second or two of work
@@ -128,7 +128,7 @@ class PipelineRun:
         streams = self.frames.session.streams
         streams.addListener(listener)
         try:
-            sink.open(result.columns)
+            sink.open(result.schema)
             gate = BatchGate(sink, self._note_begin)
             query = self._start(result, gate, available_now)
             _wait(query, gate, stopping)
@@ -159,7 +159,7 @@ class PipelineRun:
         try:
             return writer.start()
         except AnalysisException as error:
-            raise TopologyError(f"Pipeline {self.pipeline.name!r} cannot run: {_first_line(str(error))}") from error
+            raise TopologyError(f"Pipeline {self.pipeline.name!r} cannot run: {first_line(str(error))}") from error
 
 
 class BatchGate:
@@ -196,7 +196,7 @@ def _result_frame(pipeline: Pipeline, frames: TopicFrames) -> DataFrame:
     try:
         result = pipeline.function(*streams, *tables, *statics)
     except AnalysisException as error:
-        raise TopologyError(f"Pipeline {pipeline.name!r} cannot run: {_first_line(str(error))}") from error
+        raise TopologyError(f"Pipeline {pipeline.name!r} cannot run: {first_line(str(error))}") from error
     if isinstance(result, KTable):
         result = result.to_stream()
     if not isinstance(result, DataFrame) or not result.isStreaming:
@@ -221,35 +221,6 @@ def _raise_failure(name: str, query: StreamingQuery, sink: EpochSink, stopping: 
         return  # whatever the abandoned micro-batch said, the next run computes it again
     if isinstance(sink.failure, StatelineError):
         raise sink.failure
-    failure = query.exception()
-    if failure is not None:
-        cause = _root_cause(query, failure)
-        raise _kind_of(cause)(f"Pipeline {name!r} failed: {cause}") from sink.failure
-
-
-def _root_cause(query: StreamingQuery, failure: StreamingQueryException) -> str:
-    """The deepest cause in one line; of a Python traceback the last line."""
-    cause = query._jsq.exception().get()
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    message = str(cause.getMessage() or failure)
-    if "Traceback (most recent call last)" in message:
-        lines = [line for line in message.splitlines() if re.match(r"[\w.]+(Error|Exception|Warning)?: ", line)]
-        return lines[-1] if lines else _first_line(message)
-    return f"{cause.getClass().getSimpleName()}: {_first_line(message)}"
-
-
-def _kind_of(cause: str) -> type[StatelineError]:
-    """The type of an error of which Spark has kept the text only.
-
-    What `raise_error` raised is about a record: it comes again until the code or the policy changes.
-    """
-    if "[USER_RAISED_EXCEPTION]" in cause:
-        return RecordError
-    named = re.match(r"stateline_store\.errors\.(\w+): ", cause)
-    kind = getattr(errors, named[1], None) if named else None
-    return kind if isinstance(kind, type) and issubclass(kind, StatelineError) else StatelineError
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), text)
+    if query.exception() is not None:
+        cause = root_cause(query, sink.failure)
+        raise kind_of(cause)(f"Pipeline {name!r} failed: {cause}") from sink.failure

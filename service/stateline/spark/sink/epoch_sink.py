@@ -13,7 +13,8 @@ The rule. A micro-batch is known by its query (the checkpoint's id) and its numb
 - What else does not belong together (a checkpoint deleted or copied, topics made anew) is refused:
   `stateline.spark.sink.identity`.
 - An older driver is fenced by ``init_transactions`` of the same transactional id,
-  ``<application.id>-<pipeline>``.
+  ``<application.id>-<pipeline>``. What can be refused is refused before, so that a driver that is wrong leaves alone
+  the one that runs; and looked at again behind it, because only then nobody writes any more.
 - A commit whose outcome is unknown is settled by ``init_transactions`` of a new producer; the marker then
   tells whether it happened.
 
@@ -34,21 +35,29 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
-from stateline.log import Log, NewTopic, Producer
+from stateline.log import Admin, Log, NewTopic, Producer
 from stateline.spark.sink.checkpoint import checkpoint_end_offsets
 from stateline.spark.sink.dead_letters import DeadLetters
 from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.identity import Identity
 from stateline.spark.sink.marker import EPOCHS_SETTINGS, LOOK_BACK, Marker, ResultEnds, newest_markers
-from stateline.spark.sink.result_checks import check_pipeline, check_schema
+from stateline.spark.sink.result_checks import check_schema
 from stateline.spark.sink.result_records import RecordParts, ResultRecord, result_records, topic_names
 from stateline.spark.sink.result_table import Difference, ResultTable
 from stateline.spark.sink.rows import SHOWN_CHARACTERS, now_ms
 from stateline.spark.sink.topic_records import all_records, last_offsets
 from stateline.topology import Pipeline, epochs_topic
 from stateline.worker.records import OutputRecord
-from stateline_store import InDoubtError, InvalidArgumentError, LogUnavailableError, RecordError, StatelineError
+from stateline_store import (
+    InDoubtError,
+    InvalidArgumentError,
+    LogUnavailableError,
+    RecordError,
+    StatelineError,
+    TopicPartition,
+)
 from stateline_store.errors import TopologyError
 from stateline_store.steps import reached
 
@@ -111,17 +120,16 @@ class EpochSink:
         self._topic_ids: Mapping[str, str] = {}
         self._ends_at_start: ResultEnds = {}
         self._table: ResultTable | None = None
-        self._checked = False
         self._markers: deque[Marker] = deque(maxlen=LOOK_BACK)  # the newest last, as far as is known
         self._owner = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{pipeline.name}")
 
-    def open(self, columns: Sequence[str]) -> None:
-        """Fence older drivers and read the marker. `columns` are those of the pipeline's result.
+    def open(self, schema: StructType) -> None:
+        """Fence older drivers and read the marker. `schema` is that of the pipeline's result.
 
         Raises `TopologyError` when the rows cannot become records, or when marker, checkpoint and topics do not belong
-        together.
+        together: before anybody is fenced, unless that came about meanwhile.
         """
-        check_pipeline(self._pipeline, columns)
+        check_schema(self._pipeline, schema)
         self._owner.submit(self._open).result()
 
     def close(self) -> None:
@@ -138,7 +146,6 @@ class EpochSink:
         try:
             started = time.monotonic()
             query_id = str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-            self._check_types(frame)
             table = frame.toArrow()  # exactly once, and all of it, whatever comes of the rows
             reached("sink:computed")
             ends = checkpoint_end_offsets(self._checkpoint, batch_id)
@@ -148,12 +155,6 @@ class EpochSink:
         except Exception as error:
             self.failure = error
             raise
-
-    def _check_types(self, frame: DataFrame) -> None:
-        """Once: those of a query never change, and asking the JVM takes milliseconds."""
-        if not self._checked:
-            check_schema(self._pipeline, frame.schema)
-            self._checked = True
 
     def _open(self) -> None:
         needed = topic_names(self._pipeline) + ([self._dead_letters.topic] if self._dead_letters else [])
@@ -165,11 +166,12 @@ class EpochSink:
                         f"Pipeline {self._pipeline.name!r} writes to the topic {name!r}, which does not exist: create "
                         "it first."
                     )
+            names = topic_names(self._pipeline)
+            self._partitions = {name: topics[name].partitions for name in names}
+            self._topic_ids = {name: topics[name].topic_id for name in names}
+            self._look_before_fencing(admin, has_markers=self._topic in topics)
             if self._topic not in topics:
                 admin.create_topics([NewTopic(self._topic, 1, EPOCHS_SETTINGS)])
-        names = topic_names(self._pipeline)
-        self._partitions = {name: topics[name].partitions for name in names}
-        self._topic_ids = {name: topics[name].topic_id for name in names}
         self._renew()
         self._identity.check_start(self._markers[-1] if self._markers else None, self._topic_ids)
         if self._pipeline.whole_epochs:
@@ -177,6 +179,16 @@ class EpochSink:
             self._say_ends()
         if self._pipeline.output_mode == "complete":
             self._table = ResultTable(self._pipeline, self._partitions, all_records(self._log, self._partitions))
+
+    def _look_before_fencing(self, admin: Admin, *, has_markers: bool) -> None:
+        """Raise as `Identity.check_start`, by the markers that are committed now."""
+        markers, settled = list[Marker](), True
+        if has_markers:
+            place = TopicPartition(self._topic, 0)
+            end = admin.log_end(place)
+            settled = admin.watermarks(place)[1] >= end  # before the markers are read: they go that far at least
+            markers = newest_markers(self._log, self._topic)
+        self._identity.check_start(markers[-1] if markers else None, self._topic_ids, settled=settled)
 
     def _say_ends(self) -> None:
         """Whole epochs were switched on: write the newest marker again, with where its results end."""

@@ -40,9 +40,11 @@ class Identity:
     pipeline: Pipeline
     checkpoint: Path
 
-    def check_start(self, marker: Marker | None, topic_ids: Mapping[str, str]) -> None:
+    def check_start(self, marker: Marker | None, topic_ids: Mapping[str, str], *, settled: bool = True) -> None:
         """Raise `TopologyError` unless the newest marker, the checkpoint as it is and the result topics that there are
         belong together. A checkpoint that does not say whose it is is this pipeline's from now on.
+
+        Not `settled`: a transaction is open that may have a newer marker, so the checkpoint may be ahead of this one.
         """
         finished = newest_commit(self.checkpoint)
         query_id = checkpoint_query_id(self.checkpoint)
@@ -51,7 +53,8 @@ class Identity:
         if marker is not None:
             self._check_query(marker, query_id)
             self._check_topics(marker, topic_ids)
-        self._check_finished(marker, -1 if finished is None else finished)
+        if settled:
+            self._check_finished(marker, -1 if finished is None else finished)
         claim(self.checkpoint, self.application_id, self.pipeline.name)
 
     def is_replay(self, batch: Marker, markers: Sequence[Marker]) -> bool:

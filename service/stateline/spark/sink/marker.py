@@ -72,7 +72,7 @@ class Marker:
 def newest_markers(log: Log, topic: str) -> list[Marker]:
     """The newest committed markers, in order: some dozens, where so many are kept; empty when there is none.
 
-    Every older producer must be fenced by now.
+    Unless every older producer is fenced by now, one may commit another after it.
     """
     partition = TopicPartition(topic, 0)
     with closing(log.admin()) as admin:
