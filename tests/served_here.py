@@ -29,9 +29,9 @@ class Here:
 
 
 @contextlib.contextmanager
-def served_here(state_dir: Path, *settings: str, app: App | None = None) -> Iterator[Here]:
+def served_here(state_dir: Path, *settings: str, app: App | None = None, until_ready: bool = True) -> Iterator[Here]:
     """Serve this application, that of `query_server` unless it is given, from this state directory; ready when the
-    block begins.
+    block begins, unless only started is enough.
     """
     port = free_port()
     app = app or make_app()
@@ -45,7 +45,7 @@ def served_here(state_dir: Path, *settings: str, app: App | None = None) -> Iter
     thread.start()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            wait_until(lambda: server.started and client.get("/readyz").status_code == 200)
+            wait_until(lambda: server.started and (not until_ready or client.get("/readyz").status_code == 200))
             yield Here(client, api.state.serving, port)
     finally:
         server.should_exit = True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping
+from types import MappingProxyType
 
 from stateline.external_stores import settings_of_changelog
-from stateline.log.interface import Admin, NewTopic
+from stateline.log.interface import Admin, NewTopic, TopicInfo
+from stateline.partition_counts import refuse_grown, refuse_other_changelogs
 from stateline.table_topics import loses_rows, table_settings
 from stateline.topology import InternalTopic, Topology
 from stateline_store import ConfigurationError, TopologyError
@@ -14,14 +16,22 @@ from stateline_store import ConfigurationError, TopologyError
 logger = logging.getLogger(__name__)
 
 
-def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[str] = ()) -> dict[str, int]:
+def ensure_topics(
+    topology: Topology,
+    admin: Admin,
+    *,
+    also_required: Iterable[str] = (),
+    counted: Mapping[str, TopicInfo] = MappingProxyType({}),
+) -> dict[str, int]:
     """Create what is missing of Stateline's own topics; the partition count of every topic of the application.
 
-    `also_required` is the dead-letter topic, if there is one. Raises `TopologyError` naming the user's topics that do
-    not exist, each kind by what it is for, and internal topics whose partition count no longer fits. Calling it from
-    several processes at once is fine.
+    `also_required` is the dead-letter topic, if there is one; `counted` are topics that stores were made of, as they
+    were then. Raises `TopologyError` naming the user's topics that do not exist, each kind by what it is for, and
+    internal topics whose partition count no longer fits; `PartitionsChangedError` when a topic has another number of
+    partitions than its stores were made for. Calling it from several processes at once is fine.
     """
-    existing = {name: info.partitions for name, info in admin.topics().items()}
+    found = admin.topics()
+    existing = {name: info.partitions for name, info in found.items()}
     _refuse_without_changelog(topology.external_topics(), existing)
     missing = _missing(topology, also_required, existing)
     if missing:
@@ -30,6 +40,9 @@ def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[s
             "its own topics."
         )
     wanted = wanted_partitions(topology.created_topics(), existing)
+    refuse_grown(topology, counted, found)
+    refuse_other_changelogs(topology, existing, wanted)
+    _check_declared(topology, existing)
     new = [
         NewTopic(topic.name, wanted[topic.name], topic.settings)
         for topic in topology.created_topics()
@@ -38,7 +51,6 @@ def ensure_topics(topology: Topology, admin: Admin, *, also_required: Iterable[s
     if new:
         admin.create_topics(new)
         logger.info("Created topics %s", ", ".join(f"{t.name} ({t.partitions})" for t in new))
-    _check_counts(topology, wanted, existing)
     return {**wanted, **existing}
 
 
@@ -175,18 +187,11 @@ def subtopology_partitions(topology: Topology, counts: Mapping[str, int]) -> dic
     return partitions
 
 
-def _check_counts(topology: Topology, wanted: Mapping[str, int], existing: Mapping[str, int]) -> None:
-    changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
-    for name, count in wanted.items():
-        if name in changelogs and existing.get(name, count) < count:
-            raise TopologyError(
-                f"Changelog {name} has {existing[name]} partitions, but its tasks are now {count}: "
-                "add partitions to it, or reset the application."
-            )
+def _check_declared(topology: Topology, existing: Mapping[str, int]) -> None:
     for topic in topology.created_topics():
         found, declared = existing.get(topic.name), topic.partitions
         if topic.name.endswith("-repartition") and declared is not None and found not in (None, declared):
             raise TopologyError(
                 f"Repartition topic {topic.name} has {found} partitions, and {declared} are declared: declare as many "
-                "as it has, or reset the application."
+                "as it has, or start under a new application.id."
             )

@@ -26,6 +26,8 @@ _CONSUMER = {
     "enable.partition.eof": True,
     "partition.assignment.strategy": "range",
     "allow.auto.create.topics": False,
+    # Partitions that are added to a topic are given to somebody after this long (librdkafka's default is five minutes).
+    "topic.metadata.refresh.interval.ms": 10_000,
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 50,
     "queued.min.messages": 100_000,

@@ -27,11 +27,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which task family holds a store, and in how many partitions. `changelog` is None without one."""
+    """Which task family holds a store, and in how many partitions. `changelog` is None without one. `refused` says why
+    no worker runs it any more."""
 
     subtopology: int
     partitions: int
     changelog: str | None
+    refused: str | None = None
 
     def task_id(self, partition: int) -> str:
         """``<subtopology>_<partition>``."""
@@ -109,7 +111,12 @@ def _instance_files(directory: Path) -> list[Path]:
 def _placements(document: Mapping[str, Any]) -> dict[str, Placement]:
     partitions = {int(s["ordinal"]): int(s["partitions"]) for s in document["subtopologies"]}
     return {
-        name: Placement(int(store["subtopology"]), partitions[int(store["subtopology"])], store["changelog"])
+        name: Placement(
+            int(store["subtopology"]),
+            partitions[int(store["subtopology"])],
+            store["changelog"],
+            store.get("refused"),
+        )
         for name, store in document["stores"].items()
     }
 

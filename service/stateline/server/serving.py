@@ -105,10 +105,12 @@ class Serving:
 
     def store(self, name: str) -> ServedStore:
         """The store of this name. Raises `DoesNotExistError`, or `NotReadyError` when no worker runs it
-        yet.
+        yet, or any more.
         """
         served = self._stores.get(name)
         if served is not None:
+            if served.placement.refused is not None:
+                raise NotReadyError(served.placement.refused)
             return served
         if name not in self.topology.stores:
             known = ", ".join(sorted(self.topology.stores)) or "none"
@@ -120,7 +122,7 @@ class Serving:
             raise NotReadyError(
                 f"The workers that run do not know the store {name!r} yet: restart them, then ask again."
             )
-        return self._stores[name]
+        return self.store(name)
 
     def served_names(self) -> list[str]:
         """The stores that can be asked: all but those of the user's own kinds."""
@@ -244,7 +246,7 @@ class Serving:
                 raise _never_met(store, topic, inputs)
             raise InvalidArgumentError(
                 f"position_bound names partition {beyond} of {topic!r}, which is read in {count} partitions by "
-                f"{store.name!r}: name 0 to {count - 1}."
+                f"{store.name!r}: name 0 to {count - 1}. Partitions that are added are not read."
             )
 
     async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:

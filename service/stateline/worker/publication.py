@@ -1,7 +1,8 @@
 """What a worker tells other processes of this machine through files: the topology, and who runs which task.
 
-- ``<application>/topology.json``: subtopologies with their partition counts, stores with their changelogs. Every
-  worker writes the same one.
+- ``<application>/topology.json``: subtopologies with their partition counts, stores with their changelogs, and the
+  topics that these are made of with their partitions. Every worker writes the same one, and reads at its start what the
+  last one has counted. A worker that ends because of these counts says so by store (`refused`).
 - ``<application>/instances/<instance>.json``: one per worker process; its lock file beside it is held while it lives.
 - ``<application>/instances/<instance>.figures``: what that worker has counted, as JSON (`figures`).
 
@@ -13,26 +14,34 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 from uuid import UUID
 
 import orjson
 
+from stateline.log.interface import TopicInfo
 from stateline.topology import Topology, checked_name
 from stateline_store import IsolationLevel, LockedError
 from stateline_store.durable_files import refused
+
+logger = logging.getLogger(__name__)
 
 _LOCK_LOOKS, _LOCK_PAUSE_S = 10, 0.02
 _SOCKET_PATH_BYTES = 100  # sun_path has 104 (macOS) to 108 bytes (Linux)
 
 
 def topology_document(
-    topology: Topology, partitions: Mapping[int, int], default_isolation_level: IsolationLevel
+    topology: Topology,
+    partitions: Mapping[int, int],
+    default_isolation_level: IsolationLevel,
+    counted: Mapping[str, TopicInfo] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The content of ``topology.json``."""
     return {
@@ -55,7 +64,36 @@ def topology_document(
             }
             for name, definition in topology.stores.items()
         },
+        "topics": {n: {"partitions": info.partitions, "topic_id": info.topic_id} for n, info in counted.items()},
     }
+
+
+def read_counted(path: Path) -> dict[str, TopicInfo]:
+    """The topics that stores were made of, as the last worker has written them down in this ``topology.json``; none
+    when there is no such file, or it says nothing of it."""
+    topics = _read(path).get("topics", {})
+    return {name: TopicInfo(name, int(info["partitions"]), str(info["topic_id"])) for name, info in topics.items()}
+
+
+def publish_refusal(path: Path, reasons: Mapping[str, str], document: Mapping[str, Any]) -> None:
+    """Say in ``topology.json`` why nobody runs these stores, and leave what is there otherwise, or is not there yet:
+    `document`. The next worker that runs them writes it anew."""
+    said = _read(path) or dict(document)
+    for name, why in reasons.items():
+        if name in said["stores"]:
+            said["stores"][name]["refused"] = why
+    publish(path, said)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, orjson.JSONDecodeError) as error:
+        logger.warning("%s cannot be read and is written anew: %s", path, error)
+        return {}
+    return document
 
 
 def publish(path: Path, document: Mapping[str, Any]) -> None:

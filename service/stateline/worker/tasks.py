@@ -92,7 +92,7 @@ class Tasks:
 
     def assign(self, partitions: Collection[TopicPartition], consumer: Consumer) -> None:
         """These are the worker's now, with what is suspended among them; other suspended tasks are not any more."""
-        changed = self._topics.remember()
+        changed = self._topics.remember(partitions)
         self._resume({*partitions}, changed, consumer)
         added: list[Task] = []
         for subtopology in self._topology.subtopologies:

@@ -1,15 +1,20 @@
-"""Notices that a topic was deleted and created anew while a worker reads it, and makes the worker start over.
+"""Notices what becomes of topics while a worker reads them.
 
-A broker says nothing of it: the consumer begins anew, or goes on in the middle of another topic. What tells is the
-topic's id, and a consumer that gives what was processed already.
+One that was deleted and created anew makes the worker start over. A broker says nothing of it: the consumer begins
+anew, or goes on in the middle of another topic. What tells is the topic's id, and a consumer that gives what was
+processed already. Partitions that were added to a topic of which stores are made end the worker; the group gives them
+to somebody within seconds (``topic.metadata.refresh.interval.ms``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from stateline.log.interface import Admin, Consumer
+from stateline.log.interface import Admin, Consumer, TopicInfo
+from stateline.partition_counts import counted_topics, refuse_grown
+from stateline.topology import Topology
 from stateline.worker.task import Task, TaskState
 from stateline_store import LogUnavailableError, TopicPartition
 
@@ -18,11 +23,15 @@ _LOOK_INTERVAL_S = 60.0
 
 
 class TopicWatch:
-    """One worker's, on its thread. `ids` is topic → topic id, as of the last assignment."""
+    """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids; `counted` those
+    of which stores are made, as they were counted before."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, topology: Topology) -> None:
         self._admin = admin
+        self._topology = topology
+        self.found: dict[str, TopicInfo] = {}
         self.ids: dict[str, str] = {}
+        self.counted: dict[str, TopicInfo] = {}
         self._read_up_to: dict[TopicPartition, int] = {}  # when the ids were looked at last
         self._last_look = time.monotonic()
 
@@ -31,9 +40,14 @@ class TopicWatch:
         """Whether the last look was long ago."""
         return time.monotonic() - self._last_look >= _LOOK_INTERVAL_S
 
-    def remember(self) -> set[str]:
-        """Partitions were assigned: these are their topics. Those that were deleted, or created anew, since before."""
-        before, self.ids = self.ids, self._ids()
+    def remember(self, assigned: Iterable[TopicPartition] = ()) -> set[str]:
+        """These partitions were assigned: their topics. Those that were deleted, or created anew, since before.
+
+        Raises `PartitionsChangedError` when partitions were added that must not be.
+        """
+        before, self.found = self.ids, self._counted(assigned)
+        self.ids = {name: info.topic_id for name, info in self.found.items()}
+        self.counted |= counted_topics(self._topology, self.found)
         self._read_up_to, self._last_look = {}, time.monotonic()
         return {name for name, topic_id in before.items() if self.ids.get(name) != topic_id}
 
@@ -44,12 +58,13 @@ class TopicWatch:
         back_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Raise `LogUnavailableError` when one of these sources, or a changelog of these tasks, was created anew: start
-        over.
+        over; `PartitionsChangedError` as `remember`.
 
         `back_at` is where the consumer was seen to begin anew in it. The group's offset may be the old topic's then:
         committed, by name, after the new one was made. What it would pass over and nobody has read is given back.
         """
-        ids, self._last_look = self._ids(), time.monotonic()
+        ids = {name: info.topic_id for name, info in self._counted().items()}
+        self._last_look = time.monotonic()
         logs = {topic for task in by_source.values() for topic in task.log_topics()}
         other = {topic for topic in logs if ids.get(topic, self.ids.get(topic)) != self.ids.get(topic)}
         anew = [tp for tp in by_source if tp.topic in other]
@@ -79,5 +94,11 @@ class TopicWatch:
         self.look(by_source, consumer, {source: offset})
         raise LogUnavailableError(f"{source} went back from offset {passed} to {offset}: its end was lost.")
 
-    def _ids(self) -> dict[str, str]:
-        return {name: info.topic_id for name, info in self._admin.topics().items()}
+    def _counted(self, assigned: Iterable[TopicPartition] = ()) -> dict[str, TopicInfo]:
+        """All topics, with the partitions that the group knows of: one broker may know sooner than another."""
+        found = self._admin.topics()
+        for topic, partition in assigned:
+            if topic in found and partition >= found[topic].partitions:
+                found[topic] = replace(found[topic], partitions=partition + 1)
+        refuse_grown(self._topology, self.counted, found)
+        return found

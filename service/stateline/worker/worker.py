@@ -20,10 +20,12 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from stateline.app import App
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Record
+from stateline.partition_counts import PartitionsChangedError
 from stateline.query import HostedPartition
 from stateline.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
 from stateline.topics import ensure_topics, report_other_settings, subtopology_partitions
@@ -35,7 +37,14 @@ from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.global_tables import GlobalTables
 from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.pace import Pace
-from stateline.worker.publication import InstanceFile, publish, socket_path, topology_document
+from stateline.worker.publication import (
+    InstanceFile,
+    publish,
+    publish_refusal,
+    read_counted,
+    socket_path,
+    topology_document,
+)
 from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.record_order import RecordOrder
@@ -114,7 +123,8 @@ class Worker:
         self._socket = QuerySocket(self._socket_path, self._hosted_partition, snapshots)
         self._consumer: Consumer | None = None
         self._subscribed = False
-        self._topics = TopicWatch(self._admin)
+        self._topics = TopicWatch(self._admin, self._topology)
+        self._topology_path = self._directory.application / "topology.json"
         self._epochs = EpochGate(log, self._topology)
         self._order = RecordOrder(self._topology, config.max_timestamp_ahead_ms)
         handler = config.deserialization_exception_handler
@@ -159,6 +169,10 @@ class Worker:
                 except _Mendable as error:
                     self._start_over(error)
             self._commit()
+        except PartitionsChangedError as error:
+            self._tasks.drop_all()
+            publish_refusal(self._topology_path, error.reasons, self._topology_document())
+            raise
         except BaseException:
             self._tasks.drop_all()  # half of a slice may be staged: none of it may be committed
             raise
@@ -167,16 +181,33 @@ class Worker:
 
     def _prepare(self) -> None:
         also = [self._config.dead_letter_topic] if self._config.dead_letter_topic else []
-        counts = ensure_topics(self._topology, self._admin, also_required=also)
+        self._topics.counted = read_counted(self._topology_path)
+        self._topics.found = self._admin.topics()
+        ensure_topics(self._topology, self._admin, also_required=also, counted=self._topics.counted)
         report_other_settings(self._topology, self._admin)
-        partitions = subtopology_partitions(self._topology, counts)
+        self._topics.remember()
+        self._publish_topology()
         self._housekeeping.settle_places()
         self._housekeeping.sweep_snapshots()
-        publish(
-            self._directory.application / "topology.json",
-            topology_document(self._topology, partitions, self._config.default_state_isolation_level),
-        )
         self._join()
+
+    def _publish_topology(self) -> None:
+        """Topics may have more partitions than at the start, or have been made anew with others.
+
+        Raises `TopologyError` when topics that are processed together have different numbers.
+        """
+        counts = {name: info.partitions for name, info in self._topics.found.items()}
+        if any(topic.name not in counts for s in self._topology.subtopologies for topic in s.sources):
+            return  # deleted in this moment
+        subtopology_partitions(self._topology, counts)
+        publish(self._topology_path, self._topology_document())
+
+    def _topology_document(self) -> dict[str, Any]:
+        found, level = self._topics.found, self._config.default_state_isolation_level
+        partitions = {
+            s.ordinal: max(found[topic.name].partitions for topic in s.sources) for s in self._topology.subtopologies
+        }
+        return topology_document(self._topology, partitions, level, self._topics.counted)
 
     def _join(self) -> None:
         self._global_tables.open()
@@ -342,6 +373,7 @@ class Worker:
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         self._tasks.assign(partitions, self._group_consumer())
+        self._publish_topology()
         self._run_restored(0.0)
         self._say_tasks()
 

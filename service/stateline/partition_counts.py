@@ -1,0 +1,91 @@
+"""How many partitions topics had when stores were made of them. Pure.
+
+A key's partition follows from the number of partitions. When that grows, new records of a key go to another partition
+than the old ones: what keeps keys by partition would have the key twice, so it is refused. Two things tell that a topic
+has grown since a store was made of it:
+
+- ``topology.json``, where each worker writes down what it counted (`stateline.worker.publication`)
+- the store's changelog, which has as many partitions as the topics had that it follows
+
+Of a topic that was deleted and made anew (it has another id) tables are made anew as well. Topics without stores may
+grow: nothing is kept of their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from stateline.log.interface import TopicInfo
+from stateline_store import TopologyError
+
+if TYPE_CHECKING:
+    from stateline.topology import Topology
+
+_WAY_OUT = (
+    "a key would be in two partitions. Partitions cannot be taken away again: start under a new application.id, which "
+    "makes its stores anew from the topics. What a table is kept of has to be written to a new topic, too, because its "
+    "records stay in the partitions where they are."
+)
+
+
+class PartitionsChangedError(TopologyError):
+    """Topics have other numbers of partitions than when stores were made of them. `reasons` says it by store."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__(" ".join(dict.fromkeys(reasons.values())))
+        self.reasons = dict(reasons)
+
+
+def counted_topics(topology: Topology, found: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+    """Those of these topics whose number of partitions must stay, because stores are made of them."""
+    names = [topic.name for s in topology.subtopologies if s.stores for topic in s.sources]
+    names += [table.source.name for table in topology.global_tables.values() if table.source is not None]
+    return {name: found[name] for name in names if name in found}
+
+
+def refuse_grown(topology: Topology, counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]) -> None:
+    """Raise `PartitionsChangedError` if a topic of which stores are made has other partitions than were counted before.
+    `found` is what there is now."""
+    reasons: dict[str, str] = {}
+    for subtopology in topology.subtopologies:
+        stores = [store.name for store in subtopology.stores]
+        if why := _grown([topic.name for topic in subtopology.sources], stores, counted, found):
+            reasons |= dict.fromkeys(stores, why)
+    for name, table in topology.global_tables.items():
+        if table.source is not None and (why := _grown([table.source.name], [name], counted, found)):
+            reasons[name] = why
+    if reasons:
+        raise PartitionsChangedError(reasons)
+
+
+def refuse_other_changelogs(topology: Topology, found: Mapping[str, int], wanted: Mapping[str, int]) -> None:
+    """Raise `PartitionsChangedError` for stores whose changelogs have other numbers of partitions (`found`) than the
+    topics that they follow (`wanted`)."""
+    reasons: dict[str, str] = {}
+    for subtopology in topology.subtopologies:
+        sources = ", ".join(topic.name for topic in subtopology.sources)
+        for store in subtopology.stores:
+            name = store.changelog(topology.application_id)
+            if store.source is None and name is not None and found.get(name, wanted[name]) != wanted[name]:
+                why = (
+                    f"Changelog {name} has {found[name]} partitions, and {sources}, which its store follows, "
+                    f"{wanted[name]}: {_WAY_OUT}"
+                )
+                reasons |= dict.fromkeys((each.name for each in subtopology.stores), why)
+    if reasons:
+        raise PartitionsChangedError(reasons)
+
+
+def _grown(
+    topics: Iterable[str], stores: list[str], counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]
+) -> str | None:
+    for name in topics if stores else ():
+        before, now = counted.get(name), found.get(name)
+        if before is None or now is None or before.topic_id != now.topic_id or before.partitions == now.partitions:
+            continue
+        return (
+            f"Topic {name} has {now.partitions} partitions, and had {before.partitions} when {', '.join(stores)} "
+            f"began: {_WAY_OUT}"
+        )
+    return None

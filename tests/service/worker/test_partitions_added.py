@@ -1,0 +1,182 @@
+"""Partitions are added to a topic: refused wherever stores are made of it, and nobody's business elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import murmur2
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from kafka_broker import KafkaBroker
+from query_server import wait_until
+from running_worker import Stores, configured, create, eventually, produce, read_all, running
+from served_here import served_here
+from stateline import serdes, stores
+from stateline.app import App
+from stateline.cli import explained
+from stateline.log import KafkaLog, Log, open_log
+from stateline.partition_counts import PartitionsChangedError
+from stateline.store_views import StoreView
+from stateline.worker import InputRecord, Output
+from stateline.worker.worker import Worker
+
+TEXT: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+KEYS = [b"%d" % n for n in range(40)]
+
+
+@pytest.fixture
+def log(kafka_broker: KafkaBroker) -> Iterator[KafkaLog]:
+    # So that a group hears soon of partitions that were added.
+    soon = {"topic.metadata.refresh.interval.ms": "300"}
+    with closing(KafkaLog(kafka_broker.bootstrap_servers, consumer=soon)) as made:
+        yield made
+
+
+def add_partitions(log: KafkaLog, topic: str, total: int) -> None:
+    client = AdminClient({"bootstrap.servers": log.bootstrap_servers})
+    client.create_partitions([NewPartitions(topic, total)])[topic].result()
+
+    def there() -> bool:
+        with closing(log.admin()) as admin:
+            return admin.topics()[topic].partitions == total
+
+    eventually(there, "the partitions are there")
+
+
+def counting(topic: str, name: str, *, table: bool = True, counts: bool = True) -> App:
+    app = App(name)
+    source = app.topic(topic, **TEXT)
+    if table:
+        app.table(source, store="newest")
+    if counts:
+        kept = app.store(stores.key_value("counts", key=serdes.string, value=serdes.int64))
+
+        @app.process(source, stores=[kept])
+        def count(record: InputRecord, counts: StoreView) -> None:
+            counts.put(record.key, (counts.get(record.key) or 0) + 1)
+
+    return app
+
+
+@contextmanager
+def ended(*, why: str) -> Iterator[None]:
+    """Around a worker that ends with exit code 2, and says this."""
+    with pytest.raises(PartitionsChangedError, match=why) as caught:
+        yield
+    said, code = explained(caught.value)
+    assert code == 2
+    assert "start under a new application.id" in said
+
+
+def test_where_keys_are_kept_the_worker_ends_and_the_server_says_why(log: KafkaLog, tmp_path: Path) -> None:
+    topic = f"in-{uuid4().hex[:8]}"
+    app, why = counting(topic, f"app-{topic}"), f"Topic {topic} has 4 partitions, and had 2 when newest, counts began"
+    config = configured(app, tmp_path / "state")
+    create(log, {topic: 2})
+    with served_here(config.state_dir, app=app, until_ready=False) as here:
+        client = here.client
+        with ended(why=why), running(app, config, log):
+            produce(log, topic, [(key, b"1", 1) for key in KEYS])
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+            add_partitions(log, topic, 4)
+            moved = next(key for key in KEYS if murmur2(key, 4) >= 2)
+            written = produce(log, topic, [(moved, b"2", 2)])
+            wait_until(lambda: client.get("/readyz").status_code == 503)
+        assert why in client.get("/readyz").json()["reasons"][0]
+        bound = json.dumps({topic: {str(place.partition): offset for place, offset in written.items()}})
+        for path in ("newest/keys/1", "counts/keys/1", "counts/range", f"newest/keys/1?position_bound={bound}"):
+            answer = client.get(f"/v1/stores/{path}")
+            assert (answer.status_code, answer.json()["reason"]) == (503, "NOT_READY")
+            assert why in answer.json()["detail"]
+        assert why in client.get("/v1/stores").json()["stores"][0]["not_ready"]
+        with ended(why=why):  # and it does not start again
+            Worker(app, config, log, instance="worker-0").run()
+        assert client.get("/readyz").status_code == 503
+    another = counting(topic, f"new-{topic}", table=False)
+    settings = configured(another, tmp_path / "state")
+    with running(another, settings, log), closing(Stores(another, settings, tmp_path / "scratch")) as found:
+        eventually(lambda: found.rows("counts", 4).keys() == {*KEYS}, "a new application counts anew")
+
+
+@pytest.mark.parametrize("kept", ["newest", "counts"])
+def test_partitions_that_were_added_while_nothing_ran_are_noticed_at_the_start(
+    log: KafkaLog, tmp_path: Path, kept: str
+) -> None:
+    topic = f"in-{uuid4().hex[:8]}"
+    app = counting(topic, f"app-{topic}", table=kept == "newest", counts=kept == "counts")
+    create(log, {topic: 2})
+    config = configured(app, tmp_path / "state")
+    with running(app, config, log), closing(Stores(app, config, tmp_path / "scratch")) as found:
+        produce(log, topic, [(key, b"1", 1) for key in KEYS])
+        eventually(lambda: found.rows(kept, 2).keys() == {*KEYS}, "all is read")
+    add_partitions(log, topic, 3)
+    with ended(why=f"Topic {topic} has 3 partitions, and had 2 when {kept} began"):
+        Worker(app, config, log, instance="worker-0").run()
+    if kept == "counts":  # the disk is lost; the changelog knows
+        elsewhere = configured(app, tmp_path / "elsewhere")
+        why = f"Changelog app-{topic}-counts-changelog has 2 partitions, and {topic}, which its store follows, 3"
+        with ended(why=why):
+            Worker(app, elsewhere, log, instance="worker-0").run()
+        with served_here(elsewhere.state_dir, app=app, until_ready=False) as here:
+            assert why in here.client.get("/readyz").json()["reasons"][0]
+
+
+def test_what_keeps_nothing_goes_on_with_the_new_partitions(log: KafkaLog, tmp_path: Path) -> None:
+    topic, out = f"in-{uuid4().hex[:8]}", f"out-{uuid4().hex[:8]}"
+    app = App(f"app-{topic}")
+    source, moved = app.topic(topic, **TEXT), app.repartition("moved", **TEXT)
+    written = app.topic(out, **TEXT)
+    kept = app.store(stores.key_value("counts", key=serdes.string, value=serdes.int64))
+
+    @app.process(source, forwards=[written, moved])
+    def forward(record: InputRecord, written: Output, moved: Output) -> None:
+        written.forward(record.key, record.value)
+        moved.forward(record.key, record.value)
+
+    @app.process(moved, stores=[kept])
+    def count(record: InputRecord, counts: StoreView) -> None:
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+
+    create(log, {topic: 2, out: 1})
+    config = configured(app, tmp_path / "state")
+    with closing(Stores(app, config, tmp_path / "scratch")) as found:
+        with running(app, config, log):
+            produce(log, topic, [(key, b"1", 1) for key in KEYS])
+            eventually(lambda: found.rows("counts", 2).keys() == {*KEYS}, "all is counted")
+            add_partitions(log, topic, 5)
+            produce(log, topic, [(key, b"2", 2) for key in KEYS])
+            eventually(lambda: len(read_all(log, out, 1)) == 2 * len(KEYS), "the new partitions are read")
+        with running(app, config, log):
+            produce(log, topic, [(key, b"3", 3) for key in KEYS])
+            three = serdes.int64.serialize(3)
+            eventually(lambda: {*found.rows("counts", 2).values()} == {three}, "each key is counted in one place")
+
+
+def test_a_topic_that_was_made_anew_with_other_partitions_is_another_one_to_its_tables(tmp_path: Path) -> None:
+    def made_anew(log: Log, partitions: int) -> dict[bytes, bytes]:
+        with closing(log.admin()) as admin:
+            admin.delete_topics(["in"])
+        create(log, {"in": partitions})
+        produce(log, "in", [(key, b"%d" % partitions, 1) for key in KEYS])
+        return dict.fromkeys(KEYS, b"%d" % partitions)
+
+    def read(app: App, log: Log, store: str, partitions: int, rows: dict[bytes, bytes]) -> None:
+        config = configured(app, tmp_path / "state")
+        with running(app, config, log), closing(Stores(app, config, tmp_path / f"{store}-{partitions}")) as found:
+            eventually(lambda: found.rows(store, partitions) == rows, "the store has what the topic says")
+
+    with closing(open_log("embedded", tmp_path)) as log:
+        tables, counts = counting("in", "tables", counts=False), counting("in", "app", table=False)
+        for partitions in (2, 3):
+            read(tables, log, "newest", partitions, made_anew(log, partitions))
+        read(counts, log, "counts", 3, dict.fromkeys(KEYS, serdes.int64.serialize(1)))
+        made_anew(log, 4)
+        with ended(why="Changelog app-counts-changelog has 3 partitions, and in, which its store follows, 4"):
+            Worker(counts, configured(counts, tmp_path / "state"), log, instance="worker-0").run()
