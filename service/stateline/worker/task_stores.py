@@ -229,7 +229,7 @@ class TaskStores:
             self._settle_offset(name, store, changelog, checkpoint.get(changelog))
 
     def _choose_files(self, name: str, *, can_be_rebuilt: bool) -> None:
-        timestamped = self._definitions[name].timestamped and self.by_name[name].persistent
+        timestamped = self._has_timestamps(name)
         self._files[name] = choose_files(self._directory, name, timestamped=timestamped, mode=self._upgrade_mode)
         if not timestamped and not can_be_rebuilt and self._has_only_timestamped_files(name):
             raise TopologyError(
@@ -254,8 +254,13 @@ class TaskStores:
 
     def _is_outdated(self, name: str) -> bool:
         """Whether there are plain files of a store that is on its timestamped ones."""
-        timestamped = self._definitions[name].timestamped and self.by_name[name].persistent
-        return timestamped and self._files[name] is Files.DECLARED and has_plain_files(self._directory, name)
+        is_on_declared = self._has_timestamps(name) and self._files[name] is Files.DECLARED
+        return is_on_declared and has_plain_files(self._directory, name)
+
+    def _has_timestamps(self, name: str) -> bool:
+        """Whether the store writes timestamped files. It says so itself: one of a user's own can be one of these."""
+        store = self.by_name[name]
+        return isinstance(store, TransactionalStore) and store.timestamped and store.persistent
 
     def _settle_offset(self, name: str, store: StateStore, changelog: TopicPartition, noted: int | None) -> None:
         """The table above."""

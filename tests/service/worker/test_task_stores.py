@@ -141,6 +141,34 @@ def test_records_with_timestamps_and_no_changelog_are_not_passed_over_when_decla
     assert not (tmp_path / "rocksdb" / "s").exists()
 
 
+class Checked(TimestampedKeyValueStore):
+    """A store of one's own that is one of Stateline's, but for what it says of itself."""
+
+
+@pytest.mark.parametrize("changelogs", [{"s": CHANGELOG}, {}], ids=["logged", "unlogged"])
+def test_a_store_of_ones_own_that_is_a_timestamped_one_opens_again(
+    changelogs: Mapping[str, TopicPartition], tmp_path: Path
+) -> None:
+    declared = stores.custom("s", Checked, key=serdes.bytes, value=serdes.bytes, logged=bool(changelogs))
+    for expected in (None, b"1"):
+        with opened(tmp_path, declared, changelogs=changelogs) as made:
+            store = made.by_name["s"]
+            assert isinstance(store, Checked)
+            assert store.get(b"a") == expected
+            store.put_with_timestamp(b"a", b"1", 5)
+            made.commit({"s": {CHANGELOG: 7}} if changelogs else {})
+
+
+def test_a_store_of_ones_own_that_becomes_a_timestamped_one_is_upgraded(tmp_path: Path) -> None:
+    write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
+    declared = stores.custom("s", Checked, key=serdes.bytes, value=serdes.bytes)
+    with opened(tmp_path, declared) as made:
+        assert (made.committed_offset("s"), made.furthest_offset("s")) == (None, 7)
+        made.commit({"s": {CHANGELOG: 7}})
+        made.drop_plain_files()
+    assert [path.name for path in (tmp_path / "rocksdb").iterdir()] == ["s-v2"]
+
+
 def test_a_damaged_position_file_costs_nothing_but_itself(tmp_path: Path) -> None:
     write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
     (tmp_path / "s.position").write_text("neither\n")
