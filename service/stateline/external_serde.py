@@ -1,12 +1,14 @@
 """Keys and values of a Kafka Streams application's changelog: what does not fit the declaration is told so.
 
 The topic does not say what kind of store it is of, nor the types of its keys and values. A wrong type is noticed by the
-serde, a wrong kind by the times that a key of windows or sessions ends with.
+serde. Of the kind the declaration is believed: keys that end like those of another kind may be what they are declared
+as, so they are told of, once, and kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 from typing import Any
 
 from stateline.serde import Serde, StringSerde, shown
@@ -15,6 +17,8 @@ from stateline_store.windowed_keys import SESSION_SUFFIX, WINDOW_SUFFIX
 
 # Times of a key from here on (the year 10000) are other bytes, read as times.
 _NO_TIME_MS = 253_402_300_800_000
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class ExternalValue:
         return self.inner.deserialize(data)
 
     def check(self, data: bytes) -> None:
-        self._check(data, "value")
+        self._check(data, "value", "the type")
 
     def parse_text(self, text: str) -> bytes:
         return self.inner.parse_text(text)
@@ -50,34 +54,36 @@ class ExternalValue:
     def key_to_json(self, data: bytes) -> Any:
         return self.inner.key_to_json(data)
 
-    def _check(self, data: bytes, part: str) -> None:
+    def _check(self, data: bytes, part: str, what: str) -> None:
         try:
             self.inner.check(data)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(
-                f"{error} {self.whose} is declared with {part}={self.name}: declare the type that it has there."
+                f"{error} {self.whose} is declared with {part}={self.name}: declare {what} that it has there."
             ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalKey(ExternalValue):
-    """The serde of a changelog's keys, `inner` with its times: refuses those of another kind of store as well.
+    """The serde of a changelog's keys, `inner` with its times: warns of one that looks like those of another kind.
 
     `kind` is `StoreDefinition.plain_kind`. Of keys that are not windows' or sessions' only texts can be told from them.
     """
 
     kind: str
     duplicates: bool = False
+    _told: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def check(self, data: bytes) -> None:
-        other = self._other_kind(data)
-        if other is not None:
-            raise InvalidArgumentError(
-                f"{shown(data)} looks like a key of {other}. {self.whose} is declared as one of kind {self.kind}"
-                f"{' without duplicates' if self.kind == 'window' and not self.duplicates else ''}: declare the kind "
-                "that it has there."
-            )
-        self._check(data, "key")
+        self._check(data, "key", "the kind and type")
+        if not self._told and (other := self._other_kind(data)) is not None:
+            self._told.append(other)
+            logger.warning(
+                "%s in the changelog of %s looks like a key of %s, and is one of kind %s%s here: all keys are taken as "
+                "declared. If the store is another one there, declare that, under another name (store=).",
+                shown(data), self.whose, other, self.kind,
+                " without duplicates" if self.kind == "window" and not self.duplicates else "",
+            )  # fmt: skip
 
     def _other_kind(self, data: bytes) -> str | None:
         """What these bytes look more like than a key of this kind; None when they may be one."""

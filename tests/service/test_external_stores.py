@@ -177,13 +177,14 @@ WRONG = [
     (NUMBERS, b"a", b"text", "is not an int64: it has 4 bytes. Store 's' of Kafka Streams application 'java'"),
     (NUMBERS, b"a", b"text", "declared with value=int64: declare the type that it has there"),
     (KEYED, b"abc", bytes(8), "declared with key=int32"),
-    (TEXTS, window_key(b"a", 60_000), b"1", "looks like a key of a window store"),
-    (VERSIONS, session_key(b"a", 5, 9), b"1", "looks like a key of a session store"),
-    (WINDOWED, session_key(b"a", 5, 9), b"1", "looks like a key of a session store"),
-    (WINDOWED, window_key(b"a", 5, 7), b"1", "declared as one of kind window without duplicates"),
-    (WINDOWED, b"a", b"1", "looks like a key of another kind of store"),
-    (OF_SESSIONS, window_key(b"abcd", 60_000), b"1", "looks like a key of a window store"),
-    (OF_SESSIONS, b"abcd", b"1", "declared as one of kind session"),
+    (
+        WINDOWED,
+        b"a",
+        b"1",
+        "only 1 bytes. Store 's' of Kafka Streams application 'java' is declared with key=windowed-",
+    ),
+    (OF_SESSIONS, b"abcd", b"1", "is declared with key=session-windowed-string: declare the kind and type that it has"),
+    (OF_SESSIONS, session_key(b"a", 9, 5), b"1", r"its times are \[9, 5\]"),
 ]
 
 
@@ -206,6 +207,42 @@ def test_a_declaration_that_does_not_fit_the_records_ends_the_worker_with_what_t
     app = declared(definition)
     with pytest.raises(RecordError, match=message):
         run(Worker(app, configured(app, tmp_path), log, instance="worker-0"))
+
+
+PADDED = b"alice".ljust(24, b"\0")
+RESEMBLING = [
+    (TEXTS, [PADDED, b"bob".ljust(24, b"\0"), b"carol"], "a key of a window store, and is one of kind key_value here"),
+    (VERSIONS, [session_key(b"a", 5, 9)], "a key of a session store, and is one of kind versioned here"),
+    (
+        WINDOWED,
+        [session_key(b"a", 5, 9), window_key(b"a", 9 << 32)],
+        "a key of a session store, and is one of kind window",
+    ),
+    (WINDOWED, [window_key(b"a", 5, 7)], "one of kind window without duplicates here"),
+    (OF_SESSIONS, [window_key(b"abcd", 60_000)], "a key of a window store, and is one of kind session here"),
+]
+
+
+@pytest.mark.parametrize(("definition", "keys", "told"), RESEMBLING, ids=lambda given: str(given)[:20])
+def test_keys_that_look_like_those_of_another_kind_are_taken_as_declared_and_told_of_once(
+    definition: StoreDefinition,
+    keys: list[bytes],
+    told: str,
+    log: EmbeddedLog,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    create(log, {"java-s-changelog": 1})
+    produce(log, "java-s-changelog", [(key, b"1", 1) for key in keys])
+    app = declared(definition)
+    config = configured(app, tmp_path / "state")
+    with closing(Stores(app, config, tmp_path / "readers")) as kept, running(app, config, log):
+        eventually(lambda: kept.offset("s", "java-s-changelog", 0) == len(keys) - 1, "all of it was read")
+        rows = kept.rows("s", 1)
+    assert len(rows) == len(keys)
+    assert all(any(row.endswith(key) for row in rows) for key in keys)
+    (warning,) = [message for message in caplog.messages if "looks like" in message]
+    assert told in warning
 
 
 def test_texts_and_numbers_that_only_resemble_times_are_keys() -> None:
