@@ -271,7 +271,7 @@ class TransactionalStore(StateStore):
         if not new and combined == old.position:
             self._pending = Position()
             return
-        now_ms = max(time.time_ns() // 1_000_000, old.committed_at_ms)
+        now_ms = time.time_ns() // 1_000_000
         commit = Commit(old.number + 1, now_ms, combined, moved, self.stream_time_ms, self._sequence)
         try:
             expired = self._expired(old.stream_time_ms, self.stream_time_ms)
@@ -351,7 +351,8 @@ class TransactionalStore(StateStore):
 
     @property
     def committed_at_ms(self) -> int:
-        """When that commit was made, in milliseconds since the epoch; 0 before the first."""
+        """When that commit was made by the machine's clock, which may jump, in milliseconds since the epoch; 0 before
+        the first."""
         return self._committed.committed_at_ms
 
     # -- inner workings ---------------------------------------------------------------------------------
