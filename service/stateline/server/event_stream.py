@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stateline.server.bounded_protocol import ABORT
+from stateline.server.hidden_paths import told
 from stateline.server.problems import problem_of
 from stateline.server.waiting import TimeLimits
 from stateline_store import NotReadyError, StatelineError
@@ -47,7 +48,7 @@ def event_bytes(data: Any, *, name: str, position: bytes | None = None) -> bytes
 
 def goodbye(reason: str, detail: str) -> bytes:
     """The last event of a stream: why it ends."""
-    return event_bytes({"reason": reason, "detail": detail}, name="end")
+    return event_bytes({"reason": reason, "detail": told(detail)}, name="end")
 
 
 class Outbox:

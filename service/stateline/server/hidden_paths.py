@@ -2,16 +2,33 @@
 
 Messages of errors name files, for whoever reads the log. In an answer the directories of this process stand under
 another name: `<state.dir>/flights/0_1/rocksdb/totals is damaged`, so that the operator knows which file is meant and a
-client learns nothing about the machine.
+client learns nothing about the machine. Any other path from the root is `<path>` there: who wrote the message, a
+library or another process, need not have known that it would go out.
 
-The directories belong to the process, as the handlers of its log do: they are hidden before it answers anybody, and
-never shown again.
+Every text that an error has made goes through `told` where it leaves: `problems`, `event_stream.goodbye`, and the
+members that `state_routes` and `pipelines` fill with one. The directories belong to the process, as the handlers of its
+log do: they are hidden before it answers anybody, and never shown again.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+
+# What a path from the root begins with: what is in the root here, and what is there on most machines; not what the
+# API's own paths begin with, which messages name.
+_USUAL = frozenset(
+    {"bin", "data", "dev", "etc", "home", "lib", "media", "mnt", "opt", "private", "proc", "root", "run", "srv", "sys"}
+    | {"tmp", "usr", "var", "Users"}
+)
+_OURS = frozenset({"", "v1", "docs", "console", "healthz", "readyz", "metrics", "openapi.json"})
+_ROOTS = "|".join(map(re.escape, sorted({*_USUAL, *os.listdir("/")} - _OURS)))
+# In quotation marks it may have spaces. A `/` behind a word or another path's name is no root.
+_PATH = re.compile(
+    rf"""(?<=')/(?:{_ROOTS})(?:/[^']*)?(?=')|(?<=")/(?:{_ROOTS})(?:/[^"]*)?(?=")"""
+    rf"""|(?:(?<=file://)|(?<![\w./>)~-]))/(?:{_ROOTS})(?![\w-])(?:/[^\s'",:;()<>\[\]]*)?"""
+)
 
 _hidden: dict[str, str] = {}
 
@@ -29,7 +46,7 @@ def told(error: BaseException | str) -> str:
     for path in sorted(_hidden, key=len, reverse=True):  # the longest first: one may lie in another
         if path in text:
             text = _replaced(text, path)
-    return text
+    return _PATH.sub("<path>", text)
 
 
 def _replaced(text: str, path: str) -> str:

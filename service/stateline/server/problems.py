@@ -77,7 +77,7 @@ def problem_response(error: Exception, **where: Any) -> Response:
     Only a deliberate error shows its message: any other may hold what is none of the client's business.
     """
     deliberate = isinstance(error, StatelineError)
-    detail = told(error) if deliberate else "Something unexpected went wrong: see the server's log."
+    detail = str(error) if deliberate else "Something unexpected went wrong: see the server's log."
     reason, status, _ = problem_of(error)
     return _response(status, reason, detail, where)
 
@@ -153,7 +153,12 @@ def _failure_json(failure: Failure) -> dict[str, Any]:
 def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -> Response:
     note_reason(reason)
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
-    body["detail"] = detail
-    body |= {name: value for name, value in where.items() if value is not None}
+    body["detail"] = told(detail)
+    body |= {name: _shown(value) for name, value in where.items() if value is not None}
     headers = {"Retry-After": _RETRY_AFTER_S} if status in (429, 503) else None
     return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
+
+
+def _shown(value: Any) -> Any:
+    """A further member; a list of texts is of messages."""
+    return [told(each) for each in value] if isinstance(value, list) else value

@@ -90,7 +90,7 @@ class StateRoutes:
             return problem_response(NotReadyError("Not every store can be queried yet: a token is told the reasons."))
         reasons = await self._serving.reasons_not_ready(self._readable(request))
         error = NotReadyError("Not every store can be queried yet: see reasons, and ask again in a moment.")
-        return problem_response(error, reasons=[told(reason) for reason in reasons])
+        return problem_response(error, reasons=reasons)
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics: Prometheus text, compressed where that is accepted."""

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator, MutableMapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import httpx
 import pytest
 
 from query_server import OwningWorker, server_process, wait_until
-from stateline.server import hidden_paths
+from served_here import Here, served_here
+from stateline.query import Failure, Outcome, Terms
+from stateline.server import hidden_paths, pipelines
+from stateline.server.event_stream import EventStream, goodbye
 from stateline.server.hidden_paths import hide_directory, told
+from stateline.server.problems import problem_response, unreadable_response
+from stateline.server.streams import headers_of
+from stateline.server.waiting import TimeLimits
+from stateline_store import CursorExpiredError, DamagedDataError, IsolationLevel, NotReadyError, StatelineError
 
 COMMITTED = "default.state.isolation.level=read_committed"
 PATHS = (
@@ -39,7 +51,7 @@ def test_a_hidden_directory_stands_under_its_name() -> None:
     assert told("/var/lib/stateline/a/0_1 is damaged") == "<state.dir>/a/0_1 is damaged"
     assert told("(IO error: '/var/lib/stateline': it is full)") == "(IO error: '<state.dir>': it is full)"
     assert told(OSError("file:///var/lib/stateline/x")) == "file://<state.dir>/x"
-    assert told("/var/lib/stateline-2/x and /var/lib/stateliner") == "/var/lib/stateline-2/x and /var/lib/stateliner"
+    assert told("/var/lib/stateline-2/x and /var/lib/stateliner") == "<path> and <path>", "of another"
 
 
 @pytest.mark.usefixtures("hidden")
@@ -90,3 +102,108 @@ def test_no_answer_has_a_path_of_the_state_directory(tmp_path: Path) -> None:
         for database in worker.application.glob("0_*/rocksdb/aircraft-v2/CURRENT"):
             database.write_bytes(b"damaged")
         assert refused(client, tmp_path) > 3
+
+
+# Every way that a message takes out of the server
+
+SECRET = "/home/mallory/keys"
+FAULT = f"IO error: While opening a file: {SECRET}/a.sst: cannot be read ('{SECRET} of mine/b', file://{SECRET}/c)"
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_path_that_nobody_has_named_is_hidden_wherever_it_stands() -> None:
+    assert SECRET not in told(FAULT)
+    assert "of mine" not in told(FAULT), "a path with a space ends where its quotation does"
+    assert told(f"({SECRET}): /tmp, /usr/lib/x.py:3; see /docs, /v1/stores/a/keys/b") == (
+        "(<path>): <path>, <path>:3; see /docs, /v1/stores/a/keys/b"
+    )
+    harmless = "1/2 of a/tmp/b, http://host/home/a, http://host:80/tmp <state.dir>/home/x POST …/query a-/etc"
+    assert told(harmless) == harmless
+
+
+@pytest.fixture(scope="module")
+def here(worker: OwningWorker, state_dir: Path) -> Iterator[Here]:
+    worker.put("k", 1)
+    worker.commit()
+    with served_here(state_dir) as found:
+        yield found
+
+
+@pytest.mark.parametrize("error", [StatelineError(FAULT), DamagedDataError(FAULT), NotReadyError(FAULT)])
+def test_no_failure_of_a_query_names_a_path(here: Here, monkeypatch: pytest.MonkeyPatch, error: StatelineError) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    def failing(*_: object, **__: object) -> Failure:
+        return Failure(error)
+
+    path = "/v1/stores/aircraft/range"
+
+    def fail_without_a_word(*_: object, **__: object) -> NoReturn:
+        raise OSError(FAULT)
+
+    for broken in (fail, failing, fail_without_a_word):
+        with monkeypatch.context() as patch:
+            patch.setattr(here.serving.partitions, "ask", broken)
+            for asked in (path, f"{path}?allow_partial=true&partition=0", "/v1/stores/aircraft/keys/k"):
+                for accept in ("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"):
+                    answer = here.client.get(asked, headers={"Accept": accept, "Connection": "close"})
+                    assert answer.status_code >= 500
+                    assert "mallory" not in answer.text + str(answer.headers)
+    outcomes: dict[int, Outcome] = {0: Failure(error)}
+    terms = Terms("aircraft", IsolationLevel.READ_COMMITTED)
+    assert "mallory" not in str(headers_of(terms, outcomes))
+
+
+def test_what_describes_the_service_names_no_path(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise NotReadyError(FAULT)
+
+    for owner, name in ((here.serving.partitions, "open"), (here.serving.partitions, "check"), (here.serving, "store")):
+        monkeypatch.setattr(owner, name, fail)
+        for path in ("/v1/stores", "/v1/stores/aircraft", "/readyz", "/v1/topology", "/v1/instances", "/metrics"):
+            answer = here.client.get(path)
+            assert "mallory" not in answer.text, (name, path)
+    assert "<path>" in here.client.get("/readyz").text
+
+
+def test_the_last_event_of_a_stream_names_no_path() -> None:
+    async def ended(error: Exception) -> bytes:
+        async def source() -> AsyncGenerator[bytes, None]:
+            yield b"data: 1\n\n"
+            raise error
+
+        async def receive() -> Any:
+            return await asyncio.Event().wait()
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message.get("body", b""))
+
+        sent: list[bytes] = []
+        stream = EventStream(source(), lambda: None, TimeLimits(), buffer_bytes=100, heartbeat_s=9, slow_s=9)
+        await stream({"type": "http"}, receive, send)
+        return sent[-1]
+
+    for error in (CursorExpiredError(FAULT), OSError(FAULT)):
+        last = asyncio.run(ended(error))
+        assert last.startswith(b"event: end\n")
+        assert b"mallory" not in last
+
+
+def test_the_last_error_of_a_pipeline_names_no_path(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-app" / "pipelines" / "p"
+    directory.mkdir(parents=True)
+    status = dict.fromkeys(pipelines._SHOWN) | {"state": "failed", "last_error": FAULT}
+    (directory / "status.json").write_text(json.dumps(status))
+    topology = SimpleNamespace(application_id="flights-app", pipelines=["p"])
+    shown = pipelines.PipelineStates(topology, tmp_path).read()["p"]  # type: ignore[arg-type]  # of it, all that is read
+    assert shown is not None
+    assert "mallory" not in shown["last_error"]
+
+
+def test_only_one_place_makes_the_text_of_an_answer_of_an_error() -> None:
+    """What is written as JSON beside an answer's data goes through `told` at the exit, whoever made the text."""
+    for path in ("/home/x", f"{Path.cwd()}/x"):
+        assert path.encode() not in goodbye("STORE_EXCEPTION", f"at {path}")
+        assert path.encode() not in bytes(unreadable_response(f"at {path}", 400).body)
+        assert path.encode() not in bytes(problem_response(NotReadyError("no"), reasons=[f"at {path}"]).body)
