@@ -20,6 +20,13 @@ RUN python -m venv --without-pip /opt/stateline \
     && pip --python /opt/stateline/bin/python install --no-cache-dir --constraint requirements.lock . \
     && mv /opt/stateline/lib/python3.12/site-packages/pyspark/jars /opt/jars
 
+# Spark's Kafka connector, as jars in the folder where Stateline looks for them. Of pipelines alone.
+FROM python:3.12-slim-bookworm AS connector
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends maven openjdk-17-jre-headless
+COPY --from=build /src/service/stateline/spark/pom.xml /src/pom.xml
+RUN mvn --quiet --batch-mode --file /src/pom.xml dependency:copy-dependencies -DoutputDirectory=/opt/connector
+
 FROM python:3.12-slim-bookworm AS slim
 RUN useradd --uid 10001 --create-home stateline \
     && install --directory --owner=stateline --group=stateline --mode=0750 /var/lib/stateline /app
@@ -47,4 +54,5 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/jars /opt/stateline/lib/python3.12/site-packages/pyspark/jars
+COPY --from=connector /opt/connector /opt/stateline/share/stateline/spark-jars
 USER stateline

@@ -21,6 +21,7 @@ from ports import free_port
 from query_server import wait_until
 from stateline.config import load_config
 from stateline.config_sources import PREFIX
+from stateline.spark.connector import JARS
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -60,16 +61,26 @@ def test_stages_build_on_stages_that_there_are() -> None:
         base, _, name = line.split()
         assert base in stages or re.fullmatch(r"python:3\.\d+-slim-\w+", base), line
         stages.append(name)
-    assert stages == ["build", "slim", "stateline"]
+    assert stages == ["build", "connector", "slim", "stateline"]
     sources = set(re.findall(r"^COPY --from=(\w+)", DOCKERFILE, re.MULTILINE))
     assert sources <= set(stages)
-    assert instructions("FROM")[0].split()[0] == instructions("FROM")[1].split()[0], "the same Python runs it"
+    assert len({line.split()[0] for line in instructions("FROM")} - {"slim"}) == 1, "the same Python runs it"
 
 
 def test_both_images_run_without_privileges_and_without_build_tools() -> None:
-    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[2:]:
+    for stage in re.split(r"^FROM .* AS (?:slim|stateline)$", DOCKERFILE, flags=re.MULTILINE)[1:]:
         assert re.findall(r"^USER (\w+)$", stage, re.MULTILINE)[-1] == "stateline"
         assert not re.search(r"\b(gcc|g\+\+|make|build-essential|pip|maven|-jdk)\b", re.sub("#.*", "", stage))
+
+
+def test_the_image_has_sparks_kafka_connector_where_it_is_looked_for() -> None:
+    (fetched,) = re.findall(r"dependency:copy-dependencies -DoutputDirectory=(\S+)", DOCKERFILE)
+    (found,) = re.findall(rf"^COPY --from=connector {fetched} (\S+)$", DOCKERFILE, re.MULTILINE)
+    (environment,) = re.findall(r"python -m venv --without-pip (\S+)", DOCKERFILE)
+    assert Path(found).relative_to(environment) == JARS.relative_to(sys.prefix)
+    (pom,) = re.findall(r"^COPY --from=build /src/(\S+) /src/pom.xml$", DOCKERFILE, re.MULTILINE)
+    (version,) = re.findall(r"<spark.version>(.*?)</spark.version>", (ROOT / pom).read_text(encoding="utf-8"))
+    assert f"\npyspark=={version}\n" in (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
 def test_packages_of_the_image_are_those_of_the_lock() -> None:

@@ -202,7 +202,7 @@ class Config(BaseModel):
     spark_master: Text = "local[2]"
     """The Spark master that pipelines run on."""
     spark_jars: OptionalText = None
-    """Spark's Kafka connector: a folder of jars, or Maven coordinates."""
+    """Spark's Kafka connector: a folder of jars (default: share/stateline/spark-jars), or Maven coordinates."""
     spark_trigger_interval_ms: Wait = 500
     """The pause between the starts of two micro-batches of a pipeline; 0 starts the next at once."""
     pipeline_drivers: PipelineDrivers = "each"

@@ -33,6 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline.config import Config
+from stateline.spark.connector import jar_settings
 from stateline.spark.submit import is_submitted
 from stateline_store import ConfigurationError
 
@@ -170,7 +171,7 @@ def _take(frame: DataFrame, batch_id: int) -> None:
 
 def session_settings(config: Config, java_option: str = "") -> dict[str, str]:
     """Spark's settings that follow from the configuration. Reads the folder of jars, changes nothing."""
-    settings = {**_SETTINGS, **_jars(config.spark_jars)}
+    settings = {**_SETTINGS, **jar_settings(config.spark_jars)}
     if is_local(config.spark_master):
         settings |= _LOCAL_SETTINGS
     settings["spark.executorEnv.PYTHONPATH"] = _module_path()
@@ -219,20 +220,6 @@ def _java() -> str:
             f"install {_JAVA_PACKAGE} (Debian, Ubuntu), or set JAVA_HOME."
         )
     return java
-
-
-def _jars(spark_jars: str | None) -> Mapping[str, str]:
-    if spark_jars is None:
-        return {}
-    if ":" in spark_jars:
-        return {"spark.jars.packages": spark_jars}
-    jars = sorted(str(jar) for jar in Path(spark_jars).resolve().glob("*.jar"))
-    if not jars:
-        raise ConfigurationError(
-            f"spark.jars = {spark_jars!r} has no *.jar in it: give a folder of jars, or Maven coordinates "
-            f"such as org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}."
-        )
-    return {"spark.jars": ",".join(jars)}
 
 
 def _module_path() -> str:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
 import time
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from stateline.app import App
+from stateline.cli import explained
 from stateline.config import Config, load_config
+from stateline.log import EmbeddedLog, KafkaLog, Log
+from stateline.spark import connector
+from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import is_current, recording_class_archive
+from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.several_pipelines import run_pipelines
+from stateline.spark.drivers.status import read_status
 from stateline.spark.session import default_class_archive, is_local, session_settings
 from stateline_store import ConfigurationError
 
@@ -34,6 +47,79 @@ def test_jars_come_from_a_folder_or_by_their_maven_coordinates(tmp_path: Path) -
     by_name = session_settings(configured(tmp_path, f"spark.jars={_COORDINATES}"))
     assert by_name["spark.jars.packages"] == _COORDINATES
     assert "spark.jars" not in by_name
+
+
+def jar(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / "some.jar", "w") as archive:
+        for name in names:
+            archive.writestr(name, "")
+
+
+CONNECTOR = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
+
+
+def test_the_connector_is_found_by_default_in_the_environments_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Path(sys.prefix) / "share/stateline/spark-jars" == connector.JARS
+    monkeypatch.setattr(connector, "JARS", tmp_path / "jars")
+    config, log = configured(tmp_path), KafkaLog("127.0.0.1:1")
+    assert "spark.jars" not in session_settings(config), "there is no such folder"
+    jar(tmp_path / "jars", CONNECTOR)
+    require_connector(config, log)
+    assert session_settings(config)["spark.jars"] == str(tmp_path / "jars" / "some.jar")
+
+
+def test_the_jars_that_the_pom_fetches_have_the_connector(connector_jars: Path | None, tmp_path: Path) -> None:
+    if connector_jars is None:
+        pytest.skip("Spark's Kafka connector cannot be fetched here")
+    require_connector(configured(tmp_path, f"spark.jars={connector_jars}"), KafkaLog("127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda app, config, log: run_pipeline(app, "counts", config, log),
+        lambda app, config, log: run_pipelines(app, ["counts"], config, log),
+    ],
+)
+def test_a_pipeline_on_kafka_without_the_connector_says_what_fetches_it_before_anything_is_started(
+    run: Callable[[App, Config, Log], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # Spark's start would be refused for another reason
+    monkeypatch.setattr(connector, "JARS", tmp_path / "jars of mine")
+    app = App("flights")
+    app.pipeline(reads="in", writes="out", key="k", name="counts")(lambda rows: rows)
+    with pytest.raises(ConfigurationError, match="no Kafka connector") as raised:
+        run(app, configured(tmp_path), KafkaLog("127.0.0.1:1"))  # which nobody answers, and nobody asks
+    line = re.search(r"(mvn .*?) \(or", str(raised.value))
+    assert line
+    command = shlex.split(line[1])
+    assert Path(command[command.index("-f") + 1]).read_text().count("spark-sql-kafka") == 1
+    assert command[-1] == f"-DoutputDirectory={tmp_path / 'jars of mine'}"
+    assert f"spark-sql-kafka-0-10_2.13:{pyspark.__version__}" in str(raised.value)
+    assert explained(raised.value)[1] == 2
+    status = read_status(tmp_path / "flights" / "pipelines" / "counts")
+    assert status is not None
+    assert status["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["spark.jars=org.example:mine:1", "spark.jars.packages=org.example:mine:1", "spark.driver.extraClassPath=/jars/*"],
+)
+def test_where_spark_may_have_the_connector_from_elsewhere_it_is_left_to_spark(tmp_path: Path, setting: str) -> None:
+    require_connector(configured(tmp_path, setting), KafkaLog("127.0.0.1:1"))
+
+
+def test_a_folder_of_other_jars_alone_has_no_connector_and_the_embedded_log_needs_none(tmp_path: Path) -> None:
+    jar(tmp_path / "others", "mine/Udf.class")
+    (tmp_path / "others" / "broken.jar").touch()
+    config = configured(tmp_path, f"spark.jars={tmp_path / 'others'}")
+    with pytest.raises(ConfigurationError, match=rf"no jar in {tmp_path}/others has it"):
+        require_connector(config, KafkaLog("127.0.0.1:1"))
+    require_connector(config, EmbeddedLog(tmp_path / "log.db"))
 
 
 def test_a_folder_without_jars_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from stateline.app import App
 from stateline.config import Config
 from stateline.log import Log
+from stateline.spark.connector import require_connector
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
 from stateline.spark.drivers.root_cause import first_line, kind_of, root_cause
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
@@ -58,6 +59,7 @@ def run_pipeline(
     thread. Nothing is started a second time: `stateline.spark.drivers.several_pipelines` does that.
 
     Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs it,
+    `ConfigurationError` without Spark's Kafka connector where it is needed, before anything is started,
     `TopologyError` for a pipeline that cannot run or a source topic that does not exist, `RecordError` for a record
     that cannot be read or written, what the sink raised, or `StatelineError` with the query's root cause. The result
     topic then holds whole micro-batches, and the next run goes on behind the last one.
@@ -68,6 +70,8 @@ def run_pipeline(
     with pipeline_lock(directory), stop_on_signals() as stopping:
         status = StatusFile(name, directory)
         try:
+            if session is None:
+                require_connector(config, log)
             with closing(log.admin()) as admin:
                 ensure_topics(app.topology(), admin)
                 warn_of_tables(app.topology(), admin, [(pipeline, directory)])

@@ -22,6 +22,7 @@ from stateline.app import App
 from stateline.config import Config
 from stateline.log import Log
 from stateline.log.interface import Admin
+from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import recording_class_archive
 from stateline.spark.drivers.one_pipeline import (
     MAX_ROWS_PER_BATCH,
@@ -38,7 +39,7 @@ from stateline.spark.sources.frames import topic_frames
 from stateline.supervisor import RestartPolicy
 from stateline.topics import ensure_topics
 from stateline.topology import Pipeline, Topology
-from stateline_store import CallerError, RecordError, StatelineError, TopologyError
+from stateline_store import CallerError, ConfigurationError, RecordError, StatelineError, TopologyError
 from stateline_store.directory import TaskLock, make_directory
 
 _logger = logging.getLogger(__name__)
@@ -61,14 +62,16 @@ def run_pipelines(
     `progress`, `session` and signals are as `run_pipeline` has them. A session of the driver's own has its class
     archive recorded when there is none.
 
-    Raises `DoesNotExistError` for an unknown pipeline and `LockedError` while another driver runs one of them, before
-    anything is started; the caller's mistake once all pipelines have failed because of one; `StatelineError` when
-    Spark ended.
+    Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs one of them, and
+    `ConfigurationError` without Spark's Kafka connector where it is needed, before anything is started; the caller's
+    mistake once all pipelines have failed because of one; `StatelineError` when Spark ended.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
     with ExitStack() as held, stop_on_signals() as stopping:
         ending = _Ending(stopping, alone=len(pipelines) == 1)
         driven = [held.enter_context(closing(_Driven(p, config, log, ending))) for p in pipelines]
+        if session is None:
+            _require_connector(driven, config, log)
         with closing(log.admin()) as admin:
             mistakes = _missing_topics(app.topology(), pipelines, admin)
             able = [one for one in driven if not one.refuse(mistakes)]
@@ -132,7 +135,7 @@ class _Driven:
             self._status.remove()
         self._lock.release()
 
-    def refuse(self, mistakes: Mapping[str, TopologyError]) -> bool:
+    def refuse(self, mistakes: Mapping[str, CallerError]) -> bool:
         """Whether one of these, by the names of pipelines, keeps it from starting."""
         mistake = mistakes.get(self.pipeline.name)
         if mistake is not None:
@@ -191,6 +194,16 @@ class _Driven:
         _logger.error("pipeline %s failed: %s. It starts again in %g s.", self.pipeline.name, why, delay_s)
         _logger.debug("pipeline %s failed", self.pipeline.name, exc_info=error)
         self.ending.stopping.wait(delay_s)
+
+
+def _require_connector(driven: Sequence[_Driven], config: Config, log: Log) -> None:
+    """As `require_connector`, and every pipeline's status says it."""
+    try:
+        require_connector(config, log)
+    except ConfigurationError as error:
+        for one in driven:
+            one.refuse({one.pipeline.name: error})
+        raise
 
 
 def _drive(driven: Sequence[_Driven], session: SparkSession, terms: _Terms) -> None:

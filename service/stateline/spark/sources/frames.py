@@ -31,12 +31,13 @@ from pyspark.sql.types import StructType
 from stateline.config import Config
 from stateline.log import EmbeddedLog, Log
 from stateline.spark.columns import DELETED
+from stateline.spark.connector import no_connector
 from stateline.spark.operators.ktable import KTable, table_of
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import FORMAT, EmbeddedLogSource
 from stateline.topology import Topic
-from stateline_store import ConfigurationError, TopologyError
+from stateline_store import TopologyError
 
 SKIPPED = "skipped"
 """The observed metric of a stream that counts records left out: ``<SKIPPED>.<topic>``."""
@@ -171,10 +172,7 @@ def _loaded(reader: object) -> DataFrame:
     except AnalysisException as error:
         if "kafka" not in str(error):
             raise
-        raise ConfigurationError(
-            "Spark has no Kafka connector: set spark.jars to a folder with its jars (see pom.xml beside this "
-            "module), or to its Maven coordinates, org.apache.spark:spark-sql-kafka-0-10_2.13:<version>."
-        ) from error
+        raise no_connector() from error
     return frame
 
 

@@ -1,0 +1,89 @@
+"""Spark's Kafka connector: where its jars are, and what is said when there are none.
+
+They are in the folder that ``spark.jars`` names; without that in `JARS`, into which the image's build has fetched them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+
+from stateline.config import Config
+from stateline.log import EmbeddedLog, Log
+from stateline.spark.submit import is_submitted
+from stateline_store import ConfigurationError
+
+JARS = Path(sys.prefix) / "share" / "stateline" / "spark-jars"
+"""The folder that is looked into by default, of the Python environment that runs this."""
+_POM = Path(__file__).with_name("pom.xml")
+_CLASS = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
+# Settings by which Spark may have it from elsewhere.
+_ELSEWHERE = ("spark.jars.packages", "spark.driver.extraClassPath")
+
+
+def jar_settings(spark_jars: str | None) -> Mapping[str, str]:
+    """Spark's settings for the jars that ``spark.jars`` names, or those of the default folder.
+
+    Raises `ConfigurationError` for a folder that has none.
+    """
+    if spark_jars is not None and ":" in spark_jars:
+        return {"spark.jars.packages": spark_jars}
+    jars = _jars(spark_jars)
+    if not jars and spark_jars is not None:
+        raise ConfigurationError(
+            f"spark.jars = {spark_jars!r} has no *.jar in it: give a folder of jars, or Maven coordinates "
+            f"such as {_coordinates()}."
+        )
+    return {"spark.jars": ",".join(map(str, jars))} if jars else {}
+
+
+def require_connector(config: Config, log: Log) -> None:
+    """Raise `ConfigurationError`, with a line that fetches it, where pipelines on this log need Spark's Kafka connector
+    and it is missing for certain.
+
+    Reads folders and starts nothing. Where Spark may have it from elsewhere, from Maven or by settings of its own, only
+    Spark can tell.
+    """
+    if isinstance(log, EmbeddedLog) or is_submitted() or "PYSPARK_SUBMIT_ARGS" in os.environ:
+        return
+    if ":" in (config.spark_jars or "") or any(name in config.spark for name in _ELSEWHERE):
+        return
+    home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
+    settings = Path(os.environ.get("SPARK_CONF_DIR", home / "conf")) / "spark-defaults.conf"
+    if settings.exists() or any((home / "jars").glob("spark-sql-kafka-0-10*.jar")):
+        return
+    if not any(map(_has_connector, _jars(config.spark_jars))):
+        raise no_connector(config.spark_jars)
+
+
+def no_connector(spark_jars: str | None = None) -> ConfigurationError:
+    """The error to raise when there is none in this folder, by default in `JARS`."""
+    folder = Path(spark_jars or JARS).absolute()
+    fetch = ["mvn", "-q", "-f", str(_POM), f"-Dspark.version={pyspark.__version__}", "dependency:copy-dependencies"]
+    return ConfigurationError(
+        f"Spark has no Kafka connector, and pipelines on Kafka need it: no jar in {folder} has it. Fetch it once: "
+        f"{shlex.join([*fetch, f'-DoutputDirectory={folder}'])} (or set spark.jars={_coordinates()}, and Spark fetches "
+        "it when it starts)."
+    )
+
+
+def _jars(folder: str | None) -> list[Path]:
+    return sorted((JARS if folder is None else Path(folder).resolve()).glob("*.jar"))
+
+
+def _has_connector(jar: Path) -> bool:
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            return _CLASS in archive.NameToInfo
+    except zipfile.BadZipFile:
+        return False
+
+
+def _coordinates() -> str:
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
