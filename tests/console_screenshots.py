@@ -39,7 +39,7 @@ def take(browser: Browser, url: str) -> None:
         _save(page, "console-desktop")
         for _ in range(LOOKS):
             page.page.get_by_role("button", name="Ask", exact=True).click()
-            with page.page.expect_response("**/metrics"):
+            with page.page.expect_response("**/v1/console*"):
                 page.summary()
         page.page.locator(".charts").screenshot(path=IMAGES / "console-charts.png")
     with console(browser, url, **SIZES["desktop"], color_scheme="dark") as page:

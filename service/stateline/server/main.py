@@ -33,6 +33,7 @@ from stateline.server.arguments import refuse_parameters
 from stateline.server.changes import OPERATIONS as CHANGES
 from stateline.server.changes import ChangeRoutes
 from stateline.server.console_page import ConsolePage
+from stateline.server.console_state import ConsoleState
 from stateline.server.drain import GRACE_S, DrainingServer
 from stateline.server.hidden_paths import hide_directory
 from stateline.server.http_protocol import ProblemProtocol
@@ -234,6 +235,7 @@ def _routes(serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metri
         Route("/openapi.json", show_openapi),
         Route("/docs/", show_docs),
         Route("/docs", show_docs),  # the last of the two: metrics call both by its path
+        *ConsoleState(serving, metrics, state).routes(),
         *ConsolePage().routes(),
     ]
 

@@ -32,7 +32,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from stateline.server.changes import ChangeRoutes
 from stateline.server.pipelines import PipelineCollector, PipelineStates
-from stateline.server.request_counts import RequestCounts
+from stateline.server.request_counts import BUCKETS_S, LATENCY, RequestCounts
 from stateline.server.serving import Serving
 from stateline.server.snapshots import SnapshotRoutes
 from stateline.server.store_metrics import StoreCollector, noticed
@@ -97,6 +97,19 @@ class Metrics:
                 self._stores.seen = noticed(self._serving.partitions)
                 self._text = await asyncio.to_thread(self._written)
             return self._text
+
+    async def queries(self) -> list[tuple[float | None, float]]:
+        """How many queries took no longer than so many seconds, of all processes; the last edge is None, for all."""
+        self._take()
+        return await asyncio.to_thread(self._query_buckets)
+
+    def _query_buckets(self) -> list[tuple[float | None, float]]:
+        counts = dict.fromkeys((*BUCKETS_S, math.inf), 0.0)
+        latency = [metric for metric in self._sources[0].collect() if metric.name == LATENCY]
+        for sample in (sample for metric in latency for sample in metric.samples if sample.name.endswith("_bucket")):
+            if sample.labels["level"]:  # of all else it is empty
+                counts[float(sample.labels["le"])] += sample.value
+        return [(None if edge == math.inf else edge, count) for edge, count in counts.items()]
 
     def _written(self) -> bytes:
         return b"".join(map(generate_latest, self._sources))

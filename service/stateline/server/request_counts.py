@@ -13,7 +13,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 LATENCY = "stateline_http_request_seconds"
-_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0)
+BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0)
 
 
 class Answered(NamedTuple):
@@ -35,7 +35,7 @@ class RequestCounts:
         self._requests = counter("http_requests", "Requests answered.", "route", "level", "outcome")
         about = "Time to answer, waiting for a bound included."
         # Without outcomes: each of its series is seventeen.
-        self._latency = Histogram(LATENCY, about, ("route", "level"), registry=registry, buckets=_BUCKETS_S)
+        self._latency = Histogram(LATENCY, about, ("route", "level"), registry=registry, buckets=BUCKETS_S)
         self._of_store = counter("store_requests", "Requests answered, by the store asked.", "store", "outcome")
         self._size = counter("http_response_bytes", "Bytes of bodies.", "store")
         self._rows = counter("http_response_rows", "Entries answered.", "store")
@@ -46,7 +46,7 @@ class RequestCounts:
         series = self._series.get(answered)
         if series is None:
             series = self._series[answered] = self._new_series(answered)
-        series.buckets[bisect_left(_BUCKETS_S, seconds)] += 1
+        series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
         series.seconds += seconds
         series.size += size
         series.rows += rows
@@ -90,6 +90,6 @@ class _Series:
         self._begin()
 
     def _begin(self) -> None:
-        self.buckets = [0] * (len(_BUCKETS_S) + 1)  # the last is of what took longer than all of them
+        self.buckets = [0] * (len(BUCKETS_S) + 1)  # the last is of what took longer than all of them
         self.seconds = 0.0
         self.size = self.rows = 0

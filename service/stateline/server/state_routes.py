@@ -41,13 +41,13 @@ class StateRoutes:
     async def stores(self, request: Request) -> Response:
         """GET /v1/stores: every store that who asks may read."""
         refuse_parameters(request)
-        return json_response({"stores": [self._store(name) for name in self._readable(request)]})
+        return json_response({"stores": [self.describe(name) for name in self._readable(request)]})
 
     async def store(self, request: Request) -> Response:
         """GET /v1/stores/{store}: one store."""
         refuse_parameters(request)
         store = self._serving.store(request.path_params["store"])
-        return json_response(self._store(store.name))
+        return json_response(self.describe(store.name))
 
     async def topology(self, request: Request) -> Response:
         """GET /v1/topology: what the application consists of; of that what the stores are fed by that who asks may
@@ -55,17 +55,24 @@ class StateRoutes:
         refuse_parameters(request)
         topology = self._serving.topology
         subtopologies = [s for s in topology.subtopologies if _concerns(s, request)]
-        pipelines = {name: p for name, p in topology.pipelines.items() if _feeds(p, subtopologies, request)}
-        states = self._pipelines.read()
+        pipelines = [p for p in topology.pipelines.values() if _feeds(p, subtopologies, request)]
         return json_response(
             {
                 "application_id": topology.application_id,
                 "subtopologies": [_subtopology(s, request) for s in subtopologies],
-                "topics": [_topic(t) for t in _topics(subtopologies, pipelines.values())],
+                "topics": [_topic(t) for t in _topics(subtopologies, pipelines)],
                 "stores": {name: _definition(d) for name, d in topology.stores.items() if may_read(request, name)},
-                "pipelines": {n: _pipeline(p) | {"status": _status(states[n], request)} for n, p in pipelines.items()},
+                "pipelines": self.pipelines(request),
             }
         )
+
+    def pipelines(self, request: Request) -> dict[str, Any]:
+        """Name → what it reads and writes and how it stands, of those that feed what who asks may read."""
+        topology = self._serving.topology
+        subtopologies = [s for s in topology.subtopologies if _concerns(s, request)]
+        shown = {name: p for name, p in topology.pipelines.items() if _feeds(p, subtopologies, request)}
+        states = self._pipelines.read() if shown else {}
+        return {name: _pipeline(p) | {"status": _status(states[name], request)} for name, p in shown.items()}
 
     async def instances(self, request: Request) -> Response:
         """GET /v1/instances: who runs what, as the workers have written it down; of the tasks those that have a store
@@ -115,7 +122,8 @@ class StateRoutes:
     def _readable(self, request: Request) -> list[str]:
         return [name for name in self._serving.served_names() if may_read(request, name)]
 
-    def _store(self, name: str) -> dict[str, Any]:
+    def describe(self, name: str) -> dict[str, Any]:
+        """A store that can be asked, and its partitions as they are now."""
         definition = self._serving.topology.stores[name]
         described = {
             "store": name,

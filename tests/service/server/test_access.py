@@ -151,6 +151,15 @@ def test_metrics_name_every_store_and_want_a_token_for_all_of_them(guarded: Guar
     refused(guarded.client.get("/metrics", headers=guarded.one), 403, "FORBIDDEN")
 
 
+def test_the_console_shows_a_token_the_stores_that_it_may_read(guarded: Guarded) -> None:
+    for headers, may in ((guarded.one, ["aircraft"]), (guarded.all, STORES)):
+        body = guarded.client.get("/v1/console?store=counts", headers=headers).json()
+        assert sorted(store["store"] for store in body["stores"]) == sorted(may)
+        assert body["selected"] == ("counts" if "counts" in may else "aircraft")
+        assert (body["queries"] is None) == (headers is guarded.one)
+        assert set(body["commits"]) == {"0_0", "0_1", "0_2"}
+
+
 def test_a_token_for_stores_that_there_are_not_is_told_of_nothing(guarded: Guarded) -> None:
     nothing = added(guarded.file, "nothing", "--stores", "nope")
     topology = guarded.client.get("/v1/topology", headers=nothing).json()

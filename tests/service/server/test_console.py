@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -292,8 +293,17 @@ def test_a_page_that_nobody_sees_asks_nothing(browser: Browser, served: Served) 
         page.clock.run_for(10_000)
         assert asked == []
         page.evaluate("delete document.hidden")
-        with page.expect_request("**/v1/stores"):
-            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        answered: list[str] = []
+        page.on("requestfinished", lambda request: answered.append(urlsplit(request.url).path.rpartition("/")[2]))
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        while len(answered) < 7:
+            page.wait_for_timeout(20)
+        assert sorted(answered) == ["console", *["position"] * 6], "no more than a page shows"
+        asked.clear()
+        page.clock.run_for(2_000)
+        assert asked == [], "every few seconds"
+        with page.expect_request("**/v1/console*"):
+            page.clock.run_for(1_500)
 
 
 def test_a_token_is_asked_for_and_kept_for_the_tab_only(browser: Browser, served: Served, tmp_path: Path) -> None:

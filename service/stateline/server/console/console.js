@@ -67,7 +67,7 @@ function listStores() {
 
 function select(name) {
   const store = live.stores.find((candidate) => candidate.store === name);
-  live.selected = name;
+  live.choose(name);
   byId("store").value = name;
   list.show(live);
   if (JSON.stringify([store.store, store.kind, store.key_type]) === selected) return;
@@ -97,7 +97,7 @@ byId("token-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   keepToken(byId("token").value.trim());
   try {
-    await ask("v1/stores");
+    await ask("v1/console");
     byId("token").value = "";
     byId("token-section").hidden = true;
     setText(byId("token-message"), "");

@@ -14,7 +14,7 @@ const CHARTS = {
     names: ["between commits", "age of the newest"],
     format: durationText,
   },
-  latency: { title: "Time to answer queries, last ten seconds", names: ["half are faster (p50)", "99 % are faster (p99)"], format: durationText },
+  latency: { title: "Time to answer queries, last twelve seconds", names: ["half are faster (p50)", "99 % are faster (p99)"], format: durationText },
 };
 
 export class HistoryCharts {
@@ -30,7 +30,7 @@ export class HistoryCharts {
   show(live) {
     this.points = live.points;
     for (const [name, chart] of Object.entries(CHARTS)) drawLines(byId(`${name}-chart`), { ...chart, points: live.points[name] });
-    setText(byId("charts-note"), live.metricsProblem === null ? "" : `Commits and query times are unknown: ${live.metricsProblem}`);
+    setText(byId("charts-note"), live.queriesAreHidden ? "How long queries take is told to a token for all stores." : "");
   }
 
   fillTable(name) {

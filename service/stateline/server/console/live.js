@@ -1,15 +1,15 @@
-/** Looks at the service about once a second while the page can be seen, and remembers the last two minutes. */
+/** Looks at the service every three seconds while the page can be seen, and remembers the last two minutes. */
 
 import { ask, Problem, Unreachable } from "./api.js";
-import { commitIntervalMs, commits, parseMetrics, quantileBetween, queryBuckets } from "./metrics.js";
+import { commitIntervalMs, commits, quantileBetween, queryBuckets } from "./metrics.js";
 
-const INTERVAL_MS = 1000;
-const LEAST_PAUSE_MS = 250;
+const INTERVAL_MS = 3000;
+const LEAST_PAUSE_MS = 1000;
 const LOOK_TIMEOUT_MS = 5000;
 const POSITION_TIMEOUT_MS = 3000; // a worker that hangs must not stop the rest of the page
 const POSITIONS_PER_LOOK = 12;
-const KEPT_POINTS = 120;
-const QUANTILE_LOOKS = 11; // quantiles are of the last ten seconds: one second has few queries
+const KEPT_POINTS = 40;
+const QUANTILE_LOOKS = 5; // quantiles are of the last twelve seconds: three have few queries
 const TRUSTED_SKEW_MS = 2000; // `Date` counts seconds: less than this says nothing about the server's clock
 
 export class Live {
@@ -18,11 +18,13 @@ export class Live {
     this.stores = [];
     this.application = null;
     this.pipelines = {}; // name → its part of the topology
-    this.selected = null; // the name of the store whose Position is asked for in every look
+    this.selected = null; // the name of the store whose partitions and Position are asked for in every look
+    this.shown = null; // the store that `partitions` are of
+    this.partitions = {};
     this.positions = new Map(); // store → {committed, uncommitted, failures} or {problem}
     this.points = { ingest: [], commits: [], latency: [] };
     this.skewMs = 0;
-    this.metricsProblem = null;
+    this.queriesAreHidden = false;
     this.onLook = onLook;
     this.onFailure = onFailure;
     this.turn = 0;
@@ -32,6 +34,12 @@ export class Live {
     document.addEventListener("visibilitychange", () => this.go());
   }
 
+  /** Select a store, and look at once if its partitions are not known. */
+  choose(name) {
+    this.selected = name;
+    if (this.shown !== name) this.go();
+  }
+
   /** Look now, and go on while the page is visible. */
   async go() {
     clearTimeout(this.timer);
@@ -39,6 +47,7 @@ export class Live {
     if (this.looking) return;
     this.looking = true;
     const beganMs = performance.now();
+    const asked = this.selected;
     let pauseMs = 0;
     try {
       await this.look();
@@ -52,7 +61,8 @@ export class Live {
     } finally {
       this.looking = false;
       const restMs = Math.max(LEAST_PAUSE_MS, pauseMs, INTERVAL_MS - (performance.now() - beganMs));
-      if (pauseMs !== null) this.timer = setTimeout(() => this.go(), restMs);
+      const isLate = this.selected !== asked && this.selected !== this.shown; // chosen during the look
+      if (pauseMs !== null) this.timer = setTimeout(() => this.go(), isLate && pauseMs === 0 ? 0 : restMs);
     }
   }
 
@@ -63,20 +73,18 @@ export class Live {
   }
 
   async look() {
-    const answer = await ask("v1/stores", { timeoutMs: LOOK_TIMEOUT_MS });
-    this.stores = answer.body.stores;
-    this.readClock(answer.headers.get("Date"));
-    await this.readTopology();
-    const [metrics] = await Promise.all([this.readMetrics(), ...this.due().map((name) => this.readPosition(name))]);
-    this.remember({ atMs: Date.now(), offsets: this.offsets(), ...metrics });
-  }
-
-  /** Again and again only where there are pipelines: all else of it stays the same. */
-  async readTopology() {
-    if (this.application !== null && Object.keys(this.pipelines).length === 0) return;
-    const { body } = await ask("v1/topology", { timeoutMs: LOOK_TIMEOUT_MS });
+    const store = this.selected === null ? "" : `?store=${encodeURIComponent(this.selected)}`;
+    const { body, headers } = await ask(`v1/console${store}`, { timeoutMs: LOOK_TIMEOUT_MS });
+    this.readClock(headers.get("Date"));
     this.application = body.application_id;
+    this.stores = body.stores;
     this.pipelines = body.pipelines;
+    this.shown = body.selected;
+    this.partitions = body.partitions;
+    this.queriesAreHidden = body.queries === null;
+    await Promise.all(this.due().map((name) => this.readPosition(name)));
+    const atMs = Date.now();
+    this.remember({ atMs, offsets: this.offsets(), buckets: queryBuckets(body.queries), commits: commits(body.commits) });
   }
 
   readClock(date) {
@@ -113,18 +121,6 @@ export class Live {
     }
   }
 
-  async readMetrics() {
-    try {
-      const series = parseMetrics((await ask("metrics", { timeoutMs: LOOK_TIMEOUT_MS })).text);
-      this.metricsProblem = null;
-      return { buckets: queryBuckets(series), commits: commits(series) };
-    } catch (error) {
-      if (!(error instanceof Problem) || error.status === 401) throw error;
-      this.metricsProblem = error.message; // a token for stores alone may not read metrics
-      return { buckets: new Map(), commits: new Map() };
-    }
-  }
-
   /** Topic and partition → the newest committed offset in any store. */
   offsets() {
     const found = new Map();
@@ -155,8 +151,7 @@ export class Live {
   }
 
   newestCommitAgeMs() {
-    const times = this.stores.flatMap((store) => Object.values(store.partitions).map((p) => p.committed_at_ms ?? 0));
-    const newest = Math.max(0, ...times);
+    const newest = Math.max(0, ...this.stores.map((store) => store.committed_at_ms ?? 0));
     return newest > 0 ? this.ageMs(newest) : null;
   }
 }

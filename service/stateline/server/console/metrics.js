@@ -1,43 +1,13 @@
-/** Prometheus' text format, and what this page reads from it. Pure. */
+/** What is read from two looks: how long queries took, and the time between commits. Pure. */
 
-const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
-const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
-// Of the label `route`: the requests that are queries, not this page's own looks at the service.
-const QUERY_ROUTE = /key|range|count|query|window|session|version/;
-
-/** Name → array of `{labels, value}`. */
-export function parseMetrics(text) {
-  const series = new Map();
-  for (const line of text.split("\n")) {
-    const found = line.startsWith("#") ? null : LINE.exec(line);
-    if (found === null) continue;
-    const [, name, labels = "", value] = found;
-    if (!series.has(name)) series.set(name, []);
-    series.get(name).push({ labels: parseLabels(labels), value: value === "+Inf" ? Infinity : Number(value) });
-  }
-  return series;
-}
-
-function parseLabels(text) {
-  const unescaped = { "\\n": "\n", '\\"': '"', "\\\\": "\\" };
-  const pairs = [...text.matchAll(LABEL)].map(([, name, value]) => [name, value.replace(/\\[n"\\]/g, (e) => unescaped[e])]);
-  return Object.fromEntries(pairs);
-}
-
-/** Upper edge in seconds → how many queries took no longer, over all of them. */
-export function queryBuckets(series) {
-  const buckets = new Map();
-  for (const { labels, value } of series.get("stateline_http_request_seconds_bucket") ?? []) {
-    if (!QUERY_ROUTE.test(labels.route ?? "")) continue;
-    const edge = labels.le === "+Inf" ? Infinity : Number(labels.le);
-    buckets.set(edge, (buckets.get(edge) ?? 0) + value);
-  }
-  return buckets;
+/** Upper edge in seconds → how many queries took no longer. */
+export function queryBuckets(queries) {
+  return new Map((queries ?? []).map(([edge, count]) => [edge ?? Infinity, count]));
 }
 
 /**
  * The quantile in seconds of what was counted between two looks, interpolated within its bucket as Prometheus does;
- * null when nothing was, or when another process was asked the second time.
+ * null when nothing was, or when the server has begun anew.
  */
 export function quantileBetween(before, after, quantile) {
   const edges = [...after.keys()].sort((a, b) => a - b);
@@ -51,21 +21,12 @@ export function quantileBetween(before, after, quantile) {
   return lower + (edges[at] - lower) * ((rank - below) / (counts[at] - below));
 }
 
-/** Task and store → number and time of its newest commit. */
-export function commits(series) {
-  const found = new Map();
-  const read = (name, member) => {
-    for (const { labels, value } of series.get(`stateline_store_${name}`) ?? []) {
-      const id = `${labels.task}/${labels.store}`;
-      found.set(id, { ...found.get(id), [member]: value });
-    }
-  };
-  read("commit_number", "number");
-  read("committed_at_ms", "atMs");
-  return found;
+/** Task → number and time of the newest commit of one of its stores. */
+export function commits(byTask) {
+  return new Map(Object.entries(byTask).map(([task, [number, atMs]]) => [task, { number, atMs }]));
 }
 
-/** The mean time between commits, in ms, over every store that committed between two looks; null when none did. */
+/** The mean time between commits, in ms, over every task that committed between two looks; null when none did. */
 export function commitIntervalMs(before, after) {
   let elapsedMs = 0;
   let number = 0;

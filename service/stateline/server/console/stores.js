@@ -17,8 +17,7 @@ export class StoreList {
     const names = live.stores.map((store) => store.store);
     if (names.join("\n") !== [...this.cards.keys()].join("\n")) this.build(names);
     for (const store of live.stores) this.fill(store, live);
-    const selected = live.stores.find((store) => store.store === live.selected);
-    if (selected) this.showPartitions(selected, live);
+    if (live.shown !== null && live.shown === live.selected) this.showPartitions(live);
   }
 
   build(names) {
@@ -40,47 +39,46 @@ export class StoreList {
     const chosen = store.store === live.selected;
     button.setAttribute("aria-pressed", String(chosen));
     item.classList.toggle("chosen", chosen);
-    const partitions = Object.values(store.partitions);
     const position = live.positions.get(store.store) ?? {};
     const texts = [
       store.kind.replaceAll("_", " "),
       `${store.key_type} → ${store.value_type}${store.persistent ? "" : ", in memory"}`,
-      states(partitions),
-      lagText(partitions),
+      statesText(store.states),
+      lagText(store.lag),
       offsetsText(position.committed),
       offsetsText(position.uncommitted),
-      stagedText(partitions),
-      commitText(Math.max(0, ...partitions.map((p) => p.committed_at_ms ?? 0)), live),
+      stagedText(store.staged_records),
+      commitText(store.committed_at_ms, live),
     ];
     texts.forEach((text, i) => setText(facts[i], text));
     setText(note, store.not_ready ?? position.problem ?? failureText(position.failures));
   }
 
-  showPartitions(store, live) {
-    const numbers = Object.keys(store.partitions);
-    const id = `${store.store}\n${numbers.join()}`;
-    if (id !== this.shownPartitions) this.buildPartitions(store, numbers);
+  showPartitions(live) {
+    const numbers = Object.keys(live.partitions);
+    const id = `${live.shown}\n${numbers.join()}`;
+    if (id !== this.shownPartitions) this.buildPartitions(live.shown, numbers);
     this.shownPartitions = id;
-    const { committed, uncommitted } = live.positions.get(store.store) ?? {};
+    const { committed, uncommitted } = live.positions.get(live.shown) ?? {};
     for (const number of numbers) {
-      const partition = store.partitions[number];
+      const partition = live.partitions[number];
       const texts = [
         number,
         partition.unreadable ?? partition.state ?? "unknown",
         partition.owner ?? "none",
-        lagText([partition]),
+        lagText(partition.lag),
         positionText(committed?.[number]),
         positionText(uncommitted?.[number]),
-        stagedText([partition]),
-        commitText(partition.committed_at_ms ?? 0, live),
+        stagedText(partition.staged_records),
+        commitText(partition.committed_at_ms, live),
       ];
       texts.forEach((text, i) => setText(this.rows.get(number)[i], text));
     }
   }
 
-  buildPartitions(store, numbers) {
-    setText(byId("partitions-caption"), `Partitions of ${store.store}`);
-    byId("partitions-scroll").setAttribute("aria-label", `Partitions of ${store.store}`);
+  buildPartitions(name, numbers) {
+    setText(byId("partitions-caption"), `Partitions of ${name}`);
+    byId("partitions-scroll").setAttribute("aria-label", `Partitions of ${name}`);
     const cell = (_, i) => (i === 0 ? element("th", { scope: "row" }) : element("td"));
     this.rows = new Map(numbers.map((number) => [number, COLUMNS.map(cell)]));
     byId("partitions-head").replaceChildren(...COLUMNS.map((name) => element("th", { scope: "col" }, name)));
@@ -112,25 +110,17 @@ function offsetsText(byPartition) {
   return parts.join(", ") || "nothing yet";
 }
 
-function states(partitions) {
-  const counts = new Map();
-  for (const { state, unreadable } of partitions) {
-    const name = unreadable ? "unreadable" : (state ?? "unknown");
-    counts.set(name, (counts.get(name) ?? 0) + 1);
-  }
-  return [...counts].map(([state, count]) => `${count} ${state}`).join(", ") || "none";
+function statesText(states) {
+  return Object.entries(states).map(([state, count]) => `${count} ${state}`).join(", ") || "none";
 }
 
-function lagText(partitions) {
-  const known = partitions.map((p) => p.lag).filter((lag) => lag !== null && lag !== undefined);
-  return known.length === 0 ? "unknown" : countText(known.reduce((a, b) => a + b, 0));
+function lagText(lag) {
+  return lag === null || lag === undefined ? "unknown" : countText(lag);
 }
 
-function stagedText(partitions) {
-  const known = partitions.map((p) => p.staged_records).filter((records) => records !== undefined);
-  if (known.length === 0) return "unknown";
-  const sum = known.reduce((a, b) => a + b, 0);
-  return `${countText(sum)} ${sum === 1 ? "record" : "records"}`;
+function stagedText(records) {
+  if (records === null || records === undefined) return "unknown";
+  return `${countText(records)} ${records === 1 ? "record" : "records"}`;
 }
 
 function commitText(atMs, live) {
