@@ -107,20 +107,22 @@ def _find_hole(directory: Path) -> Hole | None:
 
 def _compare(directory: Path, manifest: Manifest) -> tuple[Hole | None, bool]:
     """The first hole, and whether a column family was flushed further than the logs of another one go."""
-    expected, reached = manifest.last_sequence + 1, 0
+    is_uneven = manifest.first_log < manifest.flushed_log  # then where the first log has to begin is not known
+    expected, reached = 0 if is_uneven else manifest.last_sequence + 1, 0
     for number in _logs(directory, manifest.first_log):
         length = 0
         for sequence, count, end in _batches(directory, number):
-            if sequence > expected:
+            if sequence > expected > 0:
                 return Hole(number, length, (expected, sequence - 1)), False
-            reached = max(reached, sequence + count)
-            expected, length = max(expected, reached), end
-    return None, manifest.first_log < manifest.flushed_log and reached <= manifest.last_sequence
+            expected, length = max(expected, sequence + count), end
+        if number < manifest.flushed_log:
+            reached = expected
+    return None, is_uneven and reached <= manifest.last_sequence
 
 
 def _batches(directory: Path, number: int) -> Iterator[tuple[int, int, int]]:
     """Of each record of a log its sequence number, how many writes it has, and the log's length up to its end."""
-    for record, end in read_records(_log_path(directory, number), number):
+    for record, end in read_records(_log_path(directory, number)):
         if len(record) < _RECORD.size:
             return
         sequence, count = _RECORD.unpack_from(record)
@@ -132,7 +134,7 @@ def _batches(directory: Path, number: int) -> Iterator[tuple[int, int, int]]:
 def _newest_commit(directory: Path, number: int) -> int:
     """The number of the newest commit in this log, 0 for none."""
     newest = 0
-    for record, _ in read_records(_log_path(directory, number), number):
+    for record, _ in read_records(_log_path(directory, number)):
         at = record.rfind(_COMMIT_NUMBER) + len(_COMMIT_NUMBER)
         if at >= len(_COMMIT_NUMBER):
             newest = max(newest, int.from_bytes(record[at : at + 8], "big"))
