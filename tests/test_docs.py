@@ -277,6 +277,19 @@ def test_commands_that_the_documents_name_exist() -> None:
     assert listed == commands
 
 
+def test_every_option_of_a_command_stands_in_its_row_of_the_table_or_on_the_page_that_this_names() -> None:
+    text = document("docs/operations.md")
+    told = {plain(cells[0]).split()[1]: " ".join(cells) for cells in rows(text, "## Commands")}
+    of_all = {"--set", "--config", "--json", "--help"}
+    for name, command in getattr(get_command(cli), "commands", {}).items():
+        pages = re.findall(r"\]\(([^)#]*)", told[name])
+        there = told[name] + "".join(document(f"docs/{page}") if page else text for page in pages)
+        for each in getattr(command, "commands", {"": command}).values():
+            options = {option for p in each.params if not getattr(p, "hidden", False) for option in p.opts}
+            missing = {o for o in options - of_all if o.startswith("--") and o not in there}
+            assert not missing, f"{name}: {missing}"
+
+
 # ---- docs/configuration.md
 
 

@@ -99,10 +99,11 @@ class StateStore(ABC):
     def commit(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
         """Make everything staged since the last commit visible to READ_COMMITTED readers, atomically.
 
-        `changelog_offsets` are of the last record applied, per changelog partition: one for a logged store,
-        several for a global store, none for a store without a changelog. With `manages_offsets` they are
-        persisted in the same atomic step. Only the runtime calls this: a processor asks for a commit of
-        its task. The default flushes, for stores written before KIP-892.
+        `changelog_offsets` are of the last record applied, by changelog partition: one of a logged store and of a
+        table, none of a store without a changelog and of a global table. The runtime adds offsets of its own there,
+        whose topics begin with "$" or are of epochs. With `manages_offsets` they are persisted in the same atomic
+        step. Only the runtime calls this, by its interval or as memory fills: a processor cannot ask for it. The
+        default flushes, for stores written before KIP-892.
 
         After an error that leaves the outcome open the store is poisoned (`PoisonedError`) until reopened.
         """
