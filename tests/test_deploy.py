@@ -359,7 +359,9 @@ def test_kubernetes_objects_refer_to_each_other() -> None:
         assert ("Service", spec["serviceName"]) in names
         volumes = {volume["name"] for volume in pod["volumes"]}
         volumes |= {claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]}
-        for container in pod["containers"]:
+        (topics,) = pod["initContainers"]  # everything else waits for it
+        assert topics["args"][:3] == ["topics", pod["containers"][0]["args"][1], "--create"]
+        for container in (topics, *pod["containers"]):
             assert {mount["name"] for mount in container["volumeMounts"]} == volumes
             settings_of({variable["name"]: "a-pod" for variable in container.get("env", [])})
         assert pod["enableServiceLinks"] is False
