@@ -12,7 +12,7 @@ KEY = f"{STORE}/keys/{{key}}"
 
 _PROBLEMS = (404, 412, 421, 422, 500, 503)
 _OF_KINDS = (400, *_PROBLEMS)  # not every kind of store answers it
-_PAGED = (400, 404, 410, 412, 421, 422, 500, 503)
+_PAGED = (400, 404, 410, 412, 421, 422, 429, 500, 503)  # 429: of scans, cursors and large bodies
 _STREAMS = (NDJSON, ARROW)
 _TIMES = (*TIME_PARAMETERS, *COMMON)
 
