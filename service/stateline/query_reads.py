@@ -8,7 +8,6 @@ at hand.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from operator import itemgetter
@@ -50,7 +49,7 @@ from stateline_store import (
     WindowReads,
     window_end_ms,
 )
-from stateline_store.scan import LARGEST_CHUNK
+from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
 from stateline_store.segments import Segments
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, window_key
 
@@ -247,7 +246,14 @@ def _with_key(
     key: bytes, versions: Scan[VersionedRecord]
 ) -> Generator[list[tuple[bytes, VersionedRecord]], None, None]:
     with versions:
-        while chunk := [(key, version) for version in itertools.islice(versions, LARGEST_CHUNK)]:
+        chunk, size = list[tuple[bytes, VersionedRecord]](), 0
+        for version in versions:
+            chunk.append((key, version))
+            size += len(version.value)
+            if size >= LARGEST_CHUNK_BYTES or len(chunk) == LARGEST_CHUNK:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
             yield chunk
 
 

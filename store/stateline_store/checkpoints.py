@@ -34,7 +34,8 @@ from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
 from stateline_store.position import Position
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import secondary_options
-from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, read_format, scan_rows
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, read_format
+from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.steps import reached
 from stateline_store.write_ahead_logs import refuse_holes

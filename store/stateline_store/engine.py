@@ -9,6 +9,7 @@ from typing import Protocol
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.position import Position, TopicPartition
 from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.segments import SegmentRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Engine(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """As `get` for each key, in their order, at less cost."""
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         """The committed rows of this range in key order, as they are now."""
 
     def write(

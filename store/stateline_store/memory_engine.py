@@ -9,6 +9,7 @@ from dataclasses import replace
 from stateline_store.engine import Commit, no_key
 from stateline_store.errors import StoreClosedError
 from stateline_store.scan import KeyRange, Scan, Source, StoreIterator
+from stateline_store.segments import SegmentRange
 from stateline_store.sorted_map import MaybeRow, SortedMap
 
 
@@ -31,7 +32,7 @@ class MemoryEngine:
             raise no_key(wrong[0])
         return [rows.get(key) for key in keys]
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         scan = Scan.of_chunks(_present(self._open().scan(keys, reverse=reverse)))
         self._sources.add(scan.source)
         return scan

@@ -5,15 +5,13 @@ Everything that is on disk shows, what has expired included: reads of the store 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stateline_store.errors import DamagedDataError
 from stateline_store.layout import KEY_VALUE, Layout
 from stateline_store.offline_store import OfflineStore
 from stateline_store.scan import KeyRange
-from stateline_store.segments import PREFIX
+from stateline_store.segments import PREFIX, present
 from stateline_store.timestamped_rows import split
 from stateline_store.versioned_rows import LATEST, versions
 from stateline_store.windowed_keys import split_session_key, split_window_key
@@ -52,32 +50,11 @@ def entries(store: OfflineStore, lower: bytes | None, upper: bytes | None, *, ti
         for key, stored in store.scan(KeyRange.between(lower, upper)):
             yield _with_value(Entry(key, stored), layout)
         return
-    for segment in segments_on_disk(store):
+    for segment in present(store.scan):
         for row, stored in store.scan(_keys(segment, lower, upper)):
             for entry in _taken_apart(row[PREFIX.size :], stored, segment, layout):
                 if (lower is None or entry.key >= lower) and (upper is None or entry.key <= upper):
                     yield entry
-
-
-def segments_on_disk(store: OfflineStore) -> Iterator[int]:
-    """The segments that have rows, in stored order (a versioned store's -1 is the last). One seek for each."""
-    rest = KeyRange()
-    while True:
-        with store.scan(rest) as rows:
-            row = next(rows, None)
-        if row is None:
-            return
-        try:
-            (segment,) = PREFIX.unpack_from(row[0])
-        except struct.error as error:
-            raise DamagedDataError(
-                f"The key {row[0]!r} in {store.directory} is too short to name a segment."
-            ) from error
-        yield segment
-        end = KeyRange.prefixed(PREFIX.pack(segment)).end
-        if end is None:
-            return
-        rest = KeyRange(end)
 
 
 def _keys(segment: int, lower: bytes | None, upper: bytes | None) -> KeyRange:

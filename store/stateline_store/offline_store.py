@@ -23,7 +23,8 @@ from stateline_store.errors import CallerError, DamagedDataError, NotPresentErro
 from stateline_store.layout import Layout
 from stateline_store.rocksdb_errors import damaged, translated
 from stateline_store.rocksdb_options import secondary_options
-from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format, scan_rows
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format
+from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.write_ahead_logs import refuse_holes
 

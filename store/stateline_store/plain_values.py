@@ -14,6 +14,7 @@ from stateline_store.engine import Commit, Engine
 from stateline_store.position import Position
 from stateline_store.readers import Reader
 from stateline_store.scan import KeyRange, Scan, StoreIterator
+from stateline_store.segments import SegmentRange
 from stateline_store.state_store import IsolationLevel
 
 _UNKNOWN = struct.pack(">q", -1)  # Kafka Streams' value for rows written without a timestamp
@@ -32,7 +33,7 @@ class PlainValuesEngine:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [_with_unknown(value) for value in self._plain.get_many(keys)]
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         return _rows_with_unknown(self._plain.scan(keys, reverse=reverse))
 
     def write(
@@ -75,7 +76,7 @@ class PlainValuesReader(Reader):
     def get(self, key: bytes) -> bytes | None:
         return _with_unknown(self._plain.get(key))
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         return _rows_with_unknown(self._plain.scan(keys, reverse=reverse))
 
     def approximate_num_entries(self) -> int:

@@ -11,6 +11,7 @@ from typing import Protocol
 from stateline_store.engine import Commit, Engine, no_key
 from stateline_store.position import Position
 from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.segments import SegmentRange
 from stateline_store.state_store import IsolationLevel
 from stateline_store.transaction_buffer import TransactionBuffer
 
@@ -37,7 +38,7 @@ class Reader(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """The value, None when there is none."""
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         """The rows of this range in key order; a snapshot made now."""
 
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
@@ -75,7 +76,7 @@ class CommittedReader(Reader):
     def get(self, key: bytes) -> bytes | None:
         return self._engine.get(key)
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         return self._engine.scan(keys, reverse=reverse)
 
     def approximate_num_entries(self) -> int:
@@ -116,7 +117,7 @@ class UncommittedReader(Reader):
                 raise
             raise no_key(key) from error
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         return self._buffer.merge_over(self._engine.scan(keys, reverse=reverse), keys, reverse=reverse)
 
     def approximate_num_entries(self) -> int:

@@ -32,10 +32,11 @@ from stateline_store.rocksdb_rows import (
     format_rows,
     read_commit,
     read_format,
-    scan_rows,
     types_row,
 )
+from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, Source, StoreIterator
+from stateline_store.segments import SegmentRange
 from stateline_store.write_ahead_logs import close_holes
 
 _STALLED = "Write stall"  # RocksDB's status `Incomplete` of `WriteOptions.no_slowdown`: nothing was written
@@ -123,7 +124,7 @@ class RocksDBEngine:
             raise self._refusal() or translated(error, self.directory) from error
         return values
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         refusal = self._refusal()
         if refusal:
             raise refusal

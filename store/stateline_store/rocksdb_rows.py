@@ -20,21 +20,19 @@ Names of Stateline's own rows hold no ``-``, so no ``topic-partition`` can be eq
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
-from collections.abc import Generator, Iterator
-from itertools import islice
-from operator import itemgetter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rocksdict import Rdict, RdictIter
+from rocksdict import Rdict
 
 from stateline_store.engine import Commit
 from stateline_store.errors import DamagedDataError, NewerFormatError
 from stateline_store.layout import Layout, StoreTypes
 from stateline_store.position import Position, TopicPartition
 from stateline_store.rocksdb_errors import damaged, translated
-from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, LARGEST_CHUNK_BYTES, KeyRange, Scan, StoreIterator
+from stateline_store.rocksdb_scans import scan_rows
+from stateline_store.scan import KeyRange
 
 FORMAT_VERSION = 1  # on disk: never change what 1 means
 OFFSETS_FAMILY = "offsets"  # on disk: never change
@@ -88,80 +86,6 @@ def read_format(offsets: Rdict, directory: Path) -> Format | None:
         None if layout is None else Layout.decode(layout, where),
         None if types is None else StoreTypes.decode(types, where),
     )
-
-
-def scan_rows(db: Rdict, keys: KeyRange, directory: Path, *, reverse: bool) -> StoreIterator:
-    """The rows of one column family, pinned now.
-
-    The ends are checked here, not by RocksDB: in rocksdict 0.3.29 `set_iterate_lower_bound` sets the upper
-    bound, and either bound is read after the ReadOptions that own its bytes are gone.
-    """
-    try:
-        if keys.is_empty:
-            return Scan.of_chunks(_no_rows())
-        first = keys.end if reverse else keys.start or None
-        rows = db.items(backwards=reverse, from_key=first)
-        # Made at the same moment, so that it sees the same rows: `items` ends at an error as at the end of data.
-        witness = db.iter()
-    except Exception as error:
-        raise translated(error, directory) from error
-    return Scan.of_chunks(_chunks(rows, witness, keys, directory, reverse))
-
-
-def _chunks(
-    rows: Iterator[tuple[Any, Any]], witness: RdictIter, keys: KeyRange, directory: Path, reverse: bool
-) -> Generator[list[tuple[bytes, bytes]], None, None]:
-    size, last = FIRST_CHUNK, None
-    try:
-        while chunk := list(islice(rows, size)):
-            if reverse and last is None and chunk[0][0] == keys.end:
-                del chunk[0]  # the end is not included
-            inside = _inside(chunk, keys, reverse)
-            if inside < len(chunk):
-                yield chunk[:inside]
-                return
-            size = min(size * 4, LARGEST_CHUNK)
-            if chunk:
-                # Before the chunk is given away: it is the taker's to change.
-                last, longest = chunk[-1][0], max(len(chunk[at][1]) for at in (0, len(chunk) // 2, -1))
-                size = max(1, min(size, LARGEST_CHUNK_BYTES // (longest + 1)))
-                yield chunk
-        if _last_key(witness, keys, reverse) != last:
-            raise damaged(directory, f"a scan ended after the key {last!r}, which is not the last one")
-    except Exception as error:
-        raise translated(error, directory) from error
-
-
-def _inside(chunk: list[tuple[bytes, bytes]], keys: KeyRange, reverse: bool) -> int:
-    """How many rows of this chunk, from its beginning, are in the range."""
-    if not chunk:
-        return 0
-    if reverse:
-        return len(chunk) if chunk[-1][0] >= keys.start else sum(key >= keys.start for key, _ in chunk)
-    if keys.end is None or chunk[-1][0] < keys.end:
-        return len(chunk)
-    return bisect_left(chunk, keys.end, key=itemgetter(0))
-
-
-def _last_key(witness: RdictIter, keys: KeyRange, reverse: bool) -> bytes | None:
-    """The key of this range that a scan comes to last, None for none. Raises what kept RocksDB from reading it."""
-    if reverse:
-        witness.seek(keys.start)
-    elif keys.end is None:
-        witness.seek_to_last()
-    else:
-        witness.seek_for_prev(keys.end)
-        if witness.valid() and witness.key() == keys.end:
-            witness.prev()
-    key: bytes | None = witness.key() if witness.valid() else None
-    witness.status()
-    if key is None or key < keys.start or (keys.end is not None and key >= keys.end):
-        return None
-    return key
-
-
-def _no_rows() -> Generator[list[tuple[bytes, bytes]], None, None]:
-    yield from ()
 
 
 def format_rows(layout: Layout) -> Iterator[tuple[bytes, bytes]]:

@@ -112,6 +112,8 @@ def _read_ahead(source: Source, ahead: list[list[Row]]) -> Generator[list[Row], 
     for chunk in _checked(source):
         ahead[:] = (chunk,)
         yield chunk
+        ahead.clear()
+        del chunk  # read by now, and it may be large: not held while the next one is read
 
 
 def _checked(source: Source) -> Generator[list[Any], None, None]:
@@ -122,7 +124,7 @@ def _checked(source: Source) -> Generator[list[Any], None, None]:
 
 # Chunks grow: a look at a few rows reads few ahead, a long scan pays little per row.
 FIRST_CHUNK, LARGEST_CHUNK = 8, 512
-# About; three values of a chunk tell how many rows the next one has. Who reads a little of a scan keeps a chunk.
+# A chunk ends with the row that reaches it. Who reads a little of a scan keeps a chunk.
 LARGEST_CHUNK_BYTES = 256 * 1024
 
 

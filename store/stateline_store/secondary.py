@@ -47,8 +47,10 @@ from stateline_store.position import Position, TopicPartition
 from stateline_store.readers import Reader
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import secondary_options
-from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format, scan_rows
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format
+from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.segments import SegmentRange
 from stateline_store.state_store import IsolationLevel
 from stateline_store.write_ahead_logs import refuse_holes
 
@@ -233,7 +235,7 @@ class SecondaryReader(Reader):
             return self._get_anew(key, translated(error, self._directory))
         return value
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         """As `Reader.scan`. The scan keeps what it saw, across refreshes and even across `close`."""
         return scan_rows(self._open().db, keys, self._directory, reverse=reverse)
 

@@ -12,21 +12,62 @@ them (Kafka Streams keeps a database per segment, and loses late records by it).
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from stateline_store.errors import InvalidArgumentError
-from stateline_store.scan import KeyRange, Scan, StoreIterator
+from stateline_store.errors import DamagedDataError, InvalidArgumentError
+from stateline_store.scan import EVERY_KEY, KeyRange, Scan, StoreIterator
 
 PREFIX = struct.Struct(">q")  # on disk: never change
+# As many segments as a store has by its own retention (two or three, most of the time), with one to spare.
+MOST_AT_ONCE = 4
 _LEAST_INTERVAL_MS = 60_000  # Kafka Streams' `Stores.persistentWindowStore`
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """The row keys from `start` (included) to `stop` (excluded, None open), in each of these segments."""
+
+    segments: range
+    start: bytes = b""
+    stop: bytes | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key can be inside."""
+        return not self.segments
+
+    @property
+    def end(self) -> bytes:
+        """Above every stored key of a range that is not empty."""
+        return self.within(self.segments[-1])[1]
+
+    def within(self, segment: int) -> tuple[bytes, bytes]:
+        """The stored keys of this range in that segment: from which to which, the second excluded."""
+        prefix = PREFIX.pack(segment)
+        return prefix + self.start, PREFIX.pack(segment + 1) if self.stop is None else prefix + self.stop
+
+    def of_sorted(self, keys: list[bytes]) -> list[bytes]:
+        """Those of these stored keys, which are ascending, that are inside: two searches per segment that exists."""
+        found, segments = list[bytes](), self.segments
+        until = bisect_left(keys, self.end) if segments else 0
+        while segments:
+            start, end = self.within(segments[0])
+            low = bisect_left(keys, start, 0, until)
+            high = bisect_left(keys, end, low, until)
+            found += keys[low:high]
+            if high == until:
+                break
+            segments = range(max(segment_of(keys[high]), segments.start + 1), segments.stop)
+        return found
 
 
 class Scannable(Protocol):
     """What segments need of a reader (`readers.Reader`)."""
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> StoreIterator:
+    def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         """The rows of this range in key order; a snapshot made now."""
 
 
@@ -81,16 +122,50 @@ def scan_segments(
     """(row key, value) of each of these segments, oldest first (newest first when `reverse`), in key order within one.
 
     `start` (included) and `end` (excluded, None open) bound the row key within each segment. All segments are seen at
-    one moment: now.
+    one moment: now. However many do not exist: a store whose retention was raised keeps the length of its segments, and
+    has a thousand times as many, of which nearly none has rows.
     """
-    # Opened now, all of them: between two of them no commit may come. A store has few segments (retention ÷ interval).
-    scans = [reader.scan(_bounded(segment, start, end), reverse=reverse) for segment in segments]
+    keys = SegmentRange(segments, start, end)
+    ranges: list[KeyRange | SegmentRange] = [keys]
+    if not start and end is None and segments:
+        ranges = [KeyRange(PREFIX.pack(segments[0]), keys.end)]  # one stretch
+    elif len(segments) <= MOST_AT_ONCE:
+        # Opened now, all of them: between two of them no commit may come. Each ends where its rows do.
+        ranges = [KeyRange(*keys.within(segment)) for segment in segments]
+    scans = [reader.scan(each, reverse=reverse) for each in ranges]
     return Scan.of_chunks(_chained(scans[::-1] if reverse else scans))
 
 
-def _bounded(segment: int, start: bytes, end: bytes | None) -> KeyRange:
-    prefix = PREFIX.pack(segment)
-    return KeyRange(prefix + start, PREFIX.pack(segment + 1) if end is None else prefix + end)
+def existing(scan: Callable[[KeyRange], StoreIterator], segments: range) -> Iterator[int]:
+    """Those of these segments that have rows, ascending; all of them when they are few. Nobody may move what is scanned
+    meanwhile."""
+    if len(segments) <= MOST_AT_ONCE:
+        return iter(segments)
+    return present(scan, KeyRange(PREFIX.pack(segments[0]), SegmentRange(segments).end))
+
+
+def present(scan: Callable[[KeyRange], StoreIterator], keys: KeyRange = EVERY_KEY) -> Iterator[int]:
+    """The segments that have rows in this range of stored keys, in stored order (a versioned store's -1 is the last).
+    One scan for each."""
+    while True:
+        with scan(keys) as rows:
+            row = next(rows, None)
+        if row is None:
+            return
+        yield (segment := segment_of(row[0]))
+        end = KeyRange.prefixed(PREFIX.pack(segment)).end
+        if end is None:
+            return
+        keys = KeyRange(end, keys.end)
+
+
+def segment_of(key: bytes) -> int:
+    """The segment of this stored key; -1 of a versioned store's latest values, which stand behind all others. Raises
+    `DamagedDataError` for a key that is too short to have one."""
+    try:
+        return int(PREFIX.unpack_from(key)[0])
+    except struct.error as error:
+        raise DamagedDataError(f"The key {key!r} is too short to name a segment: rebuild the store.") from error
 
 
 def _chained(scans: list[StoreIterator]) -> Generator[list[tuple[bytes, bytes]], None, None]:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from stateline_store.scan import EVERY_KEY, FIRST_CHUNK, LARGEST_CHUNK, KeyRange, Scan
+from stateline_store.segments import SegmentRange
 
 MaybeRow = tuple[bytes, bytes | None]
 Row = TypeVar("Row")
@@ -72,19 +73,24 @@ class SortedMap:
         """Forget everything. Open scans go on."""
         self._version = SortedVersion({}, [])
 
-    def scan(self, keys: KeyRange = EVERY_KEY, *, reverse: bool = False) -> Scan[MaybeRow]:
+    def scan(self, keys: KeyRange | SegmentRange = EVERY_KEY, *, reverse: bool = False) -> Scan[MaybeRow]:
         """The rows of this range in key order, pinned as they are now."""
-        version, low, high = self._pinned(keys)
-        return Scan.of_chunks(begun(_chunks(version, low, high, reverse)))
+        return Scan.of_chunks(begun(_chunks(*self._pinned(keys), reverse)))
 
-    def _pinned(self, keys: KeyRange) -> tuple[SortedVersion, int, int]:
-        """The rows of this range as they are now: a version, and where in its keys they are. Give the pin back."""
+    def _pinned(self, keys: KeyRange | SegmentRange) -> tuple[SortedVersion, list[bytes], int, int]:
+        """The rows of this range as they are now: a version, and keys in order with the part of them that is inside.
+        Give the pin back."""
         version = self._version
         version.sort()
-        low = bisect_left(version.keys, keys.start)
-        high = len(version.keys) if keys.end is None else bisect_left(version.keys, keys.end)
+        if isinstance(keys, SegmentRange):
+            names = keys.of_sorted(version.keys)
+            low, high = 0, len(names)
+        else:
+            names = version.keys
+            low = bisect_left(names, keys.start)
+            high = len(names) if keys.end is None else bisect_left(names, keys.end, low)
         version.pins += 1
-        return version, low, max(low, high)
+        return version, names, low, high
 
     def _writable(self) -> SortedVersion:
         version = self._version
@@ -94,8 +100,10 @@ class SortedMap:
         return version
 
 
-def _chunks(version: SortedVersion, low: int, high: int, reverse: bool) -> Generator[list[MaybeRow], None, None]:
-    keys, rows, size = version.keys, version.rows, FIRST_CHUNK
+def _chunks(
+    version: SortedVersion, keys: list[bytes], low: int, high: int, reverse: bool
+) -> Generator[list[MaybeRow], None, None]:
+    rows, size = version.rows, FIRST_CHUNK
     try:
         yield []  # `begun`
         while low < high:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK, KeyRange, Scan, StoreIterator
+from stateline_store.segments import SegmentRange
 from stateline_store.sorted_map import SortedMap, SortedVersion, begun
 
 # Estimated for 64-bit CPython: two bytes headers (33 each), a dict slot at its usual load (about 50), a
@@ -108,15 +109,16 @@ class TransactionBuffer(SortedMap):
         self.update(kept)
         self.bytes_staged += sum(_size(key, value) for key, value in kept.items())
 
-    def merge_over(self, base: StoreIterator, keys: KeyRange = EVERY_KEY, *, reverse: bool = False) -> StoreIterator:
+    def merge_over(
+        self, base: StoreIterator, keys: KeyRange | SegmentRange = EVERY_KEY, *, reverse: bool = False
+    ) -> StoreIterator:
         """The base's rows with the staged ones over them, in key order. Closing it closes the base.
 
         `base` must cover the same range in the same direction.
         """
         if not self._version.rows:
             return base
-        version, low, high = self._pinned(keys)
-        return Scan.of_chunks(begun(_merged(version, low, high, base, reverse)))
+        return Scan.of_chunks(begun(_merged(*self._pinned(keys), base, reverse)))
 
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
@@ -124,10 +126,10 @@ _key = itemgetter(0)
 
 
 def _merged(
-    version: SortedVersion, low: int, high: int, base: StoreIterator, reverse: bool
+    version: SortedVersion, keys: list[bytes], low: int, high: int, base: StoreIterator, reverse: bool
 ) -> Generator[Rows, None, None]:
     """Each chunk of the base with the staged rows that come before its end, then the staged rows after them all."""
-    keys, rows = version.keys, version.rows
+    rows = version.rows
     try:
         yield []  # `begun`
         for chunk in base.chunks():

@@ -13,6 +13,7 @@ short, this does not follow it:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from typing import ClassVar, Final
 
 from stateline_store.errors import InvalidArgumentError
@@ -240,11 +241,15 @@ class VersionedStore(TransactionalStore):
             self._put_latest(key, value, timestamp)
             return None
         valid_to = None if latest is None else latest.timestamp
-        for segment, row in reads.rows(key, timestamp):
-            oldest = bounds(row)[1]
-            if oldest <= timestamp:
-                return self._put_inside(segment, row, key, value, timestamp)
-            valid_to = oldest
+        holding: tuple[int, bytes] | None = None
+        with closing(reads.rows(key, timestamp)) as rows:  # before anything is staged, which an open scan would copy
+            for holding in rows:
+                oldest = bounds(holding[1])[1]
+                if oldest <= timestamp:
+                    break
+                valid_to, holding = oldest, None
+        if holding is not None:
+            return self._put_inside(*holding, key, value, timestamp)
         if valid_to is None:
             self._put_latest(key, value, timestamp)
         else:

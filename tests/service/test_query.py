@@ -45,10 +45,11 @@ from stateline_store import (
     StoreState,
     TopicPartition,
     UnknownQueryTypeError,
+    VersionedStore,
     Windowed,
     WindowStore,
 )
-from stateline_store.scan import LARGEST_CHUNK
+from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 ACTIVE = CopyStatus("active", 0, 0, 0)
@@ -222,6 +223,18 @@ def test_a_scan_of_one_key_has_entries_also_when_many_rows_come_before_them(tmp_
         assert asyncio.run(_has_entries(answer, 9)) is bool(found)
         assert rows(answer) == found
     sessions.close()
+
+
+def test_large_versions_are_not_read_ahead(tmp_path: Path) -> None:
+    store = VersionedStore("v", history_retention_ms=10**9)
+    store.init(StoreContext("0_0", tmp_path))
+    for at_ms in range(20):
+        store.put(b"key", bytes(200_000), at_ms)
+    terms, query = Terms("v", UNCOMMITTED), VersionsQuery(b"key", limit=1)
+    rest = rest_of(execute(query, store.reader(UNCOMMITTED), store.schema, 0, terms, ACTIVE))
+    assert rest.held_bytes < LARGEST_CHUNK_BYTES + 200_000
+    assert sum(len(rest.rows(20).entries) for _ in range(3)) == 19
+    store.close()
 
 
 def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:

@@ -34,11 +34,11 @@ from stateline_store import (
 from stateline_store.engine import Commit
 from stateline_store.inspection import inspect_directory, inspect_store, inspect_task, lock_holder
 from stateline_store.inspection_report import StoreReport
-from stateline_store.offline_entries import Entry, entries, segments_on_disk
+from stateline_store.offline_entries import Entry, entries
 from stateline_store.offline_store import OfflineStore
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_rows import read_commit
-from stateline_store.segments import PREFIX
+from stateline_store.segments import PREFIX, present
 from stateline_store.windowed_keys import session_key, split_window_key, window_key
 
 CHANGELOG = TopicPartition("app-orders-changelog", 3)
@@ -455,7 +455,7 @@ def test_windows_are_taken_apart(written: Written) -> None:
         PREFIX.pack(0) + window_key(b"k", 5): struct.pack(">q", 7) + b"w",
     }
     with written(Layout("window", True, MINUTE, True), rows) as store:
-        assert list(segments_on_disk(store)) == [0, 1]
+        assert list(present(store.scan)) == [0, 1]
         assert list(entries(store, b"k", b"k", timestamped=False)) == [
             Entry(b"k", b"w", 7, segment=0, start_ms=5, sequence=0),
             Entry(b"k", b"v", 61_000, segment=1, start_ms=MINUTE, sequence=3),

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from stateline_store import InvalidArgumentError, KeyRange, KeyValueStore, Segments, StoreContext, StoreIterator
 from stateline_store.keyed_scans import end_of_keys
-from stateline_store.segments import PREFIX, scan_segments
+from stateline_store.segments import PREFIX, SegmentRange, existing, present, scan_segments
 
 KEYS = st.binary(max_size=4) | st.text(alphabet="\x00\x01", max_size=30).map(str.encode)
 
@@ -71,6 +72,57 @@ def test_all_segments_are_seen_at_the_moment_the_scan_is_made(store: KeyValueSto
     store.put(PREFIX.pack(2) + b"d", b"new")
     store.commit({})
     assert (first[0], found(scan)) == (b"a", b"1b 1c 2a 2b 2c 3a 3b 3c")
+
+
+@pytest.fixture(params=[True, False], ids=["rocksdb", "memory"])
+def sparse(request: pytest.FixtureRequest, context: StoreContext) -> Iterator[KeyValueStore]:
+    """A few segments out of a hundred thousand, committed and staged, and the latest values of versions behind them."""
+    store = KeyValueStore("s", persistent=request.param)
+    store.init(context)
+    for segment, staged in ((0, 0), (3, 1), (4, 0), (5, 1), (70_000, 0), (99_999, 0), (-1, 1)):
+        store.put_all((PREFIX.pack(segment) + key, b"%d" % segment + key) for key in (b"a", b"b", b"bb", b"c"))
+        store.put(PREFIX.pack(segment) + b"gone", b"")
+        if not staged:
+            store.commit({})
+    store.put_all((PREFIX.pack(segment) + b"gone", None) for segment in (0, 3, 4, 5, 70_000, 99_999, -1))
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("start", "stop"), [(b"", None), (b"b", None), (b"b", b"c"), (b"a", b"a\0"), (b"d", b"e")])
+def test_many_segments_are_read_as_each_of_them_would_be(
+    sparse: KeyValueStore, start: bytes, stop: bytes | None, reverse: bool
+) -> None:
+    reader = sparse._own_reader()
+    rows = [(PREFIX.unpack_from(key)[0], key[8:], value) for key, value in sparse.all(reverse=reverse)]
+    for segments in (range(100_001), range(1, 70_000), range(70_001, 80_000), range(4, 99_999)):
+        expected = [
+            (key, value)
+            for segment, key, value in rows
+            if segment in segments and key >= start and (stop is None or key < stop)
+        ]
+        assert list(scan_segments(reader, segments, start, stop, reverse=reverse)) == expected
+
+
+def test_segments_that_do_not_exist_are_not_visited(sparse: KeyValueStore) -> None:
+    reader, visited = sparse._own_reader(), []
+
+    def visit(keys: SegmentRange, segment: int) -> tuple[bytes, bytes]:
+        visited.append(segment)
+        return within(keys, segment)
+
+    within = SegmentRange.within
+    with patch.object(SegmentRange, "within", visit), patch.object(reader, "scan", wraps=reader.scan) as scan:
+        assert len(list(scan_segments(reader, range(100_000), b"b", b"c"))) == 12
+        assert scan.call_count == 1
+    assert len(visited) < 30  # of committed and of staged rows: each segment that exists, the next one, and the end
+
+
+def test_the_segments_that_exist_are_found(sparse: KeyValueStore) -> None:
+    assert list(existing(sparse._own_reader().scan, range(1, 99_999))) == [3, 4, 5, 70_000]
+    assert list(existing(sparse._own_reader().scan, range(5, 7))) == [5, 6]  # few are not looked for
+    assert list(present(sparse._own_reader().scan)) == [0, 3, 4, 5, 70_000, 99_999, -1]
 
 
 @given(upper=KEYS, keys=st.lists(KEYS, max_size=10), times=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=3))

@@ -5,6 +5,7 @@ The cases are those of Kafka Streams' `RocksDBVersionedStoreTest`; times are rel
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -24,6 +25,7 @@ from stateline_store import (
     notice_path,
     store_path,
 )
+from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.segments import PREFIX
 from stateline_store.versioned_rows import LATEST
 from stateline_store.versioned_store import default_segment_interval_ms
@@ -95,9 +97,11 @@ def store(persistent: bool, context: StoreContext) -> Iterator[VersionedStore]:
     store.close()
 
 
-@pytest.fixture(params=[COMMITTED, UNCOMMITTED])
-def subject(store: VersionedStore, request: pytest.FixtureRequest) -> Subject:
-    return Subject(store, request.param)
+@pytest.fixture(params=[(COMMITTED, 32), (UNCOMMITTED, 32), (UNCOMMITTED, 0)])
+def subject(store: VersionedStore, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    level, look_ups = request.param
+    monkeypatch.setattr("stateline_store.versioned_reads._MOST_LOOK_UPS", look_ups)
+    return Subject(store, level)
 
 
 # -- puts -----------------------------------------------------------------------------------------------
@@ -595,6 +599,29 @@ def test_a_database_keeps_the_segments_it_began_with_when_the_retention_changes(
     other.init(context)
     assert other.segments.interval_ms == S + 1
     other.close()
+
+
+def test_a_history_that_was_made_longer_is_read_from_row_to_row(context: StoreContext) -> None:
+    store = make(persistent=True)
+    store.init(context)
+    for at_ms in (1, 2, 3):
+        store.put(b"k", b"%d" % at_ms, at_ms)
+    store.commit({})
+    store.close()
+    now = 10_000 * S
+    longer = VersionedStore("s", history_retention_ms=now, segment_interval_ms=S)
+    longer.init(context)
+    longer.put(b"k", b"now", now)
+    longer.commit({})
+    longer.put(b"staged", b"now", now)
+    with patch.object(RocksDBEngine, "get", autospec=True, side_effect=RocksDBEngine.get) as looked_up:
+        assert longer.get_as_of(b"k", 2) == (b"2", 2, 3)
+        assert longer.get_as_of(b"other", 2) is None
+        assert longer.put(b"staged", b"late", 10) == now
+        assert longer.put(b"k", b"later", 10) == now
+        assert [version.value for version in longer.get_versions(b"k")] == [b"now", b"later", b"3", b"2", b"1"]
+    assert looked_up.call_count < 20
+    longer.close()
 
 
 def test_a_damaged_row_is_named(store: VersionedStore) -> None:

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -20,6 +21,7 @@ from stateline_store import (
     Windowed,
     WindowStore,
 )
+from stateline_store.rocksdb_engine import RocksDBEngine
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 LAST = 2**63 - 1
@@ -611,4 +613,24 @@ def test_a_database_keeps_the_segments_it_began_with_when_the_retention_changes(
     assert list(longer.fetch(b"k", 0, hour)) == seen
     longer.put(b"k", b"late", 3 * hour)
     assert [start for start, _ in longer.fetch(b"k", 0, 3 * hour)] == [start for start, _ in seen] + [3 * hour]
+    longer.close()
+
+
+def test_windows_of_a_retention_that_was_raised_are_read_in_one_scan(tmp_path: Path) -> None:
+    context, minute = StoreContext("0_0", tmp_path), 60_000
+    store = WindowStore("s", retention_ms=minute, window_size_ms=1000)
+    store.init(context)
+    store.put(b"k", b"first", 0)
+    store.commit({})
+    store.close()
+    now = 10_000 * minute
+    longer = WindowStore("s", retention_ms=2 * now, window_size_ms=1000)
+    longer.init(context)
+    longer.put(b"k", b"last", now)
+    with patch.object(RocksDBEngine, "scan", autospec=True, side_effect=RocksDBEngine.scan) as scanned:
+        assert list(longer.fetch(b"k", 0, now)) == [(0, b"first"), (now, b"last")]
+        assert list(longer.fetch(b"k", 1, now, reverse=True)) == [(now, b"last")]
+        assert [value for _, value in longer.fetch_keys(b"a", b"k", 0, now)] == [b"first", b"last"]
+        assert [value for _, value in longer.fetch_all(0, now)] == [b"first", b"last"]
+    assert scanned.call_count == 4
     longer.close()

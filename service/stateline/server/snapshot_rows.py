@@ -41,7 +41,7 @@ from stateline.store_definition import StoreDefinition
 from stateline_store import DamagedDataError, StoreSchema
 from stateline_store.checkpoints import Checkpoint
 from stateline_store.scan import KeyRange
-from stateline_store.segments import PREFIX, Segments
+from stateline_store.segments import PREFIX, Segments, existing
 from stateline_store.versioned_reads import VersionedRecord
 from stateline_store.versioned_rows import LATEST, versions
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
@@ -118,7 +118,8 @@ def _windows(
     last = MAX_TIMESTAMP_MS if wanted.to_ms is None else wanted.to_ms
     first, last = segments.readable(max(wanted.from_ms or 0, 0), last, checkpoint.commit.stream_time_ms)
     needed = _needed(schema)
-    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(segments.between(first, last), wanted))):
+    there = existing(checkpoint.scan, segments.between(first, last))
+    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(there, wanted))):
         names = _names(definition, rows, WINDOW_SUFFIX.size)
         start = big_endian(sliced(names, -12, -4), _INT64)
         columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, store.window_size_ms)}
@@ -134,7 +135,8 @@ def _sessions(
     stream_time_ms = checkpoint.commit.stream_time_ms
     first, last = segments.readable(max(wanted.from_ms or 0, 0), MAX_TIMESTAMP_MS, stream_time_ms)
     needed = _needed(schema)
-    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(segments.between(first, last), wanted))):
+    there = existing(checkpoint.scan, segments.between(first, last))
+    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(there, wanted))):
         names = _names(definition, rows, SESSION_SUFFIX.size)
         end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
         columns = {"key": sliced(names, _WIDTH, -16), "start": start, "end": end}
@@ -153,7 +155,7 @@ def _versions(
     since_ms = floor_ms if from_ms is None else max(from_ms, floor_ms)
     until_ms = MAX_TIMESTAMP_MS if to_ms is None else to_ms
     if wanted.as_of is None or wanted.as_of >= floor_ms:  # of a time that is hidden, what is the latest is all
-        history = segments.between(max(since_ms, 0), max(stream_time_ms, 0))
+        history = existing(checkpoint.scan, segments.between(max(since_ms, 0), max(stream_time_ms, 0)))
         ranges = (_within(PREFIX.pack(each), keys) for each in history for keys in _keys(wanted))
         for rows in _bounded(_scanned(checkpoint, ranges)):
             yield from _history(definition, rows, since_ms, until_ms, schema)
