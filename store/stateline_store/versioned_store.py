@@ -91,6 +91,7 @@ class VersionedStore(TransactionalStore):
 
     def init(self, context: StoreContext) -> None:
         super().init(context)
+        self._dropped_records = 0
         self._reads = VersionedReads(self._own_reader(), self._segments)
 
     def _take_layout(self, layout: Layout) -> None:
@@ -121,7 +122,8 @@ class VersionedStore(TransactionalStore):
 
     @property
     def dropped_records(self) -> int:
-        """How many puts and deletes came too late, since this object was made; restored records do not count."""
+        """How many puts and deletes came too late since the store was opened; restored records do not count, and a
+        rollback does not take them back."""
         return self._dropped_records
 
     def put(self, key: bytes, value: bytes | None, timestamp: int) -> int | None:

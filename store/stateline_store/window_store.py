@@ -115,10 +115,11 @@ class WindowStore(SegmentedStore):
         """
         if self._engine is None or self._failure is not None:
             self._open()
+        sequence = 0
         if self._retain_duplicates:
             if value is None:
                 return
-            self._sequence = self._sequence % MAX_SEQUENCE + 1
+            sequence = self._sequence % MAX_SEQUENCE + 1
         try:
             if window_start_ms < 0:
                 raise ValueError("a window starts at 0 or later")
@@ -127,12 +128,13 @@ class WindowStore(SegmentedStore):
                 self._dropped += 1
                 return
             segment = window_start_ms // self._interval_ms
-            row = self._packers[len(key)](segment, key, window_start_ms, self._sequence)
+            row = self._packers[len(key)](segment, key, window_start_ms, sequence)
         except (struct.error, TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"A window is a key of bytes and its start in ms, not {key!r:.60}, {window_start_ms!r:.30}: {error}."
             ) from error
         self._buffer.put(row, value)
+        self._sequence = sequence  # not before: a put that is refused or dropped takes none
         if window_start_ms > self._stream_time_ms:
             self._stream_time_ms = window_start_ms
 

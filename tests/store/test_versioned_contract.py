@@ -310,6 +310,16 @@ def test_an_expired_put_is_dropped_and_counted(subject: Subject) -> None:
     assert subject.store.staged_records <= before
 
 
+def test_what_was_dropped_is_counted_anew_when_a_store_is_opened_again(
+    store: VersionedStore, context: StoreContext
+) -> None:
+    store.put(b"k", b"v", 2 * RETENTION)
+    store.put(b"k", b"late", 0)
+    store.close()
+    store.init(context)
+    assert store.dropped_records == 0
+
+
 def test_an_expired_delete_is_dropped_and_counted(subject: Subject) -> None:
     subject.put((b"v1", 1, None), key=b"k1")
     subject.put((b"v2", 1, None), key=b"k2")

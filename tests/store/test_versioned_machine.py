@@ -230,6 +230,7 @@ class VersionedMachine(RuleBasedStateMachine):
         if not self.persistent:
             self.committed = []
         self.staged = []
+        self.dropped = 0
 
     def close_secondary(self) -> None:
         if self.secondary is not None:
