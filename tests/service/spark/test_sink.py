@@ -24,7 +24,7 @@ from stateline.spark.sink.epoch_sink import EpochSink, Written
 from stateline.spark.sink.marker import Marker
 from stateline.supervisor import RestartPolicy
 from stateline.topology import Pipeline, Topic
-from stateline_store import DamagedDataError, RecordError, TopicPartition, TopologyError
+from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
 
 QUERY = "a query"
 _QUERY_ID = "sql.streaming.queryId"  # what Spark sets on the thread that calls the sink
@@ -457,6 +457,35 @@ def test_another_result_topic_is_refused(make: Make, bench: Bench) -> None:
     make(bench.log, topic).write(0, ("a", "1", 7))
     with pytest.raises(TopologyError, match=rf"written to {topic} so far, and now writes to 'other-"):
         make(bench.log, bench.topic(name="other"))
+
+
+def test_a_pipeline_that_is_declared_otherwise_is_refused_once_a_micro_batch_of_it_is_written(
+    make: Make, bench: Bench, tmp_path: Path
+) -> None:
+    topic = bench.topic()
+    make(bench.log, topic, key=("v",))
+    make(bench.log, topic).write(0, ("a", "1", 7))  # nothing was written before
+    with pytest.raises(
+        TopologyError, match=r'changed since .*key was \["k"\] and is \["v"\].*code back; or .*app-p-epo'
+    ):
+        make(bench.log, topic, key=("v",))
+    kept = tmp_path / "checkpoint" / "declaration.json"
+    kept.unlink()  # as in checkpoints of earlier versions
+    make(bench.log, topic, key=("v",))
+    assert json.loads(kept.read_text())["key"] == ["v"]
+
+
+@pytest.mark.parametrize(("kept", "error"), [('{"version":2}', NewerFormatError), ("{", DamagedDataError)])
+def test_a_declaration_that_cannot_be_read_is_refused_and_stays(
+    make: Make, bench: Bench, tmp_path: Path, kept: str, error: type[Exception]
+) -> None:
+    topic = bench.topic()
+    make(bench.log, topic).write(0, ("a", "1", 7))
+    path = tmp_path / "checkpoint" / "declaration.json"
+    path.write_text(kept)
+    with pytest.raises(error, match=r"declaration\.json"):
+        make(bench.log, topic)
+    assert path.read_text() == kept
 
 
 def test_a_replay_with_another_number_of_rows_is_told_of_and_dropped(

@@ -22,9 +22,10 @@ from stateline.config import Config
 from stateline.log import Log
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
-from stateline.spark.drivers.root_cause import first_line, kind_of, root_cause
+from stateline.spark.drivers.root_cause import first_line, is_of_other_state, kind_of, root_cause
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
 from stateline.spark.drivers.table_warnings import warn_of_tables
+from stateline.spark.operators.declared import declared_operators
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.sink.dead_letters import dead_letters_of
 from stateline.spark.sink.epoch_sink import EpochSink
@@ -125,9 +126,11 @@ class PipelineRun:
             self._run(stopping, available_now, progress or log_progress)
 
     def _run(self, stopping: threading.Event, available_now: bool, progress: Progress) -> None:
-        result = _result_frame(self.pipeline, self.frames)
+        with declared_operators() as operators:
+            result = _result_frame(self.pipeline, self.frames)
         letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
-        sink = EpochSink(self.log, self.config.application_id, self.pipeline, self.directory / "checkpoint", letters)
+        checkpoint = self.directory / "checkpoint"
+        sink = EpochSink(self.log, self.config.application_id, self.pipeline, checkpoint, letters, operators)
         listener = StatusListener(self.status, progress, lambda: sink.last)
         streams = self.frames.session.streams
         streams.addListener(listener)
@@ -227,4 +230,6 @@ def _raise_failure(name: str, query: StreamingQuery, sink: EpochSink, stopping: 
         raise sink.failure
     if query.exception() is not None:
         cause = root_cause(query, sink.failure)
+        if is_of_other_state(cause):
+            raise TopologyError(f"Pipeline {name!r} cannot go on from its checkpoint: {cause} {sink.after_a_change}")
         raise kind_of(cause)(f"Pipeline {name!r} failed: {cause}") from sink.failure

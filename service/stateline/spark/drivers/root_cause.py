@@ -12,6 +12,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from stateline_store import RecordError, StatelineError, errors
 
+# Spark's error conditions (error-conditions.json).
+_OTHER_STATE = re.compile(r"\[(STATE_STORE_\w*(SCHEMA|VARIABLE)\w*|STREAMING_STATEFUL_OPERATOR_NOT_MATCH\w*)\]")
+
 
 def root_cause(query: StreamingQuery, raised: Exception | None) -> str:
     """The deepest cause that says anything, in one line; of a Python traceback the last line.
@@ -39,6 +42,11 @@ def kind_of(cause: str) -> type[StatelineError]:
     named = re.match(r"stateline_store\.errors\.(\w+): ", cause)
     kind = getattr(errors, named[1], None) if named else None
     return kind if isinstance(kind, type) and issubclass(kind, StatelineError) else StatelineError
+
+
+def is_of_other_state(cause: str) -> bool:
+    """Whether the state in the checkpoint is not as the query's operators want it: their code has changed."""
+    return _OTHER_STATE.search(cause) is not None
 
 
 def first_line(text: str) -> str:

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 
 from stateline.function_checks import check_function
 from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
+from stateline.spark.operators.declared import declare
 from stateline.spark.operators.packing import packed, struct_type, unpacked
 from stateline.spark.operators.processors import (
     LEFT,
@@ -103,9 +104,10 @@ class KTable:
         if how not in ("inner", "left", "outer"):
             raise TopologyError(f"Tables cannot be joined as {how!r}: use 'inner', 'left' or 'outer'.")
         self._check_join(other)
+        sides = {"key": self.key_schema, "left": self.value_schema, "right": other.value_schema}
+        declare("join", how=how, **sides)
         both = changes(self, LEFT, self.key).unionAll(changes(other, RIGHT, self.key))
         joined = with_state(both, "key", JoinTables(how))
-        sides = {"key": self.key_schema, "left": self.value_schema, "right": other.value_schema}
         return KTable(unpacked_frame(joined, sides, F.col("deleted")), self.key)
 
     def group_by(self, *columns: str | Column) -> GroupedKTable:
@@ -200,9 +202,12 @@ class GroupedKTable:
         rows = self.table.frame.select(
             packed(self.table.key).alias("key"), group.alias("group"), packed(values).alias("value"), *_at_and_order()
         )
+        key = schema_of(self.table.frame.select(*self.by), self.names)
+        added = self.table.frame.select([F.col(f"`{c}`") if isinstance(c, str) else c for c in values]).schema
+        functions = {"initial": initial, "add": add, "subtract": subtract}
+        declare("group_by", of=self.table.key_schema, by=key, value=added, **functions, schema=schema)
         moves = with_state(rows, "key", PreviousGroups())
         totals = with_state(moves, "group", GroupTotals(initial, add, subtract, result))
-        key = schema_of(self.table.frame.select(*self.by), self.names)
         return KTable(unpacked_frame(totals, {"group": key, "value": schema}, F.col("value").isNull()), self.names)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline.function_checks import check_function
 from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
+from stateline.spark.operators.declared import declare
 from stateline.spark.operators.ktable import KTable, changes, schema_of
 from stateline.spark.operators.packing import packed, struct_type, unpacked
 from stateline.spark.operators.processors import (
@@ -58,6 +59,8 @@ def join_stream_table(
         raise TopologyError(f"A stream cannot be joined with a table as {how!r}: use 'inner' or 'left'.")
     names = (on,) if isinstance(on, str) else tuple(on)
     _check_join(stream, table, names)
+    sides = {"left": schema_of(stream, stream.columns), "right": table.value_schema}
+    declare("join_stream_table", how=how, on=list(names), time=time, key=table.key_schema, **sides)
     order = next((name for name in (ORDER, OFFSET) if name in stream.columns), None)
     rows = _on_time(stream, time, delay).where(" AND ".join(f"`{name}` IS NOT NULL" for name in names))
     left = rows.select(
@@ -112,14 +115,17 @@ def session_aggregate(
         F.unix_micros(_WATERMARKED).alias("at"),
         (F.lit(0) if order is None else F.col(order)).cast("bigint").alias("order"),
     )
-    gap_us = gap // timedelta(microseconds=1)
+    gap_us, kept_schema = gap // timedelta(microseconds=1), struct_type(schema)
+    functions = {"initial": initial, "add": add, "merge": merge}
+    key_schema = schema_of(frame, names)
+    declare("session_aggregate", key=key_schema, gap=str(gap), time=time, **functions, schema=kept_schema)
     found = with_state(rows, "key", Sessions(gap_us, initial, add, merge), "EventTime")
     kept = found.select(
-        unpacked("key", schema_of(frame, names)).alias("_k"),
+        unpacked("key", key_schema).alias("_k"),
         F.struct(
             F.timestamp_micros("start").alias("start"), F.timestamp_micros(F.col("last") + gap_us).alias("end")
         ).alias("session"),
-        unpacked("value", struct_type(schema)).alias("_v"),
+        unpacked("value", kept_schema).alias("_v"),
         F.col("value").isNull().alias(DELETED),
         F.timestamp_micros("last").alias(TIMESTAMP),
     )

@@ -1,18 +1,23 @@
-"""What a pipeline's checkpoint says: Spark's files, and one of ours that says whose it is.
+"""What a pipeline's checkpoint says: Spark's files, and two of ours.
 
-``checkpoint/stateline.json`` (on disk: never change): ``{"application": …, "pipeline": …}``. A checkpoint that was
-copied to another pipeline or application is known by it.
+``checkpoint/stateline.json`` (on disk: never change) says whose it is: ``{"application": …, "pipeline": …}``. A
+checkpoint that was copied to another pipeline or application is known by it. ``checkpoint/declaration.json`` says what
+the pipeline was like: `stateline.spark.sink.declaration`.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 
+from stateline.spark.sink.declaration import VERSION, Declaration
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
-_OWNER = "stateline.json"
+_OWNER, _DECLARATION = "stateline.json", "declaration.json"
 
 
 def checkpoint_query_id(checkpoint: Path) -> str | None:
@@ -50,24 +55,52 @@ def newest_commit(checkpoint: Path) -> int | None:
 
 def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
     """Write down whose checkpoint this is, unless it says so. Raises `TopologyError` when it is another's."""
-    path = checkpoint / _OWNER
     owner = {"application": application_id, "pipeline": pipeline}
-    try:
-        found = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".tmp")
-        unfinished.write_bytes(orjson.dumps(owner))
-        unfinished.replace(path)
-        return
-    except orjson.JSONDecodeError as error:
-        raise DamagedDataError(
-            f"{path} is not the JSON that Stateline writes: delete that file if the checkpoint is this pipeline's."
-        ) from error
-    if found != owner:
+    found = _read(checkpoint / _OWNER)
+    if found is None:
+        _write(checkpoint / _OWNER, owner)
+    elif found != owner:
         raise TopologyError(
             f"The checkpoint {checkpoint} is of pipeline {found.get('pipeline')!r} of application "
             f"{found.get('application')!r}, not of {pipeline!r} of {application_id!r}: it was copied, and going on "
             "from it would leave out what this pipeline has not read. Put this pipeline's own back; or, to start over, "
             f"delete it, and the topics {application_id}-{pipeline}-epochs and those of the pipeline's results."
         )
+
+
+def kept_declaration(checkpoint: Path) -> Declaration | None:
+    """What was kept by `keep_declaration`; None where an earlier version has made the checkpoint.
+
+    Raises `NewerFormatError` for a newer format, `DamagedDataError` for what is none.
+    """
+    path = checkpoint / _DECLARATION
+    found = _read(path)
+    if found is None or found.get("version") == VERSION:
+        return found
+    raise NewerFormatError.of(path, f"version {found.get('version')}", f"version {VERSION}")
+
+
+def keep_declaration(checkpoint: Path, declaration: Declaration) -> None:
+    """Write it down: the whole or, after a crash, what was there."""
+    _write(checkpoint / _DECLARATION, declaration)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise DamagedDataError(
+            f"{path} is not the JSON that Stateline writes: delete that file if the checkpoint is this pipeline's."
+        )
+    return found
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(content, separators=(",", ":")))
+    unfinished.replace(path)

@@ -38,6 +38,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from stateline.log import Admin, Log, NewTopic, Producer
+from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import checkpoint_end_offsets
 from stateline.spark.sink.dead_letters import DeadLetters
 from stateline.spark.sink.encoding import encoded
@@ -105,7 +106,9 @@ class EpochSink:
         pipeline: Pipeline,
         checkpoint: Path,
         dead_letters: DeadLetters | None = None,
+        operators: Sequence[Declared] = (),
     ) -> None:
+        """`operators` are those with state that the pipeline's function has declared."""
         self.failure: Exception | None = None
         self.last: Written | None = None
         self._log = log
@@ -114,7 +117,7 @@ class EpochSink:
         self._dead_letters = dead_letters
         self._transactional_id = f"{application_id}-{pipeline.name}"
         self._topic = epochs_topic(application_id, pipeline.name)
-        self._identity = Identity(application_id, pipeline, checkpoint)
+        self._identity = Identity(application_id, pipeline, checkpoint, operators)
         self._producer: Producer | None = None
         self._partitions: Mapping[str, int] = {}
         self._topic_ids: Mapping[str, str] = {}
@@ -131,6 +134,11 @@ class EpochSink:
         """
         check_schema(self._pipeline, schema)
         self._owner.submit(self._open).result()
+
+    @property
+    def after_a_change(self) -> str:
+        """What to do about a checkpoint that the pipeline's code does not fit any more."""
+        return self._identity.after_a_change
 
     def close(self) -> None:
         """Release everything; a transaction that is open is aborted."""

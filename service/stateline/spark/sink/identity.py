@@ -8,6 +8,7 @@ What does not belong together would be written twice, or left out, unnoticed; so
 | the marker is of another query, or there is no checkpoint     | it was deleted or exchanged                        |
 | the checkpoint has finished more than the marker says         | the epochs topic was deleted or made anew, or the  |
 |                                                              | checkpoint is a copy                               |
+| the declaration differs in what state or results depend on    | old and new would be mixed                         |
 | a result topic has another id than the marker says            | it was deleted and made anew                       |
 | the marker knows the pipeline's result topic not              | the pipeline writes to another topic than before   |
 | a replay ends elsewhere than its marker says                 | the checkpoint lost a part                         |
@@ -22,7 +23,15 @@ from pathlib import Path
 
 import orjson
 
-from stateline.spark.sink.checkpoint import checkpoint_query_id, claim, newest_commit
+from stateline.spark.operators.declared import Declared
+from stateline.spark.sink.checkpoint import (
+    checkpoint_query_id,
+    claim,
+    keep_declaration,
+    kept_declaration,
+    newest_commit,
+)
+from stateline.spark.sink.declaration import declaration_of, differences
 from stateline.spark.sink.marker import Marker
 from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sources.embedded_offsets import Offsets, to_offsets
@@ -39,10 +48,12 @@ class Identity:
     application_id: str
     pipeline: Pipeline
     checkpoint: Path
+    operators: Sequence[Declared] = ()
 
     def check_start(self, marker: Marker | None, topic_ids: Mapping[str, str], *, settled: bool = True) -> None:
         """Raise `TopologyError` unless the newest marker, the checkpoint as it is and the result topics that there are
-        belong together. A checkpoint that does not say whose it is is this pipeline's from now on.
+        belong together. A checkpoint that does not say whose it is is this pipeline's from now on, and one that does
+        not say how that was declared is taken as it is.
 
         Not `settled`: a transaction is open that may have a newer marker, so the checkpoint may be ahead of this one.
         """
@@ -55,6 +66,7 @@ class Identity:
             self._check_topics(marker, topic_ids)
         if settled:
             self._check_finished(marker, -1 if finished is None else finished)
+        self._check_declared(in_use=marker is not None or finished is not None or not settled)
         claim(self.checkpoint, self.application_id, self.pipeline.name)
 
     def is_replay(self, batch: Marker, markers: Sequence[Marker]) -> bool:
@@ -115,6 +127,18 @@ class Identity:
                     f"them all written again, {self._start_over}."
                 )
 
+    def _check_declared(self, *, in_use: bool) -> None:
+        """Keep what the pipeline is like now. One whose checkpoint no micro-batch is of may become any other."""
+        now, was = declaration_of(self.pipeline, self.operators), kept_declaration(self.checkpoint)
+        if was is not None and in_use and (changes := differences(was, now)):
+            raise TopologyError(
+                f"Pipeline {self.pipeline.name!r} has changed since {self.checkpoint} was made: {'; '.join(changes)}. "
+                f"What it keeps there, and has written, is of the old code, and would be mixed with the new. "
+                f"{self.after_a_change}"
+            )
+        if was != now:
+            keep_declaration(self.checkpoint, now)
+
     def _refuse_old_checkpoint(self, batch: Marker, newest: Marker) -> None:
         raise DamagedDataError(
             f"Micro-batch {batch.batch_id} of pipeline {self.pipeline.name!r} reads up to {_shown(batch.end_offsets)}, "
@@ -137,6 +161,14 @@ class Identity:
                 "looks up besides its input (static topics, the time) has changed. What was written counts.",
                 self.pipeline.name, batch.batch_id, marker.rows, batch.rows,
             )  # fmt: skip
+
+    @property
+    def after_a_change(self) -> str:
+        """What to do about a checkpoint that the pipeline's code does not fit any more."""
+        return (
+            "Put the old code back; or give the pipeline and its result topics other names; or, to start over, "
+            f"{self._start_over}."
+        )
 
     @property
     def _results(self) -> str:

@@ -1,0 +1,51 @@
+"""The operators with state that a pipeline's function declares, and what their state depends on.
+
+What is noted here is kept in checkpoints and compared at the next start (`stateline.spark.sink.declaration`): so a
+function by its qualified name, without the module, which stays when other code is written around it, and a schema as
+names and types. What state does not depend on (delays, expressions, bodies of functions) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+Declared = dict[str, Any]
+"""An operator's name, under ``operator``, and its parameters by theirs, as JSON has them."""
+
+_noting: ContextVar[list[Declared] | None] = ContextVar("operators", default=None)
+
+
+@contextmanager
+def declared_operators() -> Iterator[list[Declared]]:
+    """Those that this thread declares within the block, in order."""
+    made: list[Declared] = []
+    token = _noting.set(made)
+    try:
+        yield made
+    finally:
+        _noting.reset(token)
+
+
+def declare(operator: str, **parameters: Any) -> None:
+    """Note an operator, if anybody wants to know."""
+    made = _noting.get()
+    if made is not None:
+        made.append({"operator": operator, **{name: _told(value) for name, value in parameters.items()}})
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, StructType):
+        return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in value)
+    return _name(value) if callable(value) else value
+
+
+def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, partial):
+        return _name(function.func)
+    return str(getattr(function, "__qualname__", type(function).__qualname__))

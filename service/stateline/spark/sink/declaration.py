@@ -1,0 +1,74 @@
+"""What a pipeline's state and results depend on, as it is kept in the checkpoint and compared at each start. Pure.
+
+``checkpoint/declaration.json`` (on disk: never change) is what `declaration_of` gives. Of it
+
+- the topics that are read and each operator with state are compared always;
+- key and windows where the newest row of a key counts: rows of the former ones would stay for ever;
+- the output mode where it is complete now: what an earlier mode has forgotten would be deleted.
+
+What else may change does: the pause between micro-batches, timestamps, branches, steps without state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from stateline.spark.operators.declared import Declared
+from stateline.topology import Pipeline
+
+VERSION = 1
+_SHOWN_CHARACTERS = 200  # of a value in an error
+
+Declaration = dict[str, Any]
+
+
+def declaration_of(pipeline: Pipeline, operators: Sequence[Declared]) -> Declaration:
+    """That of the pipeline as it is now, as JSON has it."""
+    windowing = pipeline.windowing
+    made = {
+        "version": VERSION,
+        "reads": [topic.name for topic in pipeline.reads],
+        "tables": [topic.name for topic in pipeline.tables],
+        "key": pipeline.key,
+        "windowing": None if windowing is None else [windowing.kind, windowing.size_ms],
+        "result": pipeline.result,
+        "output_mode": pipeline.output_mode,
+        "operators": operators,
+    }
+    declaration: Declaration = json.loads(json.dumps(made, default=str))
+    return declaration
+
+
+def differences(was: Declaration, now: Declaration) -> list[str]:
+    """What has changed that must not, for a message; empty when `now` may go on."""
+    found = list(_changes(was, now, _compared(now)))
+    before, after = was["operators"], now["operators"]
+    if _names(before) != _names(after):
+        return [*found, f"its operators with state were {_names(before)} and are {_names(after)}"]
+    for number, (one, other) in enumerate(zip(before, after, strict=True), 1):
+        place = f" of operator {number}" if len(after) > 1 else ""
+        found += (f"{one['operator']}{place}: {change}" for change in _changes(one, other, {**one, **other}))
+    return found
+
+
+def _compared(now: Declaration) -> list[str]:
+    if now["output_mode"] == "complete":
+        return ["reads", "tables", "output_mode"]
+    return ["reads", "tables", *(["key", "windowing"] if now["result"] == "table" else [])]
+
+
+def _changes(was: Declaration, now: Declaration, names: Sequence[str] | Declared) -> Iterator[str]:
+    for name in names:
+        if was.get(name) != now.get(name):
+            yield f"{name} was {_shown(was.get(name))} and is {_shown(now.get(name))}"
+
+
+def _names(operators: Sequence[Declared]) -> str:
+    return ", ".join(each["operator"] for each in operators) or "none"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

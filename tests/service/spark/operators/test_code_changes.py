@@ -1,0 +1,188 @@
+"""A pipeline whose code has changed goes on from its checkpoint only where state and results do not depend on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+
+from service.spark.departures import read_all, settings
+from service.spark.operators.bench import OperatorBench
+from stateline import serdes
+from stateline.app import App
+from stateline.config import load_config
+from stateline.spark import KTable, join_stream_table, session_aggregate, table_of
+from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.operators.declared import declared_operators
+from stateline.spark.sink.declaration import declaration_of, differences
+from stateline.topology import Pipeline, Topic, Windowing
+from stateline_store import TopologyError
+
+Value = dict[str, Any]
+_ROOT = Path(__file__).parents[4]
+COLUMNS = "city STRING, age INT, at TIMESTAMP"
+
+
+def add(total: Value, value: Value) -> Value:
+    """Count."""
+    return {"n": total["n"] + 1}
+
+
+def subtract(total: Value, value: Value) -> Value:
+    """Count back."""
+    return {"n": total["n"] - 1}
+
+
+def other(total: Value, value: Value) -> Value:
+    """Something else."""
+    return total
+
+
+def table(session: SparkSession, columns: str = COLUMNS) -> KTable:
+    return table_of(session.createDataFrame([], f"id STRING, {columns}"), "id")
+
+
+def joined(session: SparkSession, how: Any = "inner", columns: str = COLUMNS) -> KTable:
+    return table(session, columns).join(table(session, "score INT").filter("score > 1"), how)
+
+
+def grouped(session: SparkSession, added: Any = add, initial: Value | None = None, by: str = "city") -> KTable:
+    people = table(session).filter(F.col("age") > 3).map_values("city", "age")
+    return people.group_by(by).aggregate(initial or {"n": 0}, added, subtract, "n BIGINT")
+
+
+def sessions(session: SparkSession, gap: int = 5, delay: int = 1, **more: Any) -> DataFrame:
+    given = {"initial": {"n": 0}, "add": add, "merge": lambda one, two: one, "schema": "n BIGINT", "time": "at", **more}
+    frame = session.createDataFrame([], COLUMNS)
+    return session_aggregate(frame, "city", gap=timedelta(minutes=gap), delay=timedelta(minutes=delay), **given)
+
+
+def looked_up(session: SparkSession, how: Any = "inner", on: str = "city", delay: int = 1) -> DataFrame:
+    stream = session.createDataFrame([], COLUMNS)
+    names = table_of(session.createDataFrame([], "name STRING, size INT"), "name")
+    return join_stream_table(stream, names, on, how=how, time="at", delay=timedelta(minutes=delay))
+
+
+def declaration(session: SparkSession, function: Callable[[SparkSession], Any], **terms: Any) -> dict[str, Any]:
+    with declared_operators() as operators:
+        function(session)
+    made = {"reads": (Topic("in", serdes.string, serdes.json),), "key": ("k",), **terms}
+    return declaration_of(Pipeline("p", function, writes=Topic("out", serdes.string, serdes.json), **made), operators)
+
+
+HARMFUL = [
+    (joined, partial(joined, how="left"), 'join: how was "inner" and is "left"'),
+    (joined, partial(joined, columns="city STRING, age BIGINT"), 'left was "city string, age int, at timestamp" and'),
+    (grouped, partial(grouped, added=other), 'group_by: add was "add" and is "other"'),
+    (grouped, partial(grouped, initial={"n": 1}), 'group_by: initial was {"n": 0} and is {"n": 1}'),
+    (grouped, partial(grouped, by="age"), 'group_by: by was "city string" and is "age int"'),
+    (lambda s: table(s).group_by("city").sum("age"), lambda s: table(s).group_by("city").count("age"), "value was"),
+    (sessions, partial(sessions, gap=6), 'session_aggregate: gap was "0:05:00" and is "0:06:00"'),
+    (sessions, partial(sessions, merge=other), 'merge was "sessions.<locals>.<lambda>" and is "other"'),
+    (sessions, partial(sessions, schema="n INT"), 'schema was "n bigint" and is "n int"'),
+    (looked_up, partial(looked_up, how="left"), 'join_stream_table: how was "inner" and is "left"'),
+    (grouped, joined, "its operators with state were group_by and are join"),
+    (
+        lambda s: joined(s).group_by("city").count(),
+        lambda s: joined(s, "outer").group_by("city").count(),
+        'join of operator 1: how was "inner" and is "outer"',
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "says"), HARMFUL)
+def test_what_state_depends_on_is_named_with_what_it_was_and_is(
+    session: SparkSession, before: Callable[..., Any], after: Callable[..., Any], says: str
+) -> None:
+    found = differences(declaration(session, before), declaration(session, after))
+    assert len(found) <= 2
+    assert says in "; ".join(found)
+    assert differences(declaration(session, before), declaration(session, before)) == []
+
+
+HOUR, DAY = Windowing("window", "w", 3_600_000), Windowing("window", "w", 86_400_000)
+TERMS = [
+    ({}, {"reads": (Topic("other", serdes.string, serdes.json),)}, 'reads was ["in"] and is ["other"]'),
+    ({}, {"key": ("k", "l")}, 'key was ["k"] and is ["k", "l"]'),
+    ({"windowing": HOUR}, {"windowing": DAY}, "windowing was"),
+    ({}, {"output_mode": "complete"}, 'output_mode was "update" and is "complete"'),
+    ({"output_mode": "complete"}, {"output_mode": "update"}, None),
+    ({"output_mode": "complete"}, {"output_mode": "complete", "key": ("l",)}, None),
+    ({"result": "stream"}, {"result": "stream", "key": ("l",)}, None),
+    ({}, {"trigger_ms": 5, "timestamp": "t", "whole_epochs": True, "output_mode": "append"}, None),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "says"), TERMS)
+def test_of_a_pipelines_terms_those_count_that_its_results_depend_on(
+    session: SparkSession, before: dict[str, Any], after: dict[str, Any], says: str | None
+) -> None:
+    found = differences(declaration(session, joined, **before), declaration(session, joined, **after))
+    assert found == [] if says is None else says in found[0]
+
+
+def test_steps_without_state_and_delays_may_change(session: SparkSession) -> None:
+    pairs: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+        (grouped, lambda s: grouped(s).filter("n > 1").map_values(F.col("n").alias("m"))),
+        (sessions, partial(sessions, delay=9)),
+        (looked_up, partial(looked_up, delay=9)),
+    ]
+    for before, after in pairs:
+        assert differences(declaration(session, before), declaration(session, after)) == []
+
+
+def test_the_declaration_of_a_pipeline_is_as_the_documents_show(session: SparkSession) -> None:
+    def levels(session: SparkSession) -> KTable:
+        customers = table_of(session.createDataFrame([], "_key STRING, name STRING, level INT"), "_key")
+        return customers.filter("level > 0").group_by("level").count("customers")
+
+    made = declaration(
+        session, levels, reads=(), tables=(Topic("customers", serdes.string, serdes.json),), key=("level",)
+    )
+    assert json.dumps(made, separators=(",", ":")) in (_ROOT / "docs" / "formats.md").read_text()
+
+
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def run(session: SparkSession, bench: OperatorBench, tmp_path: Path) -> Run:
+    """Runs the pipeline `p` with this function over what is in `people` now."""
+    config = load_config("operators", overrides=settings(str(tmp_path)))
+    bench.write("people", [("a", {"city": "x", "age": 1}, 1)])
+
+    def run(change: Callable[[Any], Any], kind: str = "tables", **terms: Any) -> None:
+        app = App("operators")
+        people = app.topic("people", key=serdes.string, value=serdes.json, schema="city string, age int")
+        given = {"reads": [], kind: [people], "writes": "out", "key": "city", "name": "p", **terms}
+        app.pipeline(**given)(lambda people: change(people))
+        run_pipeline(app, "p", config, bench.log, available_now=True, session=session)
+
+    return run
+
+
+def test_a_changed_pipeline_is_refused_until_the_old_code_is_back(run: Run, bench: OperatorBench) -> None:
+    run(lambda people: people.group_by("city").count("n"))
+    bench.write("people", [("b", {"city": "x", "age": 2}, 2)])
+    with pytest.raises(TopologyError, match=r"'p' has changed since .*value was .*old code back.*operators-p-epochs"):
+        run(lambda people: people.group_by("city").sum("age"))
+    run(lambda people: people.filter("age < 9").group_by("city").count("n"), trigger_ms=7)
+    assert [record.value for record in read_all(bench.log, "out")][-1] == b'{"city":"x","n":2}'
+
+
+def test_what_spark_itself_refuses_to_go_on_from_is_a_mistake_with_a_way_out(run: Run, bench: OperatorBench) -> None:
+    run(lambda people: people.groupBy("city").agg(F.count("*").alias("n")), "reads")
+    bench.write("people", [("b", {"city": "x", "age": 2}, 2)])
+    for changed in (
+        lambda people: people.groupBy("city", "age").agg(F.count("*").alias("n")),
+        lambda people: people.dropDuplicates(["city"]),
+    ):
+        with pytest.raises(TopologyError, match=r"'p' cannot go on from its checkpoint.*STATE.*old code back"):
+            run(changed, "reads")
