@@ -415,7 +415,8 @@ def from_body(body: bytes, *, keep_text: bool = False) -> dict[str, Argument]:
 _MOST_MEMBERS = 100  # of a body
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _SPACE = " \t\n\r"
-_DECODER = json.JSONDecoder()
+# Where a value ends is all that is asked of it: numbers stay text, for those of thousands of digits take long to read.
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def _object_members(text: str) -> dict[str, str]:
