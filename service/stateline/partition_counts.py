@@ -37,11 +37,15 @@ class PartitionsChangedError(TopologyError):
         self.reasons = dict(reasons)
 
 
-def counted_topics(topology: Topology, found: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-    """Those of these topics whose number of partitions must stay, because stores are made of them."""
+def counted_topics(
+    topology: Topology, found: Mapping[str, TopicInfo], before: Mapping[str, TopicInfo]
+) -> dict[str, TopicInfo]:
+    """Those of these topics whose number of partitions must stay, because stores are made of them; as they were counted
+    `before`, unless they were made anew since."""
     names = [topic.name for s in topology.subtopologies if s.stores for topic in s.sources]
     names += [table.source.name for table in topology.global_tables.values() if table.source is not None]
-    return {name: found[name] for name in names if name in found}
+    known = {name: info for name, info in before.items() if name in found and found[name].topic_id == info.topic_id}
+    return {name: known.get(name, found[name]) for name in names if name in found}
 
 
 def refuse_grown(topology: Topology, counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]) -> None:
@@ -82,8 +86,8 @@ def _grown(
 ) -> str | None:
     for name in topics if stores else ():
         before, now = counted.get(name), found.get(name)
-        if before is None or now is None or before.topic_id != now.topic_id or before.partitions == now.partitions:
-            continue
+        if before is None or now is None or before.topic_id != now.topic_id or before.partitions >= now.partitions:
+            continue  # fewer are what a broker says that has not heard of the others
         return (
             f"Topic {name} has {now.partitions} partitions, and had {before.partitions} when {', '.join(stores)} "
             f"began: {_WAY_OUT}"

@@ -47,7 +47,7 @@ class TopicWatch:
         """
         before, self.found = self.ids, self._counted(assigned)
         self.ids = {name: info.topic_id for name, info in self.found.items()}
-        self.counted |= counted_topics(self._topology, self.found)
+        self.counted = counted_topics(self._topology, self.found, self.counted)
         self._read_up_to, self._last_look = {}, time.monotonic()
         return {name for name, topic_id in before.items() if self.ids.get(name) != topic_id}
 
