@@ -168,7 +168,7 @@ class Checkpoint:
         self._opened = contextlib.ExitStack()
         families = {"default": secondary_options(), OFFSETS_FAMILY: secondary_options()}
         try:
-            refuse_holes(files)
+            _refuse_holes(files, self._directory)
             self._db = Rdict(
                 str(files), secondary_options(), column_families=families, access_type=AccessType.read_only()
             )
@@ -182,6 +182,13 @@ class Checkpoint:
         except Exception as error:
             self.close()
             raise translated(error, self._directory) from error
+
+
+def _refuse_holes(files: Path, directory: Path) -> None:
+    try:
+        refuse_holes(files)
+    except DamagedDataError as error:
+        raise DamagedDataError(f"{directory} has lost a part of its logs: make a new snapshot.") from error
 
 
 def _appended(database: Path) -> dict[str, int]:

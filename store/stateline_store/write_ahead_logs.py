@@ -15,6 +15,7 @@ newest commits are lost, from the end.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
@@ -62,10 +63,7 @@ def close_holes(directory: Path) -> None:
     Raises `DamagedDataError` when tables hold a part of a commit that the logs have lost, `RetryLaterError` when
     another process is writing there, `OSError` when the file system refuses.
     """
-    try:
-        hole = _find_hole(directory)
-    except FileNotFoundError:
-        return  # no database, or half of one: RocksDB says which
+    hole = _find_hole(directory)
     if hole is None:
         return
     behind = [number for number in _logs(directory) if number >= hole.log]
@@ -86,10 +84,12 @@ def close_holes(directory: Path) -> None:
 
 
 def _find_hole(directory: Path) -> Hole | None:
-    path = manifest_path(directory)
-    size = path.stat().st_size
     try:
-        manifest = read_manifest(path)
+        try:
+            path = manifest_path(directory)
+            size, manifest = path.stat().st_size, read_manifest(path)
+        except OSError:
+            return None  # no database, or half of one: RocksDB says what is wrong
         hole, ahead = _compare(directory, manifest)
     except ValueError as error:
         _log.warning("%s: whether its write-ahead logs are complete cannot be told: %s.", directory, error)
@@ -134,10 +134,11 @@ def _batches(directory: Path, number: int) -> Iterator[tuple[int, int, int]]:
 def _newest_commit(directory: Path, number: int) -> int:
     """The number of the newest commit in this log, 0 for none."""
     newest = 0
-    for record, _ in read_records(_log_path(directory, number)):
-        at = record.rfind(_COMMIT_NUMBER) + len(_COMMIT_NUMBER)
-        if at >= len(_COMMIT_NUMBER):
-            newest = max(newest, int.from_bytes(record[at : at + 8], "big"))
+    with contextlib.suppress(ValueError):
+        for record, _ in read_records(_log_path(directory, number)):
+            at = record.rfind(_COMMIT_NUMBER) + len(_COMMIT_NUMBER)
+            if at >= len(_COMMIT_NUMBER):
+                newest = max(newest, int.from_bytes(record[at : at + 8], "big"))
     return newest
 
 

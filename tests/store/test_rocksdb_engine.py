@@ -232,6 +232,13 @@ def test_damage_is_named_and_never_wiped(
     assert sorted(path.name for path in directory.glob("*.sst")) == files
 
 
+def test_an_empty_current_is_damage(store: KeyValueStore, context: StoreContext, directory: Path) -> None:
+    store.close()
+    (directory / "CURRENT").write_bytes(b"")
+    with pytest.raises(DamagedDataError, match="is damaged"):
+        store.init(context)
+
+
 def test_damage_in_the_middle_of_a_table_is_never_the_end_of_data(
     store: KeyValueStore, context: StoreContext, directory: Path
 ) -> None:
