@@ -74,6 +74,11 @@ def shown(value: object, limit: int = 60) -> str:
         text = repr(value[: limit + 1]) if isinstance(value, str | bytes) else repr(value)
     except ValueError:  # Python writes no integer of more than 4300 digits
         return f"a {type(value).__name__} that is too long to be shown"
+    return shortened(text, limit)
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """The text, cut short for a message when it is longer."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

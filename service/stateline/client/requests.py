@@ -24,6 +24,7 @@ EVENTS = "text/event-stream"
 ARROW = "application/vnd.apache.arrow.stream"
 # nginx takes a request line of 8 KiB unless told otherwise.
 _LONGEST_URL = 7_500
+_TIMES = ("from", "to", "as_of")
 _KIB_64 = 65_535  # the server's own limit, for queries that have no body
 
 
@@ -264,8 +265,14 @@ def _within_limit(request: Request) -> Request:
 
 
 def _encoded(members: Mapping[str, Any]) -> str:
-    given = {name: parameter_text(value) for name, value in members.items() if value is not None}
+    given = {name: _parameter(name, value) for name, value in members.items() if value is not None}
     return urlencode(given, quote_via=quote, safe="")
+
+
+def _parameter(name: str, value: Any) -> str:
+    """A member as a URL has it; of a time never just eight digits, which the server takes for a date."""
+    text = parameter_text(value)
+    return text.zfill(9) if name in _TIMES and isinstance(value, int) and len(text) == 8 else text
 
 
 def _store(store: str) -> str:

@@ -34,6 +34,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stateline.config import Config
+from stateline.serde import shown
 from stateline.server.cors import CorsMiddleware, cors_origins
 from stateline.server.limits import Limits
 from stateline.server.observation import note_token
@@ -330,7 +331,7 @@ def _check_stores(holder: Token, stores: Iterable[str]) -> None:
 
 
 def _forbidden(store: str) -> ForbiddenError:
-    return ForbiddenError(f"The token may not read the store {store[:200]!r}: ask the operator for one that may.")
+    return ForbiddenError(f"The token may not read the store {shown(store)}: ask the operator for one that may.")
 
 
 def _refusal(error: UnauthenticatedError | ForbiddenError | TooManyRequestsError, scope: Scope) -> Response:

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.requests import Request
 
-from stateline.serde import Serde, holds_large_integer, load_exactly, shown
+from stateline.serde import Serde, holds_large_integer, load_exactly, shortened, shown
 from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel, Position, PositionBound
 
 # Kafka refuses records beyond about 1 MB (message.max.bytes) unless told otherwise: no key is longer.
@@ -30,6 +30,8 @@ MAX_KEY_BYTES = 1024 * 1024
 MAX_URL_BYTES = 64 * 1024 - 1
 
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+# As a time in milliseconds it is within the first two days of 1970: whoever writes one means a date.
+_BARE_DATE = re.compile(r"[1-9]\d{7}", re.ASCII)
 _TOO_LARGE = re.compile(r"-?\d{20,}", re.ASCII)
 _BAD_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _FORGOTTEN_PLUS = re.compile(r"(?<=:\d\d) (?=\d\d:?\d\d$)|(?<=\.\d{3}) (?=\d\d:?\d\d$)", re.ASCII)
@@ -195,7 +197,7 @@ class Arguments:
         elif not (argument.textual and _TOO_LARGE.fullmatch(value)):
             raise InvalidArgumentError(f"{name}={argument.shown()} is not an integer.")
         raise InvalidArgumentError(
-            f"{name}={str(value)[:60]} is out of range: {minimum} to {maximum} ({setting}) is accepted."
+            f"{name}={shown(value)} is out of range: {minimum} to {maximum} ({setting}) is accepted."
         )
 
     def time(self, name: str) -> int | None:
@@ -204,6 +206,11 @@ class Arguments:
         if argument is None:
             return None
         value = argument.value
+        if argument.textual and _BARE_DATE.fullmatch(value):
+            raise InvalidArgumentError(
+                f"{name}={value} would be a time of January 1970: write a date as 2026-01-01 or 2026-01-01T00:00:00Z, "
+                f"or 0{value} if so many milliseconds are meant."
+            )
         if argument.textual and _INTEGER.fullmatch(value):
             value = int(value)
         if isinstance(value, str):
@@ -328,7 +335,7 @@ def _key_of(name: str, argument: Argument, serde: Serde) -> bytes:
 
 def no_such_partition(number: str) -> DoesNotExistError:
     """What to say to a number that no store's partition can have."""
-    return DoesNotExistError(f"There is no partition {number[:60]}: partitions are numbers from 0 on.")
+    return DoesNotExistError(f"There is no partition {shortened(number)}: partitions are numbers from 0 on.")
 
 
 def numbers_shown(count: int) -> str:

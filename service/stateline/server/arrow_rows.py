@@ -37,7 +37,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateline.serde import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
+from stateline.serde import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde, shown
 from stateline.store_definition import StoreDefinition
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.versioned_reads import VersionedRecord
@@ -85,7 +85,7 @@ def chosen_columns(known: Sequence[str], columns: Iterable[str] | None, whose: s
     chosen = tuple(known if columns is None else columns)
     for name in chosen:
         if name not in known:
-            raise InvalidArgumentError(f"columns={name[:60]!r} is no column of {whose} {', '.join(known)}.")
+            raise InvalidArgumentError(f"columns={shown(name)} is no column of {whose} {', '.join(known)}.")
     if len(set(chosen)) < len(chosen) or not chosen:
         raise InvalidArgumentError(f"columns={','.join(chosen)!r:.60} names one twice, or none: name each once.")
     return chosen

@@ -21,6 +21,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from stateline.log import Record
 from stateline.query import PositionQuery, Query, Terms, answers_of
+from stateline.serde import shown
 from stateline.server.arguments import numbers_shown, parsed_json
 from stateline.server.change_log import After, AfterInput, Begin, ChangeLog
 from stateline.server.held_changes import HeldChanges
@@ -230,20 +231,20 @@ def read_position(what: str, text: str, topic: str, inputs: Sequence[str], parti
     try:
         position = Position.from_json(parsed_json("It", text))
     except ValueError as error:  # InvalidArgumentError is one; Python's own, a number of 4300 digits
-        why = str(error) if isinstance(error, InvalidArgumentError) else f"{text[:60]!r} is no position."
+        why = str(error) if isinstance(error, InvalidArgumentError) else f"{shown(text)} is no position."
         raise InvalidArgumentError(
             f"{what}: {why} Give the id of an event, the position of an answer, earliest or latest."
         ) from error
     for (name, partition), _ in position:
         if partition >= partitions:
             raise InvalidArgumentError(
-                f"{what} names partition {partition} of {name[:200]!r}, which has {numbers_shown(partitions)}."
+                f"{what} names partition {partition} of {shown(name)}, which has {numbers_shown(partitions)}."
             )
     strangers = [name for name in position.offsets if name != topic and (topic in inputs or name not in inputs)]
     if strangers or (topic in position.offsets and len(position.offsets) > 1):
         known = ", ".join(inputs)
         raise InvalidArgumentError(
-            f"{what} names {', '.join(position.offsets)[:200]!r}: changes come from {topic!r}, whose offsets are in "
+            f"{what} names {shown(', '.join(position.offsets))}: changes come from {topic!r}, whose offsets are in "
             f"the id of an event; in the position of an answer are those of the input, {known}."
         )
     if topic in position.offsets or topic in inputs:

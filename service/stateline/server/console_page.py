@@ -14,8 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.server.arguments import refuse_parameters
-
 _PAGE = "index.html"
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -45,12 +43,10 @@ class ConsolePage:
 
     async def console(self, request: Request) -> Response:
         """GET /: the page."""
-        refuse_parameters(request)
         return self._files[_PAGE].answer(request)
 
     async def console_file(self, request: Request) -> Response:
         """GET /console/{file}: a script, a style sheet, the icon. Raises 404 for a file that is none of them."""
-        refuse_parameters(request)
         found = self._files.get(request.path_params["file"])
         if found is None:
             raise HTTPException(404)

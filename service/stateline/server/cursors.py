@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stateline.query import Answer, Entry, Outcome, Rows, Terms
+from stateline.serde import shown
 from stateline.server.merged_scan import MergedScan, memory_of
 from stateline.server.partitions import ServedStore
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError
@@ -180,7 +181,7 @@ class Cursors:
         genuine = len(data) == _BODY.size + _MAC_BYTES and hmac.compare_digest(mac, self._mac(body))
         # Base64 has several spellings of the same bytes: only ours is taken.
         if not genuine or _encoded(data) != text:
-            raise DoesNotExistError(f"cursor={text[:60]!r} is none that was given: begin anew without it.")
+            raise DoesNotExistError(f"cursor={shown(text)} is none that was given: begin anew without it.")
         return Token(*_BODY.unpack(body))
 
     def check(self, token: Token, store: ServedStore) -> Cursor:

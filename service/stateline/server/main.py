@@ -29,7 +29,6 @@ from stateline.server.access import check_exposure, check_tokens, guarded, insta
 from stateline.server.access_log import AccessLog
 from stateline.server.answer_headers import headers_of_every_answer
 from stateline.server.answers import json_response
-from stateline.server.arguments import refuse_parameters
 from stateline.server.changes import OPERATIONS as CHANGES
 from stateline.server.changes import ChangeRoutes
 from stateline.server.console_page import ConsolePage
@@ -63,9 +62,9 @@ OPERATIONS = (
     Operation(STORE, "get", "One store and its partitions.", problems=(404, 422, 500, 503)),
     Operation("/v1/topology", "get", "Subtopologies, topics, stores, pipelines.", problems=(422, 500)),
     Operation("/v1/instances", "get", "Which worker runs what.", problems=(422, 500, 503)),
-    Operation("/healthz", "get", "This process is alive.", problems=(422,)),
-    Operation("/readyz", "get", "Every store can be queried; else the reasons.", problems=(422, 503)),
-    Operation("/metrics", "get", "Prometheus metrics.", problems=(422,), media_type="text/plain"),
+    Operation("/healthz", "get", "This process is alive.", problems=()),
+    Operation("/readyz", "get", "Every store can be queried; else the reasons.", problems=(503,)),
+    Operation("/metrics", "get", "Prometheus metrics.", problems=(), media_type="text/plain"),
 )
 
 _log = logging.getLogger(__name__)
@@ -215,11 +214,9 @@ def _routes(serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metri
     docs = docs_page(openapi)
 
     async def show_openapi(request: Request) -> Response:
-        refuse_parameters(request)
         return json_response(openapi)
 
     async def show_docs(request: Request) -> Response:
-        refuse_parameters(request)
         return HTMLResponse(docs)
 
     return [

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from stateline.query import Failure, Terms
+from stateline.serde import shortened, shown
 from stateline.server.hidden_paths import told
 from stateline.server.observation import note_reason
 from stateline_store import (
@@ -33,6 +34,7 @@ from stateline_store import (
 )
 
 MEDIA_TYPE = "application/problem+json"
+_LONGEST_NAME = 249  # of a topic, as Kafka has it; stores have less
 CLIENT_CLOSED_REQUEST = 499  # nginx's; HTTP has no status for what nobody is told
 _RETRY_AFTER_S = "1"  # a rebalance or a start takes seconds; asking once a second costs nothing
 
@@ -117,7 +119,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     """What the framework refuses: a path that leads nowhere, or a method that this path does not take."""
     assert isinstance(error, HTTPException)
     if error.status_code == HTTPStatus.NOT_FOUND:
-        detail = f"Nothing is at {request.url.path[:200]!r}: see /docs for what there is."
+        detail = f"Nothing is at {shown(request.url.path)}: see /docs for what there is."
         return _response(404, "DOES_NOT_EXIST", detail, {})
     detail = f"{request.method}: {error.detail}."
     if allowed := (error.headers or {}).get("allow") or (error.headers or {}).get("Allow"):
@@ -160,5 +162,13 @@ def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -
 
 
 def _shown(value: Any) -> Any:
-    """A further member; a list of texts is of messages."""
-    return [told(each) for each in value] if isinstance(value, list) else value
+    """A further member: a list of texts is of messages, and in what clients have named no name is longer than one that
+    there can be."""
+    match value:
+        case list():
+            return [told(each) for each in value]
+        case str():
+            return shortened(value, _LONGEST_NAME)
+        case dict():
+            return {shortened(name, _LONGEST_NAME): member for name, member in value.items()}
+    return value

@@ -33,7 +33,7 @@ from stateline.query import (
     failures_of,
 )
 from stateline.query_reads import check_type
-from stateline.serde import JsonSerde
+from stateline.serde import JsonSerde, shown
 from stateline.server.answers import answer_body, found_members, json_response
 from stateline.server.arguments import (
     COMMON,
@@ -285,7 +285,7 @@ def _text(segment: str) -> str:
     try:
         return unquote_to_bytes(segment.encode("latin-1")).decode()
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{segment[:60]!r} in the path is not percent-encoded UTF-8.") from error
+        raise InvalidArgumentError(f"{shown(segment)} in the path is not percent-encoded UTF-8.") from error
 
 
 def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:

@@ -33,6 +33,7 @@ from stateline.query import (
     home_partition,
 )
 from stateline.query_reads import check_kind
+from stateline.serde import shown
 from stateline.server.bodies import Bodies
 from stateline.server.cursors import Cursors, held_on_disk, signing_key
 from stateline.server.deployment import Placement, read_placements
@@ -114,7 +115,7 @@ class Serving:
             return served
         if name not in self.topology.stores:
             known = ", ".join(sorted(self.topology.stores)) or "none"
-            raise DoesNotExistError(f"There is no store {name[:200]!r}; there are: {known}.")
+            raise DoesNotExistError(f"There is no store {shown(name)}; there are: {known}.")
         if self.topology.stores[name].kind == "custom":
             raise UnknownQueryTypeError(f"{name!r} is a store of the application's own kind: only processors ask it.")
         self._read_placements()
@@ -434,7 +435,7 @@ def _signing_key(application: Path) -> bytes:
 
 def _never_met(store: ServedStore, topic: str, inputs: Iterable[str]) -> NotUpToBoundError:
     return NotUpToBoundError(
-        f"position_bound can never be met: {topic[:200]!r} is not an input of {store.name!r}, which reads "
+        f"position_bound can never be met: {shown(topic)} is not an input of {store.name!r}, which reads "
         f"{', '.join(inputs)}."
     )
 

@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.serde import JsonSerde
+from stateline.serde import JsonSerde, shown
 from stateline.server.access import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.answers import head_response, json_response
 from stateline.server.arguments import Arguments, from_body, from_query_string, refuse_parameters
@@ -284,7 +284,7 @@ class SnapshotRoutes:
         part = snapshot.part(name, _partition(request.path_params["partition"]))
         definition = self._serving.topology.stores.get(name)
         if definition is None:
-            raise DoesNotExistError(f"The application has no store {name[:200]!r} any more.")
+            raise DoesNotExistError(f"The application has no store {shown(name)} any more.")
         return snapshot, part, definition
 
     async def _rows(
@@ -402,14 +402,14 @@ def _pin(arguments: Arguments, owner: str | None, stores: Iterable[str]) -> Pin 
     if text is None:
         return None
     if not 1 <= len(text) <= MAX_PIN:
-        raise InvalidArgumentError(f"pin={text[:60]!r} has {len(text)} characters: 1 to {MAX_PIN} are accepted.")
+        raise InvalidArgumentError(f"pin={shown(text)} has {len(text)} characters: 1 to {MAX_PIN} are accepted.")
     return Pin(text, owner, frozenset(stores))
 
 
 def _partition(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return int(text)
-    raise DoesNotExistError(f"{text[:60]!r} is no partition: partitions are numbers from 0 on.")
+    raise DoesNotExistError(f"{shown(text)} is no partition: partitions are numbers from 0 on.")
 
 
 def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:

@@ -85,12 +85,10 @@ class StateRoutes:
 
     async def healthz(self, request: Request) -> Response:
         """GET /healthz: this process is alive."""
-        refuse_parameters(request)
         return json_response({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
         """GET /readyz: 200 only when every store can be queried, else the reasons that who asks may know."""
-        refuse_parameters(request)
         if not await self._serving.reasons_not_ready():
             return json_response({"status": "ready"})
         if not is_known(request):
@@ -101,7 +99,6 @@ class StateRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics: Prometheus text, compressed where that is accepted."""
-        refuse_parameters(request)
         text, headers = await self._metrics.text(), {"Vary": "Accept-Encoding"}
         if "gzip" in accepted(request.headers.get("accept-encoding", "")):
             text, headers["Content-Encoding"] = await asyncio.to_thread(gzip.compress, text, _LEVEL), "gzip"

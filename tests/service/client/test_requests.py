@@ -125,6 +125,8 @@ def test_a_time_is_milliseconds_or_a_datetime_with_its_zone() -> None:
     assert sent.key("s", "k", Terms(), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)).target.endswith("as_of=-1000")
     with pytest.raises(InvalidArgumentError, match="time zone"):
         sent.windows("s", Terms(), {"time_from": datetime(2026, 1, 1)})
+    early = sent.windows("s", Terms(), {"time_from": 20_260_101}).page(None)
+    assert "from=020260101" in early.target, "not what the server takes for a date"
 
 
 def test_a_size_of_nothing_is_refused() -> None:

@@ -116,14 +116,65 @@ def test_each_error_has_its_line_of_the_contracts_table(error: Exception, line: 
         ("/v1/stores/aircraft/keys/a/sessions", UNKNOWN_TYPE),
         ("/v1/stores/aircraft/keys/a?as_of=1", UNKNOWN_TYPE),
         ("/v1/stores/aircraft/range?as_of=1", INVALID),
-        ("/healthz?x=1", INVALID),
-        ("/readyz?x=1", INVALID),
-        ("/metrics?x=1", INVALID),
-        ("/docs?x=1", INVALID),
+        ("/v1/topology?x=1", INVALID),
+        ("/v1/instances?x=1", INVALID),
+        ("/v1/snapshots?x=1", INVALID),
     ],
 )
 def test_a_bad_url_is_refused(client: httpx.Client, path: str, expected: tuple[int, str]) -> None:
     assert refused(client.get(path)) == expected
+
+
+def test_pages_probes_and_metrics_do_not_mind_what_others_add_to_their_address(client: httpx.Client) -> None:
+    for path in ("/", "/docs", "/docs/", "/openapi.json", "/healthz", "/readyz", "/metrics", "/console/console.js"):
+        assert client.get(f"{path}?utm=x&utm=y&%").status_code == 200, path
+
+
+@pytest.mark.parametrize("name", ["from", "to", "as_of"])
+def test_a_date_without_hyphens_is_not_taken_for_milliseconds(client: httpx.Client, name: str) -> None:
+    path = "/v1/stores/aircraft/keys/a" + ("" if name == "as_of" else "/windows")
+    for written in ("20260101", "10000000", "99999999"):
+        answer = client.get(path, params={name: written})
+        assert refused(answer) == INVALID
+        detail = answer.json()["detail"]
+        assert detail.startswith(f"{name}={written} ")
+        assert "2026-01-01" in detail
+    for written in ("020260101", "9999999", "100000000", "-20260101", "2026-01-01", "2026-01-01T00:00:00Z"):
+        assert refused(client.get(path, params={name: written})) == UNKNOWN_TYPE, "it is read"
+
+
+LONG = "x" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", f"/v1/stores/{LONG}", None),
+        ("GET", f"/v1/stores/{LONG}/count", None),
+        ("GET", f"/v1/stores/{LONG}/changes", None),
+        ("POST", f"/v1/stores/{LONG}/query", {"type": "count"}),
+        ("GET", f"/v1/{LONG}", None),
+        ("GET", f"/v1/stores/aircraft/range?{LONG}=1", None),
+        ("GET", f"/v1/stores/aircraft/range?cursor={LONG}", None),
+        ("GET", f"/v1/stores/aircraft/count?partition={LONG}", None),
+        ("GET", f"/v1/stores/aircraft/count?wait_ms={'9' * 4_000}", None),
+        ("GET", f'/v1/stores/aircraft/count?position_bound={{"{LONG}":{{"0":1}}}}', None),
+        ("GET", f"/v1/stores/counts/keys/{LONG}", None),
+        ("GET", f'/v1/stores/aircraft/changes?from={{"{LONG}":{{"0":1}}}}', None),
+        ("POST", "/v1/stores/aircraft/query", {"type": LONG}),
+        ("POST", "/v1/stores/aircraft/query", {"type": "count", "position_bound": {LONG: {"0": 1}}}),
+        ("POST", "/v1/snapshots", {"stores": [LONG]}),
+        ("POST", "/v1/snapshots", {"stores": ["aircraft"], "pin": LONG}),
+        ("GET", f"/v1/snapshots/{LONG}", None),
+    ],
+)
+def test_what_is_long_is_shortened_where_a_problem_repeats_it(
+    client: httpx.Client, method: str, path: str, body: object
+) -> None:
+    answer = client.request(method, path, json=body)
+    assert answer.status_code >= 400
+    assert len(answer.content) < 1_000, answer.json()["detail"][:200]
+    assert "x" * 250 not in answer.text
 
 
 def test_an_unknown_parameter_is_named(client: httpx.Client) -> None:

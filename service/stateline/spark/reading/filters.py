@@ -221,8 +221,14 @@ def _times(spans: Mapping[str, _Span], shape: StoreShape, given: Mapping[str, st
         # A version is not valid any more at its `valid_to`: one that ends then was valid just before.
         first = None if first is None else first - 1
     found = {"from": first, "to": last}
-    bounds = {name: str(ms) for name, ms in found.items() if ms is not None and name not in given}
+    bounds = {name: _time_text(ms) for name, ms in found.items() if ms is not None and name not in given}
     return _overlapping(bounds, given) if kind in ("session", "versioned") else bounds
+
+
+def _time_text(ms: int) -> str:
+    """As a URL writes it: just eight digits would be taken for a date that somebody has typed."""
+    text = str(ms)
+    return text.zfill(9) if len(text) == 8 else text
 
 
 def _both(spans: Mapping[str, _Span], lower: str, upper: str) -> tuple[int | None, int | None]:

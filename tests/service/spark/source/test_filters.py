@@ -196,6 +196,7 @@ def test_no_row_of_any_type_of_key_is_left_out(all_keys: dict[str, Served], stor
         ([EqualTo(("value", "key"), "b")], ("key_value", "string"), {}),
         ([GreaterThan(("timestamp",), 7)], ("key_value", "string"), {}),
         ([GreaterThan(("timestamp",), 7)], ("timestamped_key_value", "string"), {"from": "7"}),
+        ([GreaterThan(("timestamp",), 2**24)], ("timestamped_key_value", "string"), {"from": "016777216"}),
         ([GreaterThan(("start",), 7), LessThan(("start",), 9)], ("window", "string"), {"from": "7", "to": "9"}),
         ([GreaterThan(("end",), 9), LessThan(("start",), 7)], ("session", "string"), {"to": "7"}),
         ([GreaterThan(("valid_to",), 9), LessThan(("timestamp",), 7)], ("versioned", "string"), {"to": "7"}),
