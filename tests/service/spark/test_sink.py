@@ -20,6 +20,7 @@ from stateline.cli import explained
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.spark.operators.packing import struct_type
+from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.epoch_sink import EpochSink, Written
 from stateline.spark.sink.marker import Marker
 from stateline.supervisor import RestartPolicy
@@ -473,6 +474,12 @@ def test_a_pipeline_that_is_declared_otherwise_is_refused_once_a_micro_batch_of_
     kept.unlink()  # as in checkpoints of earlier versions
     make(bench.log, topic, key=("v",))
     assert json.loads(kept.read_text())["key"] == ["v"]
+
+
+def test_a_checkpoint_that_a_newer_version_claimed_is_not_taken_for_a_copied_one(tmp_path: Path) -> None:
+    (tmp_path / "stateline.json").write_text('{"application": "app", "pipeline": "p", "cluster": "c"}')
+    with pytest.raises(NewerFormatError, match=r"stateline\.json has members \['cluster'\]"):
+        claim(tmp_path, "app", "p")
 
 
 @pytest.mark.parametrize(("kept", "error"), [('{"version":2}', NewerFormatError), ("{", DamagedDataError)])

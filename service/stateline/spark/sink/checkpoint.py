@@ -54,11 +54,14 @@ def newest_commit(checkpoint: Path) -> int | None:
 
 
 def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
-    """Write down whose checkpoint this is, unless it says so. Raises `TopologyError` when it is another's."""
+    """Write down whose checkpoint this is, unless it says so. Raises `TopologyError` when it is another's, and
+    `NewerFormatError` when it says more than this version knows."""
     owner = {"application": application_id, "pipeline": pipeline}
     found = _read(checkpoint / _OWNER)
     if found is None:
         _write(checkpoint / _OWNER, owner)
+    elif more := sorted(found.keys() - owner.keys()):
+        raise NewerFormatError.of(checkpoint / _OWNER, f"members {more!r:.200}", ", ".join(owner))
     elif found != owner:
         raise TopologyError(
             f"The checkpoint {checkpoint} is of pipeline {found.get('pipeline')!r} of application "
