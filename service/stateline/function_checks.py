@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from collections.abc import Coroutine, Generator
 from pathlib import Path
 
 from stateline.serde import shown
@@ -49,6 +50,15 @@ def check_function(
         )
     if (takes := _other_arguments(function, arguments)) is not None:
         raise TopologyError(f"{where} calls its {role} {calls}. {_name(function)} takes {takes}.")
+
+
+def refuse_unrun(result: object) -> None:
+    """Raise `TopologyError` if what a function gave is a coroutine or a generator, which nothing would run: a decorator
+    can hide it from `check_function`."""
+    if isinstance(result, Coroutine | Generator):
+        result.close()  # or Python warns of one that was never awaited
+        kind = "coroutine" if isinstance(result, Coroutine) else "generator"
+        raise TopologyError(f"The function gave a {kind}, and nothing runs it: give a plain function.")
 
 
 def name_of(what: str, name: str | None, function: object) -> str:

@@ -95,7 +95,7 @@ class Processor:
     that is called as time goes by (`source` is then a topic that feeds its stores)."""
 
     name: str
-    function: Callable[..., None]
+    function: Callable[..., object]
     source: Topic
     stores: tuple[StoreDefinition, ...] = ()
     forwards: tuple[Topic, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stateline.function_checks import refuse_unrun
 from stateline.log.interface import Record
 from stateline.store_definition import StoreDefinition
 from stateline.store_views import AnyView, view_of
@@ -59,7 +60,9 @@ class ProcessorRunner:
         for output in self._outputs:
             output.record_starts(timestamp_ms)
         try:
-            self._processor.function(given, *self._arguments, *self._outputs)
+            result = self._processor.function(given, *self._arguments, *self._outputs)
+            if result is not None:
+                refuse_unrun(result)
         except (RetryLaterError, DamagedDataError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code: the policy decides what follows

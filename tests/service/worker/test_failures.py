@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,26 @@ def test_a_processor_that_exits_is_one_that_raises(tmp_path: Path) -> None:
     produce(log, "lines", [(b"a", b"stay", 0), (b"b", b"leave", 0)])
     with pytest.raises(RecordError, match=r"'leave' failed on lines-0 offset 1 key b'b': SystemExit: no message"):
         Worker(app, config, log, instance="worker-0").run()
+
+
+def test_a_function_that_turns_out_to_have_run_nothing_is_one_that_raises(tmp_path: Path) -> None:
+    app = App("lazy")
+    lines = app.topic("lines", key=serdes.string, value=serdes.string)
+
+    async def never_run(record: Any) -> None: ...
+
+    @app.process(lines)
+    @functools.wraps(never_run)
+    def logged(*given: Any) -> Any:  # decorated, it does not look async
+        return never_run(*given)
+
+    log = EmbeddedLog(tmp_path / "log.db")
+    create(log, {"lines": 1})
+    produce(log, "lines", [(b"a", b"1", 0)])
+    with pytest.raises(
+        RecordError, match=r"'never_run' failed on lines-0 offset 0 .* a coroutine, and nothing runs it"
+    ):
+        Worker(app, configured(app, tmp_path), log, instance="worker-0").run()
 
 
 def test_what_exits_is_left_out_under_the_policies_that_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -101,6 +101,11 @@ class KTable:
 
         Raises `TopologyError` for keys of different types, a column that both have, or another `how`.
         """
+        if not isinstance(other, KTable):
+            raise TopologyError(
+                f"A table is joined with a table, and this is a {type(other).__name__}: make one of it with "
+                "table_of(…), or join it as a stream with join_stream_table(…)."
+            )
         if how not in ("inner", "left", "outer"):
             raise TopologyError(f"Tables cannot be joined as {how!r}: use 'inner', 'left' or 'outer'.")
         self._check_join(other)

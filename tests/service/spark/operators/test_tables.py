@@ -221,6 +221,13 @@ def test_joins_of_tables_equal_the_join_of_their_newest_rows(bench: OperatorBenc
 def test_what_cannot_be_joined_or_summed_is_refused(bench: OperatorBench) -> None:
     frame = bench.session.range(1).selectExpr("id", "'x' AS text", "id AS other")
     by_id, by_text = table_of(frame, "id"), table_of(frame, "text")
+    with pytest.raises(TopologyError, match=r"a DataFrame.*table_of"):
+        by_id.join(frame)  # type: ignore[arg-type]  # that is the mistake
+    shorter: Any = lambda total: total  # noqa: E731  # that is the mistake
+    with pytest.raises(TopologyError, match=r"aggregate at .*test_tables.py:\d+ calls its subtract with 2 arguments"):
+        by_id.group_by("text").aggregate({}, lambda total, value: total, shorter, "n int")
+    with pytest.raises(TopologyError, match=r"reduce at .*test_tables.py:\d+ was given 'add' as its add"):
+        by_id.group_by("text").reduce("add", lambda total, value: total)  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(TopologyError, match="bigint and string"):
         by_id.join(by_text)
     with pytest.raises(TopologyError, match="column 'other'"):
