@@ -23,8 +23,9 @@ from stateline_store.errors import (
     StoreClosedError,
 )
 from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
+from stateline_store.memtable_budget import make_room, take_part
 from stateline_store.rocksdb_errors import translated
-from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning, primary_options
+from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning, primary_options, write_buffers
 from stateline_store.rocksdb_rows import (
     OFFSETS_FAMILY,
     commit_rows,
@@ -102,6 +103,7 @@ class RocksDBEngine:
             self._offsets = self._db.get_column_family(OFFSETS_FAMILY)
             self._offsets_handle = self._db.get_column_family_handle(OFFSETS_FAMILY)
             self.layout = self._check_format(layout, types)
+            take_part(self)
         except BaseException:
             self.close()
             raise
@@ -138,13 +140,34 @@ class RocksDBEngine:
         refusal = self._refusal()
         if refusal:
             raise refusal
+        make_room(self, write_buffers())
         try:
             self._write(lambda: self._batch(rows, commit, expired), sync=sync)
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
-            # Whether the log holds the batch is open: refuse everything until a reopen has read it.
-            self._failure = str(error)
-            self.close()
+            self._poison(error)
             raise self._refusal() or translated(error, self.directory) from translated(error, self.directory)
+
+    @property
+    def memtable_bytes(self) -> int:
+        """What the memtables hold that are not being flushed yet; 0 once closed."""
+        if self._refusal() is not None:
+            return 0
+        name = "rocksdb.cur-size-active-mem-table"
+        return (self._db.property_int_value(name) or 0) + (self._offsets.property_int_value(name) or 0)
+
+    def flush_soon(self) -> None:
+        """Have RocksDB flush both column families as one cut, as it does before any write while the budget of all
+        memtables is reached; the row that is written is there already. (`Rdict.flush` would flush one family alone.)
+        When it fails, the store refuses everything from then on, as after a commit that failed.
+        """
+        batch, options = WriteBatch(raw_mode=True), WriteOptions()
+        batch.put(*next(format_rows(self.layout)), self._offsets_handle)
+        options.no_slowdown = True
+        try:
+            self._db.write(batch, options)
+        except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
+            if _STALLED not in str(error):  # as it is while its flushes are behind
+                self._poison(error)
 
     def last_commit(self) -> Commit:
         return read_commit(self._offsets, self.directory)
@@ -182,6 +205,11 @@ class RocksDBEngine:
             except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
                 # Closing flushes memtables, which the log holds as well: the next opening replays it.
                 _log.warning("%s: RocksDB failed while closing; nothing is lost by it: %s", self.directory, error)
+
+    def _poison(self, error: Exception) -> None:
+        """Whether the log holds the batch is open: refuse everything until a reopen has read it."""
+        self._failure = str(error)
+        self.close()
 
     def _refusal(self) -> StatelineError | None:
         """Why nothing can be read or written; None when all is well."""

@@ -25,7 +25,8 @@ from rocksdict import (
 
 _MIB = 1024 * 1024
 BLOCK_CACHE_BYTES = 64 * _MIB
-# Flushes start when all memtables of the process together reach 7/8 of this, whichever store they belong to.
+# Flushes start when all memtables of the process together reach 7/8 of this: of the store that holds most
+# (`memtable_budget.py`).
 WRITE_BUFFERS_BYTES = 96 * _MIB
 # By how much a memtable grows. The whole block counts against the budget from its first row, and a store has two
 # memtables: with RocksDB's 1 MiB, 42 stores fill the budget with nothing, and from then on every commit is flushed.
@@ -59,6 +60,11 @@ def block_cache() -> Cache:
     return _shared()[0]
 
 
+def write_buffers() -> WriteBufferManager:
+    """The budget of the memtables of every store of this process."""
+    return _shared()[1]
+
+
 def primary_options(tuning: Tuning) -> Options:
     """Options of the owner's database, and of each of its column families."""
     options = _common()
@@ -70,7 +76,7 @@ def primary_options(tuning: Tuning) -> Options:
     # After a power cut the log is replayed up to its first hole: commits in order, none by halves.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_write_buffer_size(tuning.write_buffer_bytes)
-    options.set_write_buffer_manager(_shared()[1])
+    options.set_write_buffer_manager(write_buffers())
     options.set_max_bytes_for_level_base(tuning.level_base_bytes)
     options.set_max_background_jobs(2)
     return options

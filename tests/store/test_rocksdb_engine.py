@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -411,3 +412,26 @@ def test_many_stores_of_few_rows_do_not_flush_at_each_commit(tmp_path: Path, mon
     for engine in engines:
         engine.close()
     assert not files
+
+
+def test_stores_that_stand_still_with_full_memtables_do_not_make_another_one_flush_at_each_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Cache(1024 * 1024), WriteBufferManager(4 * 1024 * 1024, False)
+    monkeypatch.setattr(rocksdb_options, "_shared", lambda: shared)
+    restored = [RocksDBEngine(tmp_path / f"restored-{number}") for number in range(4)]
+    for engine in restored:
+        engine.write({b"%d" % row: b"v" * 1000 for row in range(870)}, Commit(1, 1))
+    small = RocksDBEngine(tmp_path / "small")
+    for number in range(1, 101):
+        small.write({b"%d" % number: b"v"}, Commit(number, 1))
+    while sum(engine.memtable_bytes for engine in restored) > 3 * 870 * 1100 or not list(tmp_path.rglob("*.sst")):
+        time.sleep(0.01)  # flushes happen in the background
+    flushed = list(small.directory.glob("*.sst"))
+    for engine in [small, *restored]:
+        engine.close()
+    assert not flushed
+    for number in range(4):
+        engine = RocksDBEngine(tmp_path / f"restored-{number}")
+        assert (engine.last_commit().number, engine.get(b"869")) == (1, b"v" * 1000)
+        engine.close()
