@@ -192,9 +192,14 @@ def _values(reader: Reader, schema: StoreSchema, keys: tuple[bytes, ...], as_of:
         if value is not None:
             found.append((key, value))
             size += size_of(found[-1:])
-            if size > MAX_RESULT_BYTES * 4:
-                raise InvalidArgumentError(f"The values of these keys have more than {size} bytes: ask for fewer keys.")
+            refuse_too_large(size)
     return found
+
+
+def refuse_too_large(size: int) -> None:
+    """Raise `InvalidArgumentError` where the entries of many keys have too many bytes for one answer."""
+    if size > MAX_RESULT_BYTES * 4:
+        raise InvalidArgumentError(f"The values of these keys have more than {size} bytes: ask for fewer keys.")
 
 
 def _first_rows(query: ScanQuery, reader: Reader, schema: StoreSchema) -> Rows:

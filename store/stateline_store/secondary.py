@@ -206,6 +206,11 @@ class SecondaryReader(Reader):
         return self._open().commit.number
 
     @property
+    def generation(self) -> int:
+        """The opening by its owner that is read, as of the last refresh: a commit's number is of one generation."""
+        return self._generation
+
+    @property
     def is_behind(self) -> bool:
         """Whether `refresh` has anything to do: a commit or an opening was announced since the last one."""
         if self._closed:

@@ -227,7 +227,7 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
         "{}".format,
         {}.get,
     ],
-    ids=repr,
+    ids=lambda function: getattr(function, "__qualname__", type(function).__name__),  # the same in every process
 )
 def test_whatever_can_be_called_so_is_taken(function: Any) -> None:
     Scene().stream.map_values(function)

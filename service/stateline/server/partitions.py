@@ -167,6 +167,15 @@ class Partitions:
         task_id = store.placement.task_id(partition)
         return self._status(task_id, self._opened(store, task_id))
 
+    def shown(self, store: ServedStore, partition: int) -> tuple[SecondaryReader, int, int] | None:
+        """The reader of this partition with generation and number of the commit that it shows: equal ones are of one
+        state. None where nothing is open or readable."""
+        found = self._open.get((store.placement.task_id(partition), store.name))
+        try:
+            return None if found is None else (found.reader, found.reader.generation, found.reader.commit_number)
+        except StatelineError:
+            return None
+
     def opened(self) -> Iterator[tuple[str, str, SecondaryReader]]:
         """(task, store, reader) of every secondary that is open."""
         for (task_id, store), found in self._open.items():

@@ -38,6 +38,7 @@ from stateline.server.bodies import Bodies
 from stateline.server.cursors import Cursors, held_on_disk, signing_key
 from stateline.server.deployment import Placement, read_placements
 from stateline.server.epochs import WholeEpochs
+from stateline.server.many_keys import ask_for_keys
 from stateline.server.partitions import Partitions, ServedStore
 from stateline.server.siblings import Siblings
 from stateline.server.waiting import CommitSignal, TimeLimits, shutting_down
@@ -343,7 +344,10 @@ class Serving:
             return await self._ask_workers(store, terms, queries, deadline_s)
         outcomes: dict[int, Outcome] = {}
         for partition, query in queries.items():
-            outcomes[partition] = self.partitions.ask(store, terms, partition, query)
+            if isinstance(query, KeysQuery):
+                outcomes[partition] = await ask_for_keys(self.partitions, store, terms, partition, query)
+            else:
+                outcomes[partition] = self.partitions.ask(store, terms, partition, query)
             if isinstance(query, ScanQuery | KeysQuery):
                 await asyncio.sleep(0)  # a large one takes many milliseconds: let requests in between
         return outcomes
