@@ -33,22 +33,21 @@ async def _in_slices(
 ) -> Outcome | None:
     """None when the partition has moved between two slices."""
     entries: list[Entry] = []
-    size, state, answer = 0, None, None
+    answer = state = None
     for first in range(0, len(query.keys), _AT_ONCE):
         some = KeysQuery(query.keys[first : first + _AT_ONCE], query.as_of)
-        answer = partitions.ask(store, terms, partition, some)
-        if not isinstance(answer, Answer):
-            return answer
+        outcome = partitions.ask(store, terms, partition, some)
+        if not isinstance(outcome, Answer):
+            return outcome
+        answer = outcome
         if first and partitions.shown(store, partition) != state:
             return None
         state = partitions.shown(store, partition)
-        found = list(answer.rows.entries)
-        size += size_of(found)
+        entries += outcome.rows.entries
         try:
-            refuse_too_large(size)
+            refuse_too_large(size_of(entries))
         except InvalidArgumentError as error:
             return Failure(error)
-        entries += found
         await asyncio.sleep(0)
     assert answer is not None, "there are keys"
     answer.rows = Rows(entries)

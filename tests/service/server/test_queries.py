@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
-import threading
 from typing import Any
 from urllib.parse import quote
 
@@ -160,32 +158,6 @@ def test_many_keys_at_once_come_in_the_order_asked(client: httpx.Client, worker:
             ("absent", False, None),
             ("many3", True, 3),
         ]
-
-
-def test_thousands_of_keys_are_of_one_commit_and_keep_nobody_waiting(
-    client: httpx.Client, worker: OwningWorker
-) -> None:
-    keys = [f"of{i}" for i in range(3000)]
-    stop = threading.Event()
-    rounds = itertools.count()
-
-    def commit() -> None:
-        for at in rounds:
-            if stop.is_set():
-                return
-            for key in keys:
-                worker.put(key, at, partition=0)
-            worker.commit()
-
-    writer = threading.Thread(target=commit)
-    writer.start()
-    try:
-        for _ in range(20):
-            entries = ask(client, {"type": "keys", "keys": keys, "partition": [0]}).json()["entries"]
-            assert len({(entry["found"], entry["value"]) for entry in entries}) == 1
-    finally:
-        stop.set()
-        writer.join()
 
 
 @pytest.mark.parametrize("store", ["aircraft", "cache"])
