@@ -75,8 +75,9 @@ def _taken(rows: Iterator[tuple[Any, Any]], count: int) -> list[tuple[bytes, byt
     take = chunk.append
     for row in islice(rows, count):
         take(row)
-        if len(row[1]) > not_small:  # as many small ones as there may be have few bytes: they are not counted
-            room -= len(row[1])
+        size = len(row[0]) + len(row[1])
+        if size > not_small:  # as many small ones as there may be have few bytes: they are not counted
+            room -= size
             if room <= 0:
                 break
     return chunk
@@ -125,11 +126,12 @@ def _stepped(iterator: RdictIter, step: Callable[[], None], keys: KeyRange, last
     size = FIRST_CHUNK
     chunk, room = list[tuple[bytes, bytes]](), LARGEST_CHUNK_BYTES
     while (key := iterator.key()) is not None and key >= keys.start and (keys.end is None or key < keys.end):
-        chunk.append((key, iterator.value()))
+        value = iterator.value()
+        chunk.append((key, value))
         if key == last:
             break
         step()
-        room -= len(chunk[-1][1])
+        room -= len(key) + len(value)
         if room <= 0 or len(chunk) == size:
             yield chunk
             size, chunk, room = min(size * 4, LARGEST_CHUNK), [], LARGEST_CHUNK_BYTES
