@@ -113,7 +113,7 @@ class App:
             wrap = serdes.windowed if kind == "window" else serdes.session_windowed
             known = key or (None if isinstance(topic, Topic) or topic in self._topics else serdes.bytes)
             key = known if known is None or isinstance(known, serdes.WindowedSerde) else wrap(known)
-        source = self._topic(topic, key, value)
+        source = self._topic("app.table", topic, key, value)
         name, value = store or source.name, source.value
         if kind in ("window", "session"):
             inner = inner_key(source, kind)
@@ -141,7 +141,7 @@ class App:
 
     def stream(self, topic: str | Topic, *, key: Serde | None = None, value: Serde | None = None) -> Stream:
         """The records of a topic as a stream, to be filtered, mapped, grouped, joined, written (`docs/streams.md`)."""
-        source = self._topic(topic, key, value)
+        source = self._topic("app.stream", topic, key, value)
         root = self._root(source, None, partial(StreamSource, source))
         return Stream(self, root, source.key, source.value)
 
@@ -167,7 +167,7 @@ class App:
         named after the topic unless `store` says otherwise, and not served; a record that cannot be read ends the
         worker, or is left out unless ``deserialization.exception.handler`` is `fail`.
         """
-        source = self._topic(topic, key, value)
+        source = self._topic("app.global_table", topic, key, value)
         name = store or source.name
         _refuse_second("store", name, self._stores)
         _refuse_second("global table", name, self._global_tables)
@@ -183,10 +183,10 @@ class App:
                 "what the first `repartition` or `group_by` returned."
             )
 
-    def declared_topic(self, topic: str | Topic, key: Serde, value: Serde) -> Topic:
-        """This topic; a name that was not declared yet gets these types."""
+    def declared_topic(self, operator: str, topic: str | Topic, key: Serde, value: Serde) -> Topic:
+        """This topic; a name that was not declared yet gets these types. `operator` is named in errors."""
         if not isinstance(topic, str) or topic in self._topics:
-            return self._topic(topic)
+            return self._topic(operator, topic)
         return self.topic(topic, key=key, value=value)
 
     def _root(self, topic: Topic, table: StoreDefinition | None, make: Callable[[OperatorContext], Source]) -> Root:
@@ -232,7 +232,7 @@ class App:
         It gets the record (`stateline.worker.InputRecord`), then one `StoreView` for each of `stores`, then one
         `Output` for each of `forwards`. What it raises is handled by ``processing.exception.handler``.
         """
-        source = self._topic(topic, key, value)
+        source = self._topic("app.process", topic, key, value)
 
         def register(function: F) -> F:
             processor_name = checked_name("processor", name_of("processor", name, function))
@@ -307,9 +307,9 @@ class App:
         if windowing is not None:
             check_windowing(windowing)
         sources = [reads] if isinstance(reads, str | Topic) or not isinstance(reads, Iterable) else reads
-        reads_topics = tuple(self._topic(topic) for topic in listed("app.pipeline", "reads", sources))
-        table_topics = tuple(self._topic(topic) for topic in listed("app.pipeline", "tables", tables))
-        static_topics = tuple(self._topic(topic) for topic in listed("app.pipeline", "static", static))
+        reads_topics = tuple(self._topic("app.pipeline", topic) for topic in listed("app.pipeline", "reads", sources))
+        table_topics = tuple(self._topic("app.pipeline", topic) for topic in listed("app.pipeline", "tables", tables))
+        static_topics = tuple(self._topic("app.pipeline", topic) for topic in listed("app.pipeline", "static", static))
         result_topic = self._result_topic(writes, partitions, windowing)
         branch_topics = tuple(
             self._result_topic(topic, partitions, windowing) for topic in listed("app.pipeline", "branches", branches)
@@ -359,10 +359,10 @@ class App:
             {table.store.name: table.store for table in self._global_tables.values()},
         )
 
-    def _topic(self, topic: str | Topic, key: Serde | None = None, value: Serde | None = None) -> Topic:
+    def _topic(self, operator: str, topic: str | Topic, key: Serde | None = None, value: Serde | None = None) -> Topic:
         """The declared topic; a name that was not declared yet is, with these serdes (bytes by default)."""
         if not isinstance(topic, str | Topic):
-            raise wrong_kind("A declaration", topic, "topic")
+            raise wrong_kind(operator, topic, "topic")
         if isinstance(topic, Topic):
             topic_name = topic.name
             wanted = self._topics.get(topic_name, topic)
@@ -389,7 +389,7 @@ class App:
         if isinstance(topic, Topic):
             return self._declare(topic)
         if not isinstance(topic, str):
-            raise wrong_kind("A declaration", topic, "topic")
+            raise wrong_kind("app.pipeline", topic, "topic")
         name = checked_name("topic", topic)
         key: Serde = serdes.string if windowing is None else serdes.WindowedSerde(serdes.string, windowing.kind)
         new = Topic(name, key, serdes.json, partitions=partitions)

@@ -115,7 +115,7 @@ class Stream:
 
     def to(self, topic: str | Topic) -> None:
         """Write the rows to a topic, which exists; a name that was not declared yet gets this stream's types."""
-        target = self._app.declared_topic(topic, self.key, self.value)
+        target = self._app.declared_topic("to", topic, self.key, self.value)
         self._node.then(Node(f"to {target.name}", partial(TopicSink, f"to {target.name}", target), forwards=(target,)))
 
     def repartition(self, name: str, *, partitions: int | None = None) -> Stream:
