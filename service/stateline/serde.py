@@ -61,10 +61,11 @@ class Serde(Protocol):
 
 def type_name(serde: Serde) -> str:
     """What tells this type from others where a store keeps it: the name of one of Stateline's own; of others the name
-    of their class, with its module, and what they call themselves. On disk: never change."""
+    of their class, without its module, which changes as code is moved, and what they call themselves. On disk: never
+    change."""
     kind, inner = type(serde), getattr(serde, "inner", None)
     if kind.__module__.partition(".")[0] != __name__.partition(".")[0]:
-        return f"{kind.__module__}.{kind.__qualname__} ({serde.name})"
+        return f"{kind.__qualname__} ({serde.name})"
     return serde.name if inner is None else f"{serde.name.removesuffix(inner.name)}{type_name(inner)}"
 
 
