@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from stateline import serdes, stores
 from stateline.external_stores import changelog_of, kept_from, refuse_writers
 from stateline.function_checks import check_function, name_of
-from stateline.pipeline_checks import check_declared, check_windowing, refuse_shared_results
+from stateline.pipeline_checks import check_declared, check_windowing, refuse_other_writers, refuse_shared_results
 from stateline.punctuations import Punctuated, punctuator, whole_milliseconds
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
@@ -59,6 +59,7 @@ class App:
         self._processors: dict[str, Processor] = {}
         self._pipelines: dict[str, Pipeline] = {}
         self._punctuations: dict[str, Punctuated] = {}
+        self._writers: dict[str, str] = {}  # topic → the first that writes to it and is no pipeline
         self._roots: dict[str, list[Root]] = {}
         self._global_tables: dict[str, GlobalTable] = {}
 
@@ -182,6 +183,12 @@ class App:
                 f"A stream is repartitioned through {topic.name!r} already: give this one another name, or go on with "
                 "what the first `repartition` or `group_by` returned."
             )
+
+    def claim_outputs(self, writer: str, topics: Iterable[Topic]) -> None:
+        """Note that this, no pipeline, writes to the topics. Raises `TopologyError` if one is a pipeline's alone."""
+        writers = {topic.name: writer for topic in topics}
+        refuse_other_writers(self._pipelines.values(), writers)
+        self._writers = {**writers, **self._writers}
 
     def declared_topic(self, operator: str, topic: str | Topic, key: Serde, value: Serde) -> Topic:
         """This topic; a name that was not declared yet gets these types. `operator` is named in errors."""
@@ -336,6 +343,7 @@ class App:
             )
             check_declared(declared)
             refuse_shared_results(declared, self._pipelines.values())
+            refuse_other_writers([declared], self._writers)
             check_function(f"Pipeline {pipeline_name!r}", function, *(topic.name for topic in declared.inputs))
             self._pipelines[pipeline_name] = declared
             return function
@@ -403,7 +411,8 @@ class App:
         stores: Sequence[StoreDefinition],
         forwards: Sequence[Topic],
     ) -> tuple[tuple[StoreDefinition, ...], tuple[Topic, ...]]:
-        """What the function gets besides `first`. Raises `TopologyError` unless it takes that, and all is declared."""
+        """What the function gets besides `first`. Raises `TopologyError` unless it takes that, all is declared, and it
+        may write there."""
         stores, forwards = listed(operator, "stores", stores), listed(operator, "forwards", forwards)
         for definition in stores:
             if not isinstance(definition, StoreDefinition):
@@ -413,6 +422,7 @@ class App:
             if not isinstance(topic, Topic):
                 raise wrong_kind(operator, topic, "declared topic")
         check_function(operator, function, first, *(d.name for d in stores), *(t.name for t in forwards))
+        self.claim_outputs(operator, forwards)
         return stores, forwards
 
     def _refuse_undeclared(self, operator: str, definition: StoreDefinition) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import get_args, get_type_hints
 
-from stateline.topology import Pipeline, Topic, Windowing
+from stateline.topology import Pipeline, Windowing
 from stateline_store import InvalidArgumentError, TopologyError
 
 
@@ -26,7 +26,7 @@ def check_declared(pipeline: Pipeline) -> None:
     trigger_ms = pipeline.trigger_ms
     if trigger_ms is not None and (type(trigger_ms) is not int or trigger_ms < 0):
         raise _wrong(pipeline, f"trigger_ms={trigger_ms!r}", "give whole milliseconds, 0 for without a pause")
-    names = [topic.name for topic in _results(pipeline)]
+    names = [topic.name for topic in pipeline.results]
     if twice := {name for name in names if names.count(name) > 1}:
         raise _wrong(pipeline, f"the result topic {min(twice)!r} twice", "name each once, in `writes` or in `branches`")
     if loop := {topic.name for topic in pipeline.inputs}.intersection(names):
@@ -36,12 +36,32 @@ def check_declared(pipeline: Pipeline) -> None:
 def refuse_shared_results(pipeline: Pipeline, others: Iterable[Pipeline]) -> None:
     """Raise `TopologyError` if one of these writes to a result topic of this pipeline's: in complete mode each would
     delete the other's rows, and neither could be started over without the other."""
-    results = {topic.name for topic in _results(pipeline)}
+    results = {topic.name for topic in pipeline.results}
     for other in others:
-        if shared := sorted(results.intersection(topic.name for topic in _results(other))):
+        if shared := sorted(results.intersection(topic.name for topic in other.results)):
             raise TopologyError(
                 f"Pipelines {other.name!r} and {pipeline.name!r} both write to {shared[0]!r}: give each a result topic "
                 "of its own. Who wants the rows of both in one place can merge them: app.stream(…).merge(…)."
+            )
+
+
+def refuse_other_writers(pipelines: Iterable[Pipeline], writers: Mapping[str, str]) -> None:
+    """Raise `TopologyError` if one of `writers`, each by the topic that it writes to, writes to a result topic that is
+    its pipeline's alone.
+
+    A table is: in complete mode the driver deletes what it did not write, and in the others the newest row of a key
+    would be now the one's and now the other's. So are whole epochs: what another writes lies beyond the end of the
+    newest one, and nobody would see it until the next. Rows of a stream stand each for itself.
+    """
+    for pipeline in pipelines:
+        if pipeline.result == "stream" and not pipeline.whole_epochs:
+            continue
+        whose = "whole_epochs=True" if pipeline.result == "stream" else "result='table'"
+        advice = "" if pipeline.whole_epochs else ", or declare the pipeline with result='stream'"
+        for name in sorted(topic.name for topic in pipeline.results if topic.name in writers):
+            raise TopologyError(
+                f"Pipeline {pipeline.name!r} and {writers[name]} both write to {name!r}, which with {whose} is the "
+                f"pipeline's alone: give each a topic of its own{advice}."
             )
 
 
@@ -54,10 +74,6 @@ def check_windowing(windowing: Windowing) -> None:
         raise InvalidArgumentError(f"{windowing}: its kind is one of {', '.join(kinds)}.")
     if type(windowing.size_ms) is not int or windowing.size_ms <= 0:
         raise InvalidArgumentError(f"{windowing}: its size is whole milliseconds, 1 or more.")
-
-
-def _results(pipeline: Pipeline) -> tuple[Topic, ...]:
-    return (pipeline.writes, *pipeline.branches)
 
 
 def _wrong(pipeline: Pipeline, what: str, advice: str) -> InvalidArgumentError:

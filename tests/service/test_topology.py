@@ -1,6 +1,9 @@
 """What is connected runs together; names, partitions and mistakes of an application."""
 
 import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ from stateline import serdes, stores
 from stateline.app import App
 from stateline.store_views import StoreView
 from stateline.topics import subtopology_partitions, wanted_partitions
-from stateline.topology import Topology, Windowing
+from stateline.topology import Topic, Topology, Windowing
 from stateline.worker import InputRecord, Output
 from stateline_store import InvalidArgumentError, TopologyError
 
@@ -180,6 +183,60 @@ def test_no_two_pipelines_write_to_one_topic() -> None:
         with pytest.raises(TopologyError, match=r"Pipelines 'first' and 'second' both write to '(one|other)'"):
             declare(lambda frame: frame)
     app.pipeline(reads="one", writes="own", static=["other"], key="k", name="second")(lambda *frames: frames[0])
+
+
+def write_by_a_stream(app: App, topic: Topic) -> None:
+    app.stream("in").to(topic)
+
+
+def write_by_a_processor(app: App, topic: Topic) -> None:
+    app.process("in", forwards=[topic], name="own")(lambda record, topic: None)
+
+
+def write_by_a_punctuation(app: App, topic: Topic) -> None:
+    every, kept = timedelta(minutes=1), app.table("in")
+    declare = app.punctuate(every=every, on="stream_time", stores=[kept], forwards=[topic], name="own")
+    declare(lambda at_ms, kept, topic: None)
+
+
+OTHER_WRITERS = pytest.mark.parametrize(
+    ("write", "who"),
+    [
+        (write_by_a_stream, r"to at .*test_topology\.py:\d+"),
+        (write_by_a_processor, "Processor 'own'"),
+        (write_by_a_punctuation, "Punctuation 'own'"),
+    ],
+)
+A_PIPELINE: dict[str, Any] = {"reads": "in", "writes": "main", "branches": ["out"], "key": "k", "name": "sums"}
+
+
+@OTHER_WRITERS
+@pytest.mark.parametrize("settings", [{}, {"output_mode": "complete"}, {"result": "stream", "whole_epochs": True}])
+@pytest.mark.parametrize("pipeline_first", [True, False])
+def test_a_result_that_is_a_table_or_seen_by_whole_epochs_has_no_other_writer(
+    write: Callable[[App, Topic], None], who: str, settings: dict[str, Any], pipeline_first: bool
+) -> None:
+    app = App("app")
+    out = app.topic("out", key=serdes.string, value=serdes.json)
+
+    def run() -> None:
+        app.pipeline(**A_PIPELINE, **settings)(lambda frame: frame)
+
+    first, second = (run, partial(write, app, out)) if pipeline_first else (partial(write, app, out), run)
+    first()
+    with pytest.raises(TopologyError, match=rf"^Pipeline 'sums' and {who} both write to 'out'"):
+        second()
+    topology = app.topology()  # nothing is left of what was refused
+    assert bool(topology.pipelines) == pipeline_first
+    assert any(p.forwards for s in topology.subtopologies for p in s.processors) != pipeline_first
+
+
+@OTHER_WRITERS
+def test_a_result_that_is_a_stream_may_have_other_writers(write: Callable[[App, Topic], None], who: str) -> None:
+    app = App("app")
+    out = app.topic("out", key=serdes.string, value=serdes.json)
+    app.pipeline(**A_PIPELINE, result="stream")(lambda frame: frame)
+    write(app, out)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stateline.function_checks import check_function
+from stateline.function_checks import check_function, declared_at
 from stateline.serde import Serde, check_serde
 from stateline.store_definition import StoreDefinition
 from stateline.streams.global_table import GlobalTable
@@ -116,6 +116,7 @@ class Stream:
     def to(self, topic: str | Topic) -> None:
         """Write the rows to a topic, which exists; a name that was not declared yet gets this stream's types."""
         target = self._app.declared_topic("to", topic, self.key, self.value)
+        self._app.claim_outputs(f"to at {declared_at()}", [target])
         self._node.then(Node(f"to {target.name}", partial(TopicSink, f"to {target.name}", target), forwards=(target,)))
 
     def repartition(self, name: str, *, partitions: int | None = None) -> Stream:
