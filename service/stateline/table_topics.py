@@ -68,11 +68,23 @@ def forgets(table: StoreDefinition) -> bool:
 
 
 def beginning_is_lost(table: str, begun: Mapping[TopicPartition, int]) -> str:
-    """What to say of a table that is empty, though partitions of its topic begin at these offsets, above 0."""
-    listed = ", ".join(f"{partition} at offset {first}" for partition, first in sorted(begun.items()))
+    """What to say of a table that is read from the beginning, where partitions of its topic begin at these offsets,
+    above 0."""
+    listed = ", ".join(f"{partition} begins at offset {first}" for partition, first in sorted(begun.items()))
     return (
-        f"Table {table!r} is empty, and of its topic the first records were deleted: {listed} begins what there is. "
-        "Keys that were written before, and not since, are missing from the table: write them again."
+        f"Table {table!r} is read from the beginning of its topic, whose first records were deleted: {listed}. Keys "
+        "that were written before, and not since, are missing from the table: write them again."
+    )
+
+
+def never_read(table: str, missed: Mapping[TopicPartition, range]) -> str:
+    """What to say of a table whose topic has lost these offsets before the table had read them."""
+    listed = ", ".join(f"{place} offsets {each[0]} to {each[-1]} ({len(each)})" for place, each in missed.items())
+    return (
+        f"Table {table!r} has lost records, which its topic deleted before they were read: {listed}. The rows that it "
+        "has stay; keys that were put or deleted by those records are missing, or have older values. Write the keys of "
+        "those records again, and let the topic keep its records: cleanup.policy=compact, or retention.ms=-1 where it "
+        "is read as a stream as well."
     )
 
 

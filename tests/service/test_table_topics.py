@@ -111,7 +111,7 @@ def test_a_worker_and_a_driver_say_once_which_tables_lose_rows_and_how_that_is_m
         with running(app, configured(app, tmp_path / "state"), log) as worker:
             eventually(lambda: bool(worker._tasks.running), "it runs")
         lost, deletes = sorted(warnings(caplog, table), key=lambda text: "deletes old" in text)
-        assert f"{table}-0 at offset 3 begins" in lost
+        assert f"{table}-0 begins at offset 3" in lost
         assert f"{table}-1" not in lost
         assert "cleanup.policy=delete, retention.ms=604800000" in deletes
         assert f"--entity-name {table} --add-config cleanup.policy=compact" in deletes
@@ -122,7 +122,7 @@ def test_a_worker_and_a_driver_say_once_which_tables_lose_rows_and_how_that_is_m
         warn_of_tables(app.topology(), admin, [(app.topology().pipelines["pipe"], tmp_path)])
         deletes, lost = warnings(caplog, static)
         assert f"--entity-name {static} --add-config cleanup.policy=compact" in deletes
-        assert f"{static}-0 at offset 1 begins" in lost
+        assert f"{static}-0 begins at offset 1" in lost
         assert warnings(caplog, table) == []
 
 

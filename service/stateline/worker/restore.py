@@ -10,7 +10,8 @@ rest of the changelog is read from there, in slices, between which the worker an
 | table beside a processor             | its source topic     | the group's committed offset                    |
 
 "At the end" is ``next_offset >= end``: control records and compacted offsets may follow the last record. A store whose
-offset lies before the log's first kept record cannot know what it missed: that store alone is wiped and rebuilt.
+offset lies before the log's first kept record cannot know what it missed: that store alone is wiped and rebuilt. Not a
+table: nobody else has its rows, whose records were deleted. It goes on from the first record, and that is said.
 
 What is restored is committed in between, rows and offset, but the Position only at the end. Of a compacted topic the
 records that a later one replaced are missing: until that one is read, the rows are behind the Positions on the way.
@@ -31,7 +32,7 @@ from functools import partial
 from typing import TypeAlias
 
 from stateline.log.interface import Admin, Consumer, Log, Record
-from stateline.table_topics import beginning_is_lost, forgets
+from stateline.table_topics import beginning_is_lost, forgets, never_read
 from stateline.topology import Topic
 from stateline.worker.changelog import (
     OWNER_EPOCH,
@@ -139,21 +140,28 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     committed = admin.committed(group, [source for task in tasks for source in task.sources])
     logs = {log: None for task in tasks for log in (*task.sources, *(log for log, _ in task.logged_stores()))}
     bounds = admin.bounds(logs)
-    for table, begun in _cut_tables(tasks, bounds).items():
-        logger.warning("%s", beginning_is_lost(table, begun))
+    _say_lost(tasks, bounds)
     return [_plan(task, {s: committed[s] for s in task.sources if s in committed}, bounds) for task in tasks]
 
 
-def _cut_tables(tasks: Sequence[Task], bounds: Bounds) -> dict[str, dict[TopicPartition, int]]:
-    """Empty tables whose topics have deleted records → where these begin. Not of those that forget by themselves."""
-    found: dict[str, dict[TopicPartition, int]] = {}
+def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
+    """Say which tables lack records that their topics have deleted: those that were never read, and, of tables that do
+    not forget by themselves, the first ones where the table is read from the beginning."""
+    begun: dict[str, dict[TopicPartition, int]] = {}
+    missed: dict[str, dict[TopicPartition, range]] = {}
     for task in tasks:
         for source in task.sources:
-            first, _ = bounds[source]
+            first, end = bounds[source]
             for table in task.subtopology.tables(source.topic):
-                if first > 0 and not forgets(table) and task.stores.committed_offset(table.name) is None:
-                    found.setdefault(table.name, {})[source] = first
-    return found
+                offset = task.stores.committed_offset(table.name)
+                if offset is not None and offset + 1 < first:
+                    missed.setdefault(table.name, {})[source] = range(offset + 1, first)
+                elif first > 0 and not forgets(table) and (offset is None or offset + 1 > end):
+                    begun.setdefault(table.name, {})[source] = first
+    for name, firsts in begun.items():
+        logger.warning("%s", beginning_is_lost(name, firsts))
+    for name, ranges in missed.items():
+        logger.error("%s", never_read(name, ranges))
 
 
 def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -> TaskPlan:
@@ -235,13 +243,13 @@ def _start_of_group(source: TopicPartition, first: int, end: int, committed: int
 
 
 def _resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
-    """The next offset to read. A table is what its topic says: one that no longer fits it is rebuilt."""
+    """The next offset to read. A table is what its topic says: one that is ahead of it is rebuilt."""
     offset = task.stores.committed_offset(store)
     if offset is None:
         return first
-    if not first <= offset + 1 <= end:
+    if offset + 1 > end:
         return _rebuild(task, store, source, first, end)
-    return offset + 1
+    return max(offset + 1, first)  # rows of what was deleted stay: what was made of them (joins, sums) stays as well
 
 
 def _resume_logged(

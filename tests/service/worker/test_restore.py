@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -169,3 +169,60 @@ def test_readers_are_served_what_was_committed_while_a_restore_goes_on(
     assert sizes == sorted(sizes)
     assert found.rows("counts", 1) == {b"k%d" % n: b"10" for n in range(5)}
     found.close()
+
+
+def bounded(monkeypatch: pytest.MonkeyPatch, first: int, end: int | None = None) -> None:
+    """Of the topic `in` there are these offsets alone, as if a broker had deleted the others."""
+    bounds = EmbeddedAdmin.bounds
+
+    def cut(admin: EmbeddedAdmin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        found = bounds(admin, partitions)
+        return {tp: (first, end or b[1]) if tp.topic == "in" else b for tp, b in found.items()}
+
+    monkeypatch.setattr(EmbeddedAdmin, "bounds", cut)
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-a-processor"])
+def test_a_table_keeps_the_rows_that_its_topic_has_lost_and_says_which_records_it_never_read(
+    log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, beside: bool
+) -> None:
+    app = App("restores")
+    source = app.topic("in", key=serdes.string, value=serdes.json)
+    app.table(source, store="newest")
+    if beside:
+        app.process(source, name="see")(lambda record: None)
+    create(log, {"in": 1})
+    produce(log, "in", [(b"k%d" % n, b"%d" % n, n) for n in range(10)])
+    run_to(app, log, tmp_path, 9, "newest")
+    before = identities(tmp_path)
+    produce(log, "in", [(b"k%d" % n, b"%d" % n, n) for n in range(10, 15)])
+    bounded(monkeypatch, first=12)
+    rows = run_to(app, log, tmp_path, 14, "newest")
+    assert rows == {b"k%d" % n: b"%d" % n for n in (*range(10), 12, 13, 14)}
+    assert identities(tmp_path) == before
+    (lost,) = [each for each in warned(caplog) if "Table 'newest'" in each]
+    assert "in-0 offsets 10 to 11 (2)" in lost
+    assert "Write the keys of those records again" in lost
+    caplog.clear()
+    produce(log, "in", [(b"k0", b"15", 15)])
+    assert run_to(app, log, tmp_path, 15, "newest") == {**rows, b"k0": b"15"}
+    assert warned(caplog) == []
+
+
+def test_a_table_that_is_rebuilt_of_a_topic_without_its_beginning_says_that_rows_are_lost(
+    log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("restores")
+    app.table(app.topic("in", key=serdes.string, value=serdes.json), store="newest")
+    create(log, {"in": 1})
+    produce(log, "in", records(10))
+    run_to(app, log, tmp_path, 9, "newest")
+    produce(log, "in", records(1))
+    bounded(monkeypatch, first=3, end=8)  # a broker lost its end as well
+    run_to(app, log, tmp_path, 10, "newest")
+    (lost,) = [each for each in warned(caplog) if "first records were deleted" in each]
+    assert "in-0 begins at offset 3" in lost
