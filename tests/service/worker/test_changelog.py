@@ -21,7 +21,9 @@ from stateline_store import (
     DamagedDataError,
     IsolationLevel,
     KeyValueStore,
+    NewerFormatError,
     Position,
+    StatelineError,
     StoreContext,
     TimestampedKeyValueStore,
     TopicPartition,
@@ -89,9 +91,13 @@ def test_a_commit_ends_with_the_record_that_carries_the_position() -> None:
     assert end_of_last_commit([]) == 0
 
 
-def test_a_header_that_is_no_position_names_the_record() -> None:
-    with pytest.raises(DamagedDataError, match="log-0 offset 3"):
-        position_of_changelog([Record("log", 0, 3, 0, b"a", b"1", (("c", b"\x09"),))])
+@pytest.mark.parametrize(
+    ("header", "error", "where"),
+    [(b"\x00\xff", DamagedDataError, "log-0 offset 3"), (b"\x09", NewerFormatError, "log-0 at offset 3")],
+)
+def test_a_header_that_is_no_position_names_the_record(header: bytes, error: type[StatelineError], where: str) -> None:
+    with pytest.raises(error, match=where):
+        position_of_changelog([Record("log", 0, 3, 0, b"a", b"1", (("c", header),))])
 
 
 def test_restored_records_are_what_was_written_and_the_newest_of_a_key_wins(
