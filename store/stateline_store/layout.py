@@ -59,8 +59,8 @@ class Layout:
         if stored.kind != self.kind or stored.timestamped != self.timestamped:
             raise TopologyError(
                 f"{directory} holds a {stored.description} store, but the application declares a {self.description} "
-                "store of that name: give it another name, or delete the directory and the changelog topic, which is "
-                "of the old kind too, to begin anew."
+                "store of that name: declare it as it was, or give the store another name or the application another "
+                "application.id. There it begins anew; nothing was changed here."
             )
         if stored.retain_duplicates != self.retain_duplicates:
             raise TopologyError(

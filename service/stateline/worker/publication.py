@@ -18,7 +18,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -75,10 +75,10 @@ def read_counted(path: Path) -> dict[str, TopicInfo]:
     return {name: TopicInfo(name, int(info["partitions"]), str(info["topic_id"])) for name, info in topics.items()}
 
 
-def publish_refusal(path: Path, reasons: Mapping[str, str], document: Mapping[str, Any]) -> None:
-    """Say in ``topology.json`` why nobody runs these stores, and leave what is there otherwise, or is not there yet:
-    `document`. The next worker that runs them writes it anew."""
-    said = _read(path) or dict(document)
+def publish_refusal(path: Path, reasons: Mapping[str, str], document: Callable[[], dict[str, Any]]) -> None:
+    """Say in ``topology.json`` why nobody runs these stores, and leave what is there otherwise; where nothing is there
+    yet, `document` makes it. The next worker that runs them writes it anew."""
+    said = _read(path) or document()
     for name, why in reasons.items():
         if name in said["stores"]:
             said["stores"][name]["refused"] = why

@@ -28,7 +28,7 @@ from stateline.log.interface import Consumer, Log, Record
 from stateline.partition_counts import PartitionsChangedError
 from stateline.query import HostedPartition
 from stateline.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
-from stateline.topics import ensure_topics, report_other_settings, subtopology_partitions
+from stateline.topics import ensure_topics, report_other_settings, subtopology_partitions, wanted_partitions
 from stateline.topology import Subtopology
 from stateline.worker.commit import Committer
 from stateline.worker.epochs import NO_EPOCHS, EpochGate
@@ -171,7 +171,7 @@ class Worker:
             self._commit()
         except PartitionsChangedError as error:
             self._tasks.drop_all()
-            publish_refusal(self._topology_path, error.reasons, self._topology_document())
+            publish_refusal(self._topology_path, error.reasons, self._topology_document)
             raise
         except BaseException:
             self._tasks.drop_all()  # half of a slice may be staged: none of it may be committed
@@ -203,10 +203,10 @@ class Worker:
         publish(self._topology_path, self._topology_document())
 
     def _topology_document(self) -> dict[str, Any]:
-        found, level = self._topics.found, self._config.default_state_isolation_level
-        partitions = {
-            s.ordinal: max(found[topic.name].partitions for topic in s.sources) for s in self._topology.subtopologies
-        }
+        level = self._config.default_state_isolation_level
+        counts = {name: info.partitions for name, info in self._topics.found.items()}
+        counts = {**wanted_partitions(self._topology.created_topics(), counts), **counts}  # some may not be made yet
+        partitions = {s.ordinal: max(counts[topic.name] for topic in s.sources) for s in self._topology.subtopologies}
         return topology_document(self._topology, partitions, level, self._topics.counted)
 
     def _join(self) -> None:

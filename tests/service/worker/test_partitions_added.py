@@ -159,6 +159,23 @@ def test_what_keeps_nothing_goes_on_with_the_new_partitions(log: KafkaLog, tmp_p
             eventually(lambda: {*found.rows("counts", 2).values()} == {three}, "each key is counted in one place")
 
 
+def test_a_start_that_is_refused_before_repartition_topics_were_ever_made_says_why(tmp_path: Path) -> None:
+    app = counting("in", "app", table=False)
+    moved = app.repartition("moved", **TEXT)
+    app.process("in", forwards=[moved], name="forward")(lambda record, moved: None)
+    app.table(moved, store="kept")
+    config = configured(app, tmp_path / "state")
+    with closing(open_log("embedded", tmp_path)) as log:
+        create(log, {"in": 4, "app-counts-changelog": 2})
+        why = "Changelog app-counts-changelog has 2 partitions, and in, which its store follows, 4"
+        with ended(why=why):
+            Worker(app, config, log, instance="worker-0").run()
+    said = json.loads((tmp_path / "state" / "app" / "topology.json").read_text())
+    assert why in said["stores"]["counts"]["refused"]
+    assert "refused" not in said["stores"]["kept"]
+    assert [each["partitions"] for each in said["subtopologies"]] == [4, 4]
+
+
 def test_a_topic_that_was_made_anew_with_other_partitions_is_another_one_to_its_tables(tmp_path: Path) -> None:
     def made_anew(log: Log, partitions: int) -> dict[bytes, bytes]:
         with closing(log.admin()) as admin:
