@@ -9,14 +9,19 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Coroutine, Generator
 from pathlib import Path
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
+from typing import TypeVar
 
 from stateline.serde import shown
 from stateline_store import TopologyError
 
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _SHOWN = 100  # characters of what a function takes
+# Types, and not the abstract classes of `collections.abc`: with those the look at each result takes ten times as long.
+_UNRUN = {CoroutineType: "coroutine", GeneratorType: "generator", AsyncGeneratorType: "generator"}
+
+T = TypeVar("T")
 
 
 def check_function(
@@ -52,13 +57,15 @@ def check_function(
         raise TopologyError(f"{where} calls its {role} {calls}. {_name(function)} takes {takes}.")
 
 
-def refuse_unrun(result: object) -> None:
-    """Raise `TopologyError` if what a function gave is a coroutine or a generator, which nothing would run: a decorator
-    can hide it from `check_function`."""
-    if isinstance(result, Coroutine | Generator):
+def refuse_unrun(result: T) -> T:
+    """What a function gave, as it is. Raises `TopologyError` if that is a coroutine or a generator, which nothing would
+    run: a decorator can hide it from `check_function`."""
+    kind = _UNRUN.get(type(result))
+    if kind is None:
+        return result
+    if isinstance(result, CoroutineType | GeneratorType):
         result.close()  # or Python warns of one that was never awaited
-        kind = "coroutine" if isinstance(result, Coroutine) else "generator"
-        raise TopologyError(f"The function gave a {kind}, and nothing runs it: give a plain function.")
+    raise TopologyError(f"The function gave a {kind}, and nothing runs it: give a plain function.")
 
 
 def name_of(what: str, name: str | None, function: object) -> str:
@@ -81,9 +88,16 @@ def declared_at() -> str:
 
 
 def _called(function: object) -> object:
-    """Whose code a call runs."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    """Whose code a call runs, as far as that is certain: what other decorators wrap they may run to its end."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, MethodType):
+            function = function.__func__
+        elif isinstance(function, functools._lru_cache_wrapper):
+            function = function.__wrapped__
+        else:
+            break
     if isinstance(function, type) or inspect.isroutine(function):
         return function
     return type(function).__call__

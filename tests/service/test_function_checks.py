@@ -139,7 +139,8 @@ def refusal(give: Give, function: Any) -> str:
 
 @EACH
 def test_an_async_function_is_refused_with_the_operator_and_the_line(name: str, count: int, give: Give) -> None:
-    for function in (slept, streamed, Sleeper(), functools.partial(Sleeper()), functools.partial(slept)):
+    cached = (functools.cache(slept), functools.lru_cache(5)(Sleeper()), functools.partial(functools.cache(streamed)))
+    for function in (slept, streamed, Sleeper(), functools.partial(Sleeper()), functools.partial(slept), *cached):
         message = refusal(give, function)
         assert message.startswith(name)
         assert "async" in message
@@ -150,9 +151,10 @@ def test_a_generator_function_is_refused_unless_its_rows_are_wanted(name: str, c
     if name.startswith("flat_map"):
         give(Scene(), several)
     else:
-        message = refusal(give, several)
-        assert message.startswith(name)
-        assert "yield" in message
+        for function in (several, functools.cache(several)):
+            message = refusal(give, function)
+            assert message.startswith(name)
+            assert "yield" in message
 
 
 @EACH

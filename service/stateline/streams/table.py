@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stateline import stores
-from stateline.function_checks import check_function
+from stateline.function_checks import check_function, refuse_unrun
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
 from stateline.streams.nodes import Node, Root
@@ -48,14 +48,22 @@ class Table:
         """The keys for which it is true of (key, value)."""
         check_function("filter", predicate, "key", "value", role="predicate")
         return self._mapped(
-            "filter", lambda k, v, data: data if predicate(k, v) else None, store, self.store.value, persistent
+            "filter",
+            lambda k, v, data: data if refuse_unrun(predicate(k, v)) else None,
+            store,
+            self.store.value,
+            persistent,
         )
 
     def filter_not(self, predicate: Callable[[Any, Any], object], store: str, *, persistent: bool = True) -> Table:
         """The keys for which it is not."""
         check_function("filter_not", predicate, "key", "value", role="predicate")
         return self._mapped(
-            "filter_not", lambda k, v, data: None if predicate(k, v) else data, store, self.store.value, persistent
+            "filter_not",
+            lambda k, v, data: None if refuse_unrun(predicate(k, v)) else data,
+            store,
+            self.store.value,
+            persistent,
         )
 
     def map_values(

@@ -60,9 +60,7 @@ class ProcessorRunner:
         for output in self._outputs:
             output.record_starts(timestamp_ms)
         try:
-            result = self._processor.function(given, *self._arguments, *self._outputs)
-            if result is not None:
-                refuse_unrun(result)
+            refuse_unrun(self._processor.function(given, *self._arguments, *self._outputs))
         except (RetryLaterError, DamagedDataError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code: the policy decides what follows

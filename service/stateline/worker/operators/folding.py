@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from stateline.function_checks import refuse_unrun
 from stateline.record_size import refuse_too_large
 from stateline.serde import Serde
 from stateline.worker.operators.stateless import written
@@ -69,15 +70,15 @@ class Aggregating:
         self._merger = merger
 
     def add(self, key: Any, value: Any, aggregate: bytes | None) -> bytes | None:
-        old = self._initial() if aggregate is None else self._serde.deserialize(aggregate)
+        old = refuse_unrun(self._initial()) if aggregate is None else self._serde.deserialize(aggregate)
         return written(self._serde, self._adder(key, value, old))
 
     def join(self, key: Any, value: Any, aggregates: Sequence[bytes]) -> bytes | None:
-        joined = self._initial()
+        joined = refuse_unrun(self._initial())
         for aggregate in aggregates:
             if self._merger is None:
                 raise AssertionError("Sessions are aggregated without a merger.")
-            joined = self._merger(key, joined, self._serde.deserialize(aggregate))
+            joined = refuse_unrun(self._merger(key, joined, self._serde.deserialize(aggregate)))
         return written(self._serde, self._adder(key, value, joined))
 
 

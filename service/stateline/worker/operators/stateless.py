@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stateline.function_checks import refuse_unrun
 from stateline.serde import Serde
 from stateline.worker.operators.interface import OperatorContext
 from stateline.worker.operators.rows import Changes, Column, Rows
@@ -15,8 +16,9 @@ KeyValue = tuple[Any, Any]
 
 
 def written(serde: Serde, value: Any) -> bytes | None:
-    """Its bytes, None for None. Raises `InvalidArgumentError`."""
-    return None if value is None else serde.serialize(value)
+    """The bytes of what a function gave, None for None. Raises `InvalidArgumentError`, and `TopologyError` for what
+    nothing has run."""
+    return None if value is None else serde.serialize(refuse_unrun(value))
 
 
 class Filter:
@@ -26,7 +28,10 @@ class Filter:
         self._name, self._function, self._keep, self._context = name, function, keep, context
 
     def process(self, rows: Rows) -> Rows:
-        answers = self._context.each(self._name, rows.records, rows.pairs, lambda pair: bool(self._function(*pair)))
+        def answered(pair: KeyValue) -> bool:
+            return bool(refuse_unrun(self._function(*pair)))
+
+        answers = self._context.each(self._name, rows.records, rows.pairs, answered)
         return rows.pick([place for place, answer in answers if answer is self._keep])
 
 
@@ -37,7 +42,10 @@ class Peek:
         self._name, self._function, self._context = name, function, context
 
     def process(self, rows: Rows) -> Rows:
-        seen = self._context.each(self._name, rows.records, rows.pairs, lambda pair: self._function(*pair))
+        def shown(pair: KeyValue) -> None:
+            refuse_unrun(self._function(*pair))
+
+        seen = self._context.each(self._name, rows.records, rows.pairs, shown)
         return rows.pick([place for place, _ in seen])
 
 
