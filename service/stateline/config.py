@@ -146,7 +146,7 @@ class Config(BaseModel):
     server_limit_max: Count = 10_000
     """The largest limit of a query."""
     server_body_max_bytes: Count = 4 * 1024 * 1024
-    """The largest body of a request; all that a process works on together have 16 times as much."""
+    """The largest body of a request; all large ones of a process together have 16 times as much."""
     server_processes: Count = 1
     """Server processes behind the port, each with a core's worth of answers."""
     server_drain_ms: Wait = 0
@@ -174,7 +174,7 @@ class Config(BaseModel):
     server_rate_limit: CountOrUnlimited = -1
     """Requests per second of a token, or of an address without one, at a server process; more get TOO_MANY_REQUESTS."""
     server_caller_share_percent: Percent = 50
-    """Of server.snapshots.max and server.changes.max, how much one caller may have: a token, or an address without."""
+    """Of snapshots, change feeds and large bodies together, how much one caller may have: a token, or an address."""
     server_forwarded_allow_ips: OptionalAddresses = None
     """Proxies whose X-Forwarded-For is believed, where server.rate.limit counts addresses: nobody's unless set."""
     server_cors_origins: OptionalOrigins = None

@@ -167,6 +167,8 @@ class Arguments:
         """A member of a body that is null counts as not given, but its name has to be one that may be."""
         self._names = given.keys()
         self._given = {name: argument for name, argument in given.items() if argument.value is not None}
+        self.key_bytes = 0
+        """Of the keys that were read."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._given
@@ -286,12 +288,20 @@ class Arguments:
             raise InvalidArgumentError("partition is empty: name one, or leave it out.")
         return tuple(sorted(set(numbers)))
 
-    def bound(self) -> PositionBound:
-        """The position bound; none by default."""
+    def bound(self, most: int) -> PositionBound:
+        """The position bound, of so many topics and partitions of them at most; none by default."""
         argument = self._given.get("position_bound")
         if argument is None:
             return _UNBOUNDED
         value = parsed_json("position_bound", argument.value) if argument.textual else argument.value
+        named = (
+            len(value) + sum(len(p) for p in value.values() if isinstance(p, dict)) if isinstance(value, dict) else 0
+        )
+        if named > most:
+            raise InvalidArgumentError(
+                f"position_bound names {named} topics and partitions: {most} are accepted. Send the position of an "
+                "answer of this store."
+            )
         try:
             return PositionBound(Position.from_json(value))
         except ValueError as error:  # InvalidArgumentError is one; Python's own, a number of 4300 digits
@@ -302,7 +312,9 @@ class Arguments:
         argument = self._given.get(name)
         if argument is None:
             return None
-        return _key_of(name, argument, serde)
+        key = _key_of(name, argument, serde)
+        self.key_bytes += len(key)
+        return key
 
     def keys(self, serde: Serde, maximum: int) -> tuple[bytes, ...]:
         """The keys of a body, each once, in the order given."""
@@ -312,7 +324,9 @@ class Arguments:
             raise InvalidArgumentError(f"keys is missing: {accepted}")
         if not isinstance(argument.value, list) or not 1 <= len(argument.value) <= maximum:
             raise InvalidArgumentError(f"keys={json_text(argument.value)}: {accepted}")
-        return tuple(dict.fromkeys(_key_of("keys", item, serde) for item in argument.items()))
+        keys = tuple(dict.fromkeys(_key_of("keys", item, serde) for item in argument.items()))
+        self.key_bytes += sum(map(len, keys))
+        return keys
 
 
 def _iso_time(text: str) -> int | None:
@@ -421,7 +435,7 @@ def from_body(body: bytes, *, keep_text: bool = False) -> dict[str, Argument]:
 
 _MOST_MEMBERS = 100  # of a body
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_SPACE = " \t\n\r"
+_SPACE = re.compile(r"[ \t\n\r]*")
 # Where a value ends is all that is asked of it: numbers stay text, for those of thousands of digits take long to read.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 
@@ -458,9 +472,9 @@ def _next_item(text: str, end: int) -> int:
 
 def _skip(text: str, at: int) -> int:
     """Where the white space that may be here has ended."""
-    while text[at] in _SPACE:
-        at += 1
-    return at
+    found = _SPACE.match(text, at)
+    assert found is not None, "it matches nothing, too"
+    return found.end()
 
 
 def parsed_json(what: str, text: str | bytes) -> Any:

@@ -1,18 +1,23 @@
 """How a request's body is read: bounded in bytes and values, in how long it may take, and together with all others.
 
-Bytes count as they arrive, so that who announces much and sends nothing takes room from nobody. A large body is taken
-apart in a thread, one at a time: that takes up to some hundred milliseconds, and many times its memory.
+Bytes count as they arrive, so that who announces much and sends nothing takes room from nobody, and no longer than they
+are held: of a query that waits only its keys count, of which it may have as many bytes as the body. A large body is
+taken apart in a thread, one at a time: that takes up to some hundred milliseconds, and many times its memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from starlette.requests import Request
 
+from stateline.config import Config
+from stateline.server.access import caller_of
 from stateline.server.json_bounds import JsonBounds
 from stateline.server.waiting import TimeLimits
 from stateline_store import InvalidArgumentError, TooManyRequestsError
@@ -22,9 +27,9 @@ from stateline_store import InvalidArgumentError, TooManyRequestsError
 PATIENCE_S = 30.0
 # How long all of it may take: 4 MiB in that time are half a megabit per second.
 WHOLE_S = 60.0
-# Bodies of this size cost less than the thread that would take them apart, and what the connection holds anyway:
-# queries of every day never wait for large ones, and are never refused because of them.
-SMALL_BYTES = 32 * 1024
+# Bodies of this size cost a millisecond or so at most, and what the connection holds anyway: queries of every day never
+# wait for large ones, and are never refused because of them.
+SMALL_BYTES = 8 * 1024
 # All large bodies of a process together, in bodies of the largest size.
 LARGEST_AT_ONCE = 16
 
@@ -32,44 +37,70 @@ T = TypeVar("T")
 
 
 class Bodies:
-    """The bodies of one server process; for the event loop's thread. `most_bytes` is the size of the largest."""
+    """The bodies of one server process; for the event loop's thread."""
 
-    def __init__(self, limits: TimeLimits, most_bytes: int) -> None:
-        self._limits, self._most_bytes = limits, most_bytes
-        self._room = LARGEST_AT_ONCE * most_bytes
+    def __init__(self, limits: TimeLimits, config: Config) -> None:
+        self._limits, self._most_bytes = limits, config.server_body_max_bytes
+        self._most_of_all = LARGEST_AT_ONCE * self._most_bytes
+        self._most_of_one = config.caller_share(LARGEST_AT_ONCE) * self._most_bytes
+        self._taken: Counter[str] = Counter()  # by caller
         self._parsing = asyncio.Lock()
+
+    @property
+    def taken(self) -> int:
+        """How many bytes of large bodies there are."""
+        return self._taken.total()
 
     @asynccontextmanager
     async def read(
-        self, request: Request, parse: Callable[[bytes], T], most_bytes: int | None = None
+        self, request: Request, parse: Callable[[bytes], tuple[T, int]], most_bytes: int | None = None
     ) -> AsyncIterator[T]:
-        """What `parse` makes of the body, which it does in another thread if it is large; the block is what that is
-        needed for: until its end it takes room from other bodies.
+        """What `parse` makes of the body, which it does in another thread if it is large; beside it, it says how many
+        bytes of the body are still held then. The block is what that is needed for: until its end these take room from
+        other bodies.
 
         Raises `InvalidArgumentError` when the body has more than `most_bytes` (the largest, unless given), too many
-        values, or does not arrive, `TooManyRequestsError` when there is no room, `NotReadyError` when the server stops
-        meanwhile, Starlette's `ClientDisconnect` when the client does not wait for an answer, and what `parse` raises.
+        values, or does not arrive, `TooManyRequestsError` when there is no room for this caller, `NotReadyError` when
+        the server stops meanwhile, Starlette's `ClientDisconnect` when the client does not wait for an answer, and what
+        `parse` raises.
         """
         most_bytes = self._most_bytes if most_bytes is None else min(most_bytes, self._most_bytes)
-        arriving = _Arriving(request, self._limits, most_bytes, self._take_room)
+        caller = caller_of(request)
+        arriving = _Arriving(request, self._limits, most_bytes, partial(self._take_room, caller))
+        held = 0
         try:
-            yield await self._parsed(await arriving.body(), parse)
+            try:
+                parsed, kept = await self._parsed(await arriving.body(), parse)
+                held = min(arriving.taken, kept if kept > SMALL_BYTES else 0)
+            finally:
+                self._give_back(caller, arriving.taken - held)
+            yield parsed
         finally:
-            self._room += arriving.taken
+            self._give_back(caller, held)
 
-    async def _parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
+    async def _parsed(self, body: bytes, parse: Callable[[bytes], tuple[T, int]]) -> tuple[T, int]:
         if len(body) <= SMALL_BYTES:
             return parse(body)
         async with self._parsing:
             return await asyncio.to_thread(parse, body)
 
-    def _take_room(self, size: int) -> None:
-        if size > self._room:
+    def _take_room(self, caller: str, size: int) -> None:
+        if self._taken[caller] + size > self._most_of_one:
             raise TooManyRequestsError(
-                f"The bodies of other requests take all of the {LARGEST_AT_ONCE * self._most_bytes} bytes that there "
-                "are for large ones: ask again in a moment, or for less."
+                f"Large bodies of your requests take all of the {self._most_of_one} bytes that one caller may have "
+                "(server.caller.share.percent): wait for their answers, or ask for less."
             )
-        self._room -= size
+        if self.taken + size > self._most_of_all:
+            raise TooManyRequestsError(
+                f"The bodies of other requests take all of the {self._most_of_all} bytes that there are for large "
+                "ones: ask again in a moment, or for less."
+            )
+        self._taken[caller] += size
+
+    def _give_back(self, caller: str, size: int) -> None:
+        self._taken[caller] -= size
+        if not self._taken[caller]:
+            del self._taken[caller]
 
 
 class _Arriving:

@@ -55,6 +55,7 @@ from stateline.server.partitions import ServedStore
 from stateline.server.problems import failure_response
 from stateline.server.scan_answers import ScanAnswers, refusal
 from stateline.server.serving import Serving
+from stateline.server.waiting import while_there
 from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
@@ -93,11 +94,11 @@ class QueryRoutes:
         """Where they are."""
         below_store = "/v1/stores/{store}"
         return [
-            Route(f"{below_store}/keys/{{key:stateline_key}}", self.key),
-            Route(f"{below_store}/range", self.range),
-            Route(f"{below_store}/windows", self.windows),
-            Route(f"{below_store}/count", self.count),
-            Route(f"{below_store}/position", self.position),
+            Route(f"{below_store}/keys/{{key:stateline_key}}", _while_there(self.key)),
+            Route(f"{below_store}/range", _while_there(self.range)),
+            Route(f"{below_store}/windows", _while_there(self.windows)),
+            Route(f"{below_store}/count", _while_there(self.count)),
+            Route(f"{below_store}/position", _while_there(self.position)),
             Route(f"{below_store}/query", self.query, methods=["POST"]),
         ]
 
@@ -155,13 +156,13 @@ class QueryRoutes:
         store = self._serving.store(_text(raw_segments(request)[2]))
         given = from_query_string(request.scope["query_string"])
         parse = partial(self._from_body, request, store, given)
-        async with self._serving.bodies.read(request, parse) as answer:
+        async with self._serving.bodies.read(request, parse) as answer, while_there(request):
             return await answer()
 
     def _from_body(
         self, request: Request, store: ServedStore, given: Mapping[str, Argument], text: bytes
-    ) -> Callable[[], Awaitable[Response]]:
-        """What answers the query of a body; for any thread."""
+    ) -> tuple[Callable[[], Awaitable[Response]], int]:
+        """What answers the query of a body, and how many bytes its keys have; for any thread."""
         body = from_body(text, keep_text=isinstance(store.definition.key, JsonSerde))
         if twice := sorted(given.keys() & body.keys()):
             raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")
@@ -173,19 +174,19 @@ class QueryRoutes:
             if key is None and kind in _OF_ONE_KEY and "cursor" not in arguments:
                 check_type(_OF_ONE_KEY[kind], store.name, store.definition.kind)
                 raise InvalidArgumentError("key is missing.")
-            return self._scan_answer(request, store, arguments, kind, key)
+            return self._scan_answer(request, store, arguments, kind, key), arguments.key_bytes
         asked = self.asked(store, arguments)
         match kind:
             case "key":
                 key = arguments.key("key", store.definition.key)
                 if key is None:
                     raise InvalidArgumentError("key is missing.")
-                return partial(self._key_answer, asked, key, arguments.time("as_of"))
+                return partial(self._key_answer, asked, key, arguments.time("as_of")), arguments.key_bytes
             case "keys":
                 keys = arguments.keys(store.definition.key, self._limit_max)
-                return partial(self._keys_answer, asked, keys, arguments.time("as_of"))
+                return partial(self._keys_answer, asked, keys, arguments.time("as_of")), arguments.key_bytes
             case _:
-                return partial(self._count_answer, asked)
+                return partial(self._count_answer, asked), 0
 
     def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
         store = self._serving.store(_text(raw_segments(request)[2]))
@@ -199,7 +200,7 @@ class QueryRoutes:
         level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
         note_level(level.value)
         wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
-        bound = arguments.bound()
+        bound = arguments.bound(self._serving.most_in_bound(store))
         self._serving.check_bound(store, bound)
         terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
         partitions = _chosen(store, arguments.partitions())
@@ -259,6 +260,20 @@ class QueryRoutes:
     async def _everywhere(self, asked: Asked, query: Query) -> dict[int, Outcome]:
         queries = dict.fromkeys(asked.partitions, query)
         return await self._serving.ask(asked.store, asked.terms, queries, asked.deadline_s)
+
+
+def _while_there(
+    handler: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    """The same, ended when the client leaves, if it may wait: for others it costs more than it saves."""
+
+    async def answer(request: Request) -> Response:
+        if b"wait_ms=" not in request.scope["query_string"]:
+            return await handler(request)
+        async with while_there(request):
+            return await handler(request)
+
+    return answer
 
 
 _LEVELS = tuple(level.value for level in IsolationLevel)

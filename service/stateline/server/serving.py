@@ -62,6 +62,9 @@ from stateline_store import (
 # again.
 _KEEP_INTERVAL_S = 0.5
 
+# Topics and partitions that a position bound may name however few the application has: a millisecond to look at.
+_LEAST_IN_BOUND = 1000
+
 _log = logging.getLogger(__name__)
 
 
@@ -74,7 +77,7 @@ class Serving:
         self._directory = StateDirectory(config.state_dir, topology.application_id)
         self._signal = CommitSignal()
         self.limits = TimeLimits()
-        self.bodies = Bodies(self.limits, config.server_body_max_bytes)
+        self.bodies = Bodies(self.limits, config)
         self.workers = Workers(self._directory.application, self._signal.announce, self.limits)
         self.partitions = Partitions(
             self._directory,
@@ -234,6 +237,12 @@ class Serving:
             return outcomes
         others: dict[int, Query] = {p: query for p in partitions if p != home}
         return outcomes | (await self._ask_all(store, terms, others, deadline_s) if others else {})
+
+    def most_in_bound(self, store: ServedStore) -> int:
+        """How many topics and partitions a bound may name: what positions of all the application's topics would, and
+        some that there are no more."""
+        topics = {topic.name for each in self.topology.subtopologies for topic in each.sources}
+        return max(_LEAST_IN_BOUND, len(topics) * (1 + store.placement.partitions))
 
     def check_bound(self, store: ServedStore, bound: PositionBound) -> None:
         """Refuse a bound that names what cannot exist: `InvalidArgumentError` for a partition that an input of the

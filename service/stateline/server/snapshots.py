@@ -272,9 +272,9 @@ class SnapshotRoutes:
         refuse_parameters(request)
         snapshot, part, definition = self._part(request)
 
-        def parse(body: bytes) -> Wanted:
+        def parse(body: bytes) -> tuple[Wanted, int]:
             arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
-            return read_wanted_keys(arguments, definition, self._most_keys)
+            return read_wanted_keys(arguments, definition, self._most_keys), arguments.key_bytes
 
         async with self._serving.bodies.read(request, parse) as wanted:
             return await self._rows(snapshot, part, definition, wanted)
@@ -318,10 +318,10 @@ class SnapshotRoutes:
             making.close()  # one that was not finished is swept
 
     async def _body(self, request: Request, allowed: tuple[str, ...]) -> Arguments:
-        def parse(body: bytes) -> Arguments:
+        def parse(body: bytes) -> tuple[Arguments, int]:
             arguments = Arguments(from_body(body))
             arguments.refuse_others(allowed)
-            return arguments
+            return arguments, 0
 
         async with self._serving.bodies.read(request, parse, MAX_BODY_BYTES) as arguments:
             return arguments

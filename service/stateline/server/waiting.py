@@ -1,5 +1,5 @@
 """Whom a stop of the server must not keep waiting: `CommitSignal` wakes those who wait for the next commit,
-`TimeLimits` ends those who wait for somebody else.
+`TimeLimits` ends those who wait for somebody else. And for whom nobody need wait: `while_there`.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from starlette.requests import ClientDisconnect, Request
 
 from stateline_store import NotReadyError
 
@@ -96,6 +98,32 @@ class TimeLimits:
         self._stopped = True
         for timeout in self._open:
             timeout.reschedule(asyncio.get_running_loop().time())
+
+
+@asynccontextmanager
+async def while_there(request: Request) -> AsyncIterator[None]:
+    """Run the block, once the whole body was read, as long as the client is there: Starlette's `ClientDisconnect` when
+    it has left."""
+    has_left = False
+
+    async def watch() -> None:
+        nonlocal has_left
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        has_left = True
+        timeout.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with asyncio.timeout(None) as timeout:
+            watching = asyncio.create_task(watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError as error:
+        if has_left and timeout.expired():
+            raise ClientDisconnect from error
+        raise
 
 
 def shutting_down() -> NotReadyError:

@@ -100,7 +100,7 @@ def test_terms_arrive_by_the_contracts_names() -> None:
         _, arguments = received(request)
         assert request.wait_ms == 250
         assert arguments.choice("isolation_level", "", ["read_committed"]) == "read_committed"
-        assert arguments.bound().position == BOUND
+        assert arguments.bound(10).position == BOUND
         assert arguments.integer("wait_ms", 0, 0, 1000, "") == 250
         assert arguments.boolean("require_active")
         assert arguments.boolean("allow_partial")

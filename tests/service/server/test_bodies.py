@@ -96,7 +96,7 @@ def test_a_body_that_does_not_go_on_is_refused(
         path = b"/v1/stores/aircraft/query"
         scope = {
             "type": "http", "method": "POST", "path": path.decode(), "raw_path": path,
-            "query_string": b"", "headers": [],
+            "query_string": b"", "headers": [], "client": ("127.0.0.1", 1),
         }  # fmt: skip
         try:
             await QueryRoutes(serving, Limits(config)).query(Request(scope, receive))

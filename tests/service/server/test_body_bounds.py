@@ -8,6 +8,7 @@ import json
 import random
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import pytest
 from starlette.requests import Request
 
 from query_server import OwningWorker, server_process, wait_until
+from served_here import served_here
+from stateline.config import load_config
+from stateline.server import json_bounds
 from stateline.server.bodies import LARGEST_AT_ONCE, SMALL_BYTES, Bodies
 from stateline.server.json_bounds import MAX_DEPTH, MAX_VALUES, JsonBounds
 from stateline.server.waiting import TimeLimits
@@ -79,7 +83,30 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(client: httpx.
     assert "values" in answer.json()["detail"] or "deeply" in answer.json()["detail"]
 
 
-def asked(*pieces: bytes, whole: bool = True) -> Request:
+@pytest.mark.parametrize("text", [b"]", b'"]"]', b"[" * 90 + b"]" * 91, b"{}}"])
+def test_what_closes_more_than_it_opens_is_refused_before_it_is_looked_at_one_by_one(
+    text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_bounds, "accumulate", lambda *_, **__: pytest.fail("looked at one by one"))
+    with pytest.raises(InvalidArgumentError, match="closes more"):
+        JsonBounds().take(text)
+
+
+def bodies_of(share: int = 100) -> Bodies:
+    settings = [f"server.body.max.bytes={MOST}", f"server.caller.share.percent={share}"]
+    return Bodies(TimeLimits(), load_config("a", environment={}, overrides=settings))
+
+
+def parsed(body: bytes) -> tuple[int, int]:
+    """Its size, of which all is still held."""
+    return len(body), len(body)
+
+
+def keeping(kept: int, body: bytes) -> tuple[None, int]:
+    return None, kept
+
+
+def asked(*pieces: bytes, whole: bool = True, by: str = "10.0.0.1") -> Request:
     """A request whose body arrives in these pieces, and then ends, or does not go on."""
     messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
     messages += [{"type": "http.request", "body": b"", "more_body": False}] * whole
@@ -87,12 +114,12 @@ def asked(*pieces: bytes, whole: bool = True) -> Request:
     async def receive() -> Any:
         return messages.pop(0) if messages else await asyncio.Event().wait()
 
-    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+    return Request({"type": "http", "method": "POST", "headers": [], "client": (by, 1)}, receive)
 
 
 def test_only_a_large_body_is_parsed_in_another_thread() -> None:
     async def parsed_here(size: int) -> bool:
-        async with Bodies(TimeLimits(), MOST).read(asked(b" " * size), lambda _: threading.current_thread()) as thread:
+        async with bodies_of().read(asked(b" " * size), lambda _: (threading.current_thread(), 0)) as thread:
             return thread is threading.current_thread()
 
     assert asyncio.run(parsed_here(SMALL_BYTES))
@@ -101,36 +128,60 @@ def test_only_a_large_body_is_parsed_in_another_thread() -> None:
 
 def test_a_body_gives_its_room_back_whatever_becomes_of_it() -> None:
     async def run() -> None:
-        bodies = Bodies(TimeLimits(), MOST)
-        whole = bodies._room
+        bodies = bodies_of()
 
-        def refuse(body: bytes) -> None:
+        def refuse(body: bytes) -> tuple[None, int]:
             raise InvalidArgumentError("no")
 
         for request, parse in (
             (asked(b" " * MOST), refuse),
-            (asked(b" " * (MOST + 1)), len),
-            (asked(b"[" * MOST), len),
+            (asked(b" " * (MOST + 1)), parsed),
+            (asked(b"[" * MOST), parsed),
         ):
             with pytest.raises(InvalidArgumentError):
                 async with bodies.read(request, parse):
                     pass
-            assert bodies._room == whole
-        async with bodies.read(asked(b" " * MOST), len) as size:
-            assert (size, bodies._room) == (MOST, whole - MOST)
-        hanging = asyncio.create_task(bodies.read(asked(b" " * MOST, whole=False), len).__aenter__())
-        while bodies._room == whole:
+            assert bodies.taken == 0
+        hanging = asyncio.create_task(bodies.read(asked(b" " * MOST, whole=False), parsed).__aenter__())
+        while bodies.taken == 0:
             await asyncio.sleep(0)
         hanging.cancel()
         await asyncio.gather(hanging, return_exceptions=True)
-        assert bodies._room == whole
+        assert bodies.taken == 0
         async with contextlib.AsyncExitStack() as held:
             for _ in range(LARGEST_AT_ONCE):
-                await held.enter_async_context(bodies.read(asked(b" " * MOST), len))
-            with pytest.raises(TooManyRequestsError, match="ask again"):
-                await held.enter_async_context(bodies.read(asked(b" " * MOST), len))
-            assert await held.enter_async_context(bodies.read(asked(b" " * SMALL_BYTES), len)) == SMALL_BYTES
-        assert bodies._room == whole
+                await held.enter_async_context(bodies.read(asked(b" " * MOST), parsed))
+            for by, who in (("10.0.0.1", "your"), ("10.0.0.2", "other")):
+                with pytest.raises(TooManyRequestsError, match=who):
+                    await held.enter_async_context(bodies.read(asked(b" " * MOST, by=by), parsed))
+            assert await held.enter_async_context(bodies.read(asked(b" " * SMALL_BYTES), parsed)) == SMALL_BYTES
+        assert (bodies.taken, bodies._taken) == (0, {})
+
+    asyncio.run(run())
+
+
+def test_a_query_takes_the_room_of_its_keys_and_no_longer_that_of_its_body() -> None:
+    async def run() -> None:
+        bodies = bodies_of()
+        for kept, counted in ((0, 0), (SMALL_BYTES, 0), (MOST // 2, MOST // 2), (2 * MOST, MOST)):
+            async with bodies.read(asked(b" " * MOST), partial(keeping, kept)):
+                assert bodies.taken == counted
+        assert bodies.taken == 0
+
+    asyncio.run(run())
+
+
+def test_no_caller_has_more_than_its_share_of_the_room() -> None:
+    async def run() -> None:
+        bodies = bodies_of(50)
+        async with contextlib.AsyncExitStack() as held:
+            for by in ("10.0.0.1", "10.0.0.2"):
+                for _ in range(LARGEST_AT_ONCE // 2):
+                    await held.enter_async_context(bodies.read(asked(b" " * MOST, by=by), parsed))
+                with pytest.raises(TooManyRequestsError, match=r"server\.caller\.share\.percent|other requests"):
+                    await held.enter_async_context(bodies.read(asked(b" " * MOST, by=by), parsed))
+        async with bodies_of(1).read(asked(b" " * MOST), parsed) as size:
+            assert size == MOST, "one of the largest size is for everybody"
 
     asyncio.run(run())
 
@@ -143,8 +194,8 @@ def test_a_body_that_comes_drop_by_drop_ends_after_a_while(monkeypatch: pytest.M
         return {"type": "http.request", "body": b" ", "more_body": True}
 
     async def run() -> None:
-        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
-        async with Bodies(TimeLimits(), MOST).read(request, len):
+        request = Request({"type": "http", "method": "POST", "headers": [], "client": ("a", 1)}, receive)
+        async with bodies_of().read(request, parsed):
             pytest.fail("a body without end was read")
 
     with pytest.raises(InvalidArgumentError, match=r"did not arrive within 0\.05 s"):
@@ -164,7 +215,45 @@ def test_all_bodies_together_have_a_bound_and_small_queries_go_on(state_dir: Pat
             connection.sendall(head + b" " * (MOST - 1))  # and never the last byte
         wait_until(lambda: client.post(QUERY, content=large).status_code == 429)
         refused = client.post(QUERY, content=large)
+        assert "one caller may have" in refused.json()["detail"]
         assert (refused.json()["reason"], refused.headers["retry-after"]) == ("TOO_MANY_REQUESTS", "1")
         assert client.post(QUERY, json={"type": "count"}).status_code == 200
         held.close()
         wait_until(lambda: client.post(QUERY, content=large).status_code == 200)
+
+
+def test_clients_that_have_hung_up_take_no_room_and_wait_for_nothing(state_dir: Path, worker: OwningWorker) -> None:
+    bound = '{"type":"keys","wait_ms":60000,"position_bound":{"flights":{"0":999999}},"keys":["a","%s"]}'
+    with served_here(state_dir, f"server.body.max.bytes={MOST}", "server.caller.share.percent=100") as here:
+        serving = here.serving
+        for key, counted in (("a", 0), ("k" * (MOST // 2), MOST // 2 + 1)):
+            body = (bound % key).encode().ljust(MOST)
+            with contextlib.ExitStack() as held:
+                for _ in range(LARGEST_AT_ONCE):
+                    connection = held.enter_context(socket.create_connection(("127.0.0.1", here.port), timeout=30))
+                    connection.sendall(f"POST {QUERY} HTTP/1.1\r\nHost: localhost\r\n".encode())
+                    connection.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                wait_until(lambda: serving.commits.waiting == LARGEST_AT_ONCE)
+                assert serving.bodies.taken == LARGEST_AT_ONCE * counted
+            wait_until(lambda: serving.commits.waiting == 0)
+            assert serving.bodies.taken == 0
+
+
+def test_a_client_that_hangs_up_ends_its_query_that_waits(state_dir: Path, worker: OwningWorker) -> None:
+    with served_here(state_dir) as here:
+        waiting = "wait_ms=60000&position_bound=%7B%22flights%22:%7B%220%22:999999%7D%7D&partition=0"
+        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+            connection.sendall(f"GET /v1/stores/aircraft/count?{waiting} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            wait_until(lambda: here.serving.commits.waiting == 1)
+        wait_until(lambda: here.serving.commits.waiting == 0)
+
+
+def test_a_bound_names_no_more_than_an_application_may_have(client: httpx.Client) -> None:
+    many = {f"topic-{n}": {"0": 1} for n in range(10_000)}
+    for bound in (many, {"flights": {str(n): 1 for n in range(20_000)}}):
+        answer = client.post(QUERY, json={"type": "count", "position_bound": bound})
+        assert (answer.status_code, answer.json()["reason"]) == (422, "INVALID_ARGUMENT")
+        assert "position_bound names" in answer.json()["detail"]
+    assert len(answer.content) < 1_000
+    few = {f"topic-{n}": {"0": 1} for n in range(100)}
+    assert client.post(QUERY, json={"type": "count", "position_bound": few}).status_code == 412
