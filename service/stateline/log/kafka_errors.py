@@ -56,6 +56,7 @@ _MEANING: dict[int, type[StatelineError]] = {
     KafkaError._INVALID_ARG: InvalidArgumentError,
     KafkaError._NOT_CONFIGURED: InvalidArgumentError,
     KafkaError._STATE: InvalidArgumentError,
+    KafkaError._CONFLICT: InvalidArgumentError,
     KafkaError.MSG_SIZE_TOO_LARGE: InvalidArgumentError,
     KafkaError.RECORD_LIST_TOO_LARGE: InvalidArgumentError,
     KafkaError.INVALID_TIMESTAMP: InvalidArgumentError,

@@ -151,7 +151,7 @@ def test_an_older_driver_is_fenced(run: Run, log: EmbeddedLog) -> None:
         with closing(log.producer("flights-hourly")) as newer:
             newer.init_transactions()
 
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match=r"Another driver of pipeline .* stop one of them"):
         run(progress=take_over, max_rows_per_batch=20)
     assert d.written_updates(log) == d.expected_updates(log)
 

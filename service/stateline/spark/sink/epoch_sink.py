@@ -52,6 +52,7 @@ from stateline.spark.sink.topic_records import all_records, last_offsets
 from stateline.topology import Pipeline, epochs_topic
 from stateline.worker.records import OutputRecord
 from stateline_store import (
+    FencedError,
     InDoubtError,
     InvalidArgumentError,
     LogUnavailableError,
@@ -232,6 +233,11 @@ class EpochSink:
         for attempt in range(_ATTEMPTS):
             try:
                 self._attempt(batch, clock)
+            except FencedError as error:
+                raise FencedError(
+                    f"Another driver of pipeline {self._pipeline.name!r} has started and taken over, here or on "
+                    f"another machine: stop one of them. ({error})"
+                ) from error
             except (InDoubtError, LogUnavailableError) as error:
                 # Written or not: the next round asks the log itself, and writes only if the marker is absent.
                 self._abandon(error, attempt)

@@ -95,9 +95,9 @@ class Identity:
         found = f"belongs to query {query_id}" if query_id else "is gone"
         raise TopologyError(
             f"Pipeline {self.pipeline.name!r} has written {self._results} up to micro-batch {marker.batch_id} of query "
-            f"{marker.query_id}, but the checkpoint {self.checkpoint} {found}: it was deleted or exchanged, and "
-            "starting over would write every result a second time. Restore the checkpoint; or, to start over, "
-            f"{self._start_over}."
+            f"{marker.query_id}, but the checkpoint {self.checkpoint} {found}: it was deleted or exchanged, or another "
+            "driver has written them, with another state.dir. Starting over would write every result a second time. Go "
+            f"on with that driver, or restore the checkpoint; or, to start over, {self._start_over}."
         )
 
     def _check_finished(self, marker: Marker | None, finished: int) -> None:
