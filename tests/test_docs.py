@@ -36,7 +36,7 @@ from stateline.server.openapi import RESULTS
 from stateline.server.problems import PROBLEMS
 from stateline.spark.drivers.status import PipelineStatus
 from stateline.spark.sink.marker import Marker
-from stateline.worker.changelog import position_headers, staged_rows
+from stateline.worker.changelog import position_headers, staged_rows, types_headers
 from stateline.worker.failures import FailureHandler
 from stateline_store import (
     CommitNotice,
@@ -470,7 +470,11 @@ def test_changelog_records_are_as_described(tmp_path: Path, kind: type[KeyValueS
     ]
     headers = position_headers(store.position(IsolationLevel.READ_UNCOMMITTED))
     assert headers == (("v", b"\0"), ("c", Position({"orders": {0: 2}}).encode()))
-    assert "`v` = `00`, `c` = the store's Position" in document("docs/formats.md")
+    ((header, types),) = types_headers(StoreTypes("string", "json"))
+    text = document("docs/formats.md")
+    assert f"`v` = `00`, `c` = the store's Position, `{header}` = its types" in text
+    assert types is not None
+    assert f"`{types.decode()}`" in text
 
 
 def test_the_marker_is_encoded_as_shown() -> None:

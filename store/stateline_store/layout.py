@@ -99,15 +99,16 @@ class StoreTypes:
         """As `Layout.decode`."""
         return _decoded(cls, data, where)
 
-    def check(self, stored: StoreTypes, directory: Path) -> None:
-        """Refuse rows that were written with other types than these, which the application declares.
+    def check(self, stored: StoreTypes, where: object) -> None:
+        """Refuse rows that were written with other types than these, which the application declares. `where` they are
+        is a directory or a changelog.
 
         Raises `TopologyError`: the same bytes would be read as something else.
         """
         changed = [name for name in _IN_WORDS if getattr(self, name) != getattr(stored, name)]
         if changed:
             raise TopologyError(
-                f"{directory} holds {stored._in_words(changed)}, and is declared with {self._in_words(changed)}: "
+                f"{where} holds {stored._in_words(changed)}, and is declared with {self._in_words(changed)}: "
                 "declare it as it was, or give the store another name or the application another application.id. There "
                 "it begins anew; nothing was changed here."
             )

@@ -6,6 +6,9 @@ negative). The last record of a commit carries the store's Position in the heade
 `ChangelogRecordDeserializationHelper`: ``v`` = 0x00 and ``c`` = the encoded Position. The newest record of a
 compacted topic is never compacted away, so neither is the newest Position.
 
+Beside the Position, ``t`` has the store's types as its files say them (`StoreTypes.encode`): where those are lost, only
+the changelog can tell what its bytes mean. Without it nothing is known: of an earlier build, of another program.
+
 At least once nothing keeps a worker from writing that was stopped in the middle of a commit while another took over:
 only who reads can tell. So every record carries its owner's epoch in the header ``e`` (compaction may remove any other
 record): the offset at which the changelog ended when its owner took it over. Who came later has the larger one, since
@@ -15,8 +18,9 @@ record whose epoch is smaller than one before it was written by an owner that ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
+from typing import TypeVar
 
 from stateline.log.interface import Headers, LogRow, Record
 from stateline_store import (
@@ -24,11 +28,13 @@ from stateline_store import (
     NewerFormatError,
     Position,
     StateStore,
+    StoreTypes,
     TopicPartition,
 )
 
 _VERSION_HEADER = "v"  # in topics: never change
 _POSITION_HEADER = "c"  # in topics: never change
+_TYPES_HEADER = "t"  # in topics: never change
 _EPOCH_HEADER = "e"  # in topics: never change
 _EPOCH_BYTES = 8
 _VERSION = b"\x00"
@@ -38,6 +44,7 @@ OWNER_EPOCH = TopicPartition("$owner-epoch", 0)
 so. On disk: never change."""
 
 
+_Said = TypeVar("_Said", Position, StoreTypes)
 _KEY = itemgetter(Record._fields.index("key"))
 _CHANGE = itemgetter(*map(Record._fields.index, ("key", "value", "timestamp_ms")))
 
@@ -54,8 +61,13 @@ def staged_rows(store: StateStore, now_ms: int) -> list[LogRow]:
 
 
 def position_headers(position: Position) -> Headers:
-    """The headers of a commit's last record."""
+    """The headers of a commit's last record that say how far its store has come."""
     return (_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position.encode())
+
+
+def types_headers(types: StoreTypes) -> Headers:
+    """The headers of a commit's last record that say what the changelog's bytes mean."""
+    return ((_TYPES_HEADER, types.encode()),)
 
 
 def owner_headers(epoch: int) -> Headers:
@@ -104,11 +116,14 @@ def stage(store: StateStore, records: Sequence[Record]) -> None:
 
 def position_of_changelog(records: Sequence[Record]) -> Position:
     """The newest Position that these changelog records carry; an empty one when none does."""
-    for record in reversed(records):
-        for name, value in record.headers or ():
-            if name == _POSITION_HEADER and value is not None:
-                return _decoded(record, value)
-    return Position()
+    found = _newest(records, _POSITION_HEADER)
+    return Position() if found is None else _decoded(*found, Position.decode)
+
+
+def types_of_changelog(records: Sequence[Record]) -> StoreTypes | None:
+    """The newest types that these changelog records carry; None when none does."""
+    found = _newest(records, _TYPES_HEADER)
+    return None if found is None else _decoded(*found, StoreTypes.decode)
 
 
 def end_of_last_commit(records: Sequence[Record]) -> int:
@@ -120,16 +135,24 @@ def end_of_last_commit(records: Sequence[Record]) -> int:
     return 0
 
 
-def _decoded(record: Record, value: bytes) -> Position:
+def _newest(records: Sequence[Record], header: str) -> tuple[Record, bytes] | None:
+    for record in reversed(records):
+        for name, value in record.headers or ():
+            if name == header and value is not None:
+                return record, value
+    return None
+
+
+def _decoded(record: Record, value: bytes, decode: Callable[[bytes, str], _Said]) -> _Said:
     where = f"The record of {record.topic}-{record.partition} at offset {record.offset}"
     for name, version in record.headers:
         if name == _VERSION_HEADER and version and version > _VERSION:
             raise NewerFormatError.of(where, f"headers of version {version[0]}", f"version {_VERSION[0]}")
     try:
-        return Position.decode(value, where)
+        return decode(value, where)
     except DamagedDataError as error:
         raise DamagedDataError(
-            f"The Position header of {record.topic}-{record.partition} offset {record.offset} cannot be read: "
+            f"A header of {record.topic}-{record.partition} offset {record.offset} cannot be read: "
             f"{error} Another program may have written to this changelog."
         ) from error
 

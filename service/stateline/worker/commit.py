@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Sequence
 from stateline.config import Config
 from stateline.log.interface import Consumer, Log, Producer
 from stateline.topology import Topology
-from stateline.worker.changelog import position_headers, staged_rows
+from stateline.worker.changelog import staged_rows
 from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
 from stateline.worker.failures import FailureHandler
 from stateline.worker.records import OutputRecord
-from stateline.worker.task import READ_UNCOMMITTED, Task
+from stateline.worker.task import Task
 from stateline_store import DoesNotExistError, InvalidArgumentError, RecordError, TopicPartition
 from stateline_store.steps import reached
 
@@ -166,9 +166,8 @@ class Committer:
         for task in tasks:
             for changelog, name in task.logged_stores():
                 if rows := staged_rows(task.stores.by_name[name], now_ms):
-                    headers = position_headers(task.stores.position(name, READ_UNCOMMITTED))
+                    headers, owner = task.commit_headers(name), task.owner_headers(name)
                     try:
-                        owner = task.owner_headers(name)
                         self._writer().produce_all(changelog.topic, changelog.partition, rows, headers, owner)
                     except InvalidArgumentError as error:
                         raise RecordError(f"The log refuses a record of a changelog: {error}") from error

@@ -124,7 +124,8 @@ class FormatUpgrades:
             _begin_anew(build)
             offset = None
         at, has_commits = first if offset is None else offset + 1, bool(store.position(IsolationLevel.READ_COMMITTED))
-        return StoreRestore(store, store.commit, changelog, at, end, build.table_of, has_commits=has_commits)
+        types = build.context.types
+        return StoreRestore(store, store.commit, changelog, at, end, build.table_of, types, has_commits=has_commits)
 
     def _is_outside(self, changelog: TopicPartition, first: int, at: int) -> bool:
         """Whether the changelog has lost what is needed from here on, or what was read before. An open transaction

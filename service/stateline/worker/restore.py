@@ -41,6 +41,7 @@ from stateline.worker.changelog import (
     position_of_changelog,
     position_of_input,
     stage,
+    types_of_changelog,
     without_former_owners,
 )
 from stateline.worker.pace import size_of
@@ -52,7 +53,9 @@ from stateline_store import (
     Position,
     StateStore,
     StoreState,
+    StoreTypes,
     TopicPartition,
+    TopologyError,
     TransactionalStore,
 )
 
@@ -74,6 +77,7 @@ class StoreRestore:
     """What one store still has to read: from `next_offset` up to, not including, `end`.
 
     `table_of` is the topic of a table; such records meet the serdes again, as they did when they were first read.
+    `types` are what the application declares of a store with a changelog.
     `held` is the beginning of a commit whose end, with the Position, was not read yet; `has_commits` says that a
     Position was ever seen. `position` is what the store reflects when it has come to `end`. `epoch` is the largest of
     an owner whose records were read, `applied_epoch` of one whose records are staged; so many records were `late`.
@@ -85,6 +89,7 @@ class StoreRestore:
     next_offset: int
     end: int
     table_of: Topic | None
+    types: StoreTypes | None
     max_timestamp_ahead_ms: int = -1
     restored: int = 0
     held: list[Record] = field(default_factory=list)
@@ -224,6 +229,7 @@ def _restore_of(
         next_offset,
         end,
         table_of,
+        task.definitions[name].types,
         max_timestamp_ahead_ms=task.max_timestamp_ahead_ms,
         has_commits=has_commits,
     )
@@ -446,11 +452,30 @@ def _stage_table(restore: StoreRestore, topic: Topic, records: list[Record]) -> 
 
 def _stage_changelog(restore: StoreRestore, count: int) -> None:
     records, restore.held = restore.held[:count], restore.held[count:]
+    _refuse_other_types(restore, records)
     stage(restore.store, records)
     restore.position = position_of_changelog(records) or restore.position
     if restore.epoch:  # else none of them has one
         restore.applied_epoch = max(restore.applied_epoch, owner_epoch(records))
     restore.restored += len(records)
+
+
+def _refuse_other_types(restore: StoreRestore, records: Sequence[Record]) -> None:
+    """Raise `TopologyError` when these changelog records say other types than are declared, before they are staged.
+
+    Files that are in their first restore have no Position yet, and only what the changelog has: they go, for they say
+    the types of this declaration and would refuse the right one.
+    """
+    found = types_of_changelog(records)
+    if found is None or restore.types is None or not isinstance(restore.store, TransactionalStore):
+        return
+    try:
+        restore.types.check(found, restore.changelog)
+    except TopologyError:
+        if not restore.store.position(IsolationLevel.READ_COMMITTED):
+            restore.store.close()
+            restore.store.wipe()
+        raise
 
 
 def _commit(restore: StoreRestore) -> None:

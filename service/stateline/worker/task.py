@@ -29,7 +29,14 @@ from stateline.record_size import MAX_RECORD_BYTES
 from stateline.store_definition import StoreDefinition
 from stateline.streams.nodes import needs_order
 from stateline.topology import Subtopology, Topic
-from stateline.worker.changelog import OWNER_EPOCH, owner_headers, position_of_input, stage
+from stateline.worker.changelog import (
+    OWNER_EPOCH,
+    owner_headers,
+    position_headers,
+    position_of_input,
+    stage,
+    types_headers,
+)
 from stateline.worker.epochs import LOADING, NO_EPOCHS, EpochNumbers
 from stateline.worker.failures import FailureHandler
 from stateline.worker.operators.graph import OperatorGraph
@@ -133,6 +140,12 @@ class Task:
         # Where a changelog ends as this task has left it: at least and at most, the marker of a transaction may follow.
         self._left_at: dict[TopicPartition, tuple[int, int]] = {}
         self._epochs: dict[str, int] = {}  # by store, at least once: as which owner it writes to its changelog
+        # Of a store of a user's own kind the declaration need not say what it writes.
+        self._types_headers = {  # by store, made once: each commit writes them
+            name: types_headers(self.definitions[name].types)
+            for _, name in self.logged_stores()
+            if isinstance(self.stores.by_name[name], TransactionalStore)
+        }
         self._is_in_order = needs_order(subtopology)
         self._global_stores = global_stores
         self._exactly_once = exactly_once
@@ -253,6 +266,10 @@ class Task:
             # A store of a user's own kind may forget the epochs that it has read.
             if changelog in ends and isinstance(self.stores.by_name[name], TransactionalStore):
                 self._epochs[name] = ends[changelog]
+
+    def commit_headers(self, store: str) -> Headers:
+        """What the last record of each commit in this store's changelog carries besides."""
+        return (*position_headers(self.stores.position(store, READ_UNCOMMITTED)), *self._types_headers.get(store, ()))
 
     def owner_headers(self, store: str) -> Headers:
         """What every record of this store's changelog carries that this task writes."""

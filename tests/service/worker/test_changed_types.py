@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -11,18 +10,33 @@ from typing import Any
 
 import pytest
 
-from service.worker.faults import Place, entries
+from running_worker import create
+from service.worker.faults import CHANGELOG as CHANGELOG_TOPIC
+from service.worker.faults import GUARANTEES, IN, Place, entries
 from service.worker.test_task_stores import CHANGELOG, opened
 from stateline import serdes, stores
 from stateline.app import App
+from stateline.log import Record
 from stateline.query import Answer, Failure, KeyQuery, Terms
-from stateline.serde import JsonSerde, Serde, StringSerde
+from stateline.serde import JsonSerde, Serde
 from stateline.server.deployment import Placement
 from stateline.server.partitions import Partitions, ServedStore
 from stateline.store_definition import StoreDefinition
 from stateline.streams.windows import SessionWindows, TumblingWindows
 from stateline.windowed_serde import WindowedSerde
-from stateline_store import IsolationLevel, NotReadyError, StateDirectory, TopologyError, TransactionalStore
+from stateline.worker import restore
+from stateline.worker.changelog import position_headers, types_headers, types_of_changelog
+from stateline_store import (
+    DamagedDataError,
+    IsolationLevel,
+    NewerFormatError,
+    NotReadyError,
+    Position,
+    StateDirectory,
+    StoreTypes,
+    TopologyError,
+    TransactionalStore,
+)
 from stateline_store.rocksdb_engine import RocksDBEngine
 
 MINUTE = timedelta(minutes=1)
@@ -171,22 +185,107 @@ def test_a_server_that_has_a_store_open_notices_types_that_are_declared_anew(tmp
             partitions.check(served, 0)
 
 
+def keeping(value: Serde, kept: Any, **more: Any) -> App:
+    """Keeps the same of each key."""
+    app = App("app")
+    source = app.topic("in", key=serdes.string, value=serdes.json)
+    counts = app.store(stores.key_value("counts", key=serdes.string, value=value, **more))
+
+    @app.process(source, stores=[counts])
+    def keep(record: Any, counts: Any) -> None:
+        counts.put(record.key, kept)
+
+    return app
+
+
+SEVEN = (7).to_bytes(8, "big")
+
+
 def test_a_worker_ends_and_an_answer_comes_again_with_the_old_declaration(place: Place) -> None:
-    def summing(value: Serde, first: Callable[[], Any]) -> App:
-        app = App("app")
-        source = app.topic("in", key=serdes.string, value=serdes.json)
-        sums = app.store(stores.key_value("counts", key=serdes.string, value=value))
-
-        @app.process(source, stores=[sums])
-        def count(record: Any, sums: Any) -> None:
-            sums.put(record.key, sums.get(record.key) or first())
-
-        return app
-
-    whole, text = summing(serdes.int64, lambda: 7), summing(StringSerde(), lambda: "7")
+    numbers, text = keeping(serdes.int64, 7), keeping(serdes.string, "7")
     place.send(entries("a"))
-    place.work_off(whole, place.config(whole), 0)
+    place.work_off(numbers, place.config(numbers), 0)
     place.send(entries("a"))
     with pytest.raises(TopologyError, match=r"0_0/rocksdb/counts holds values of int64.*another application\.id"):
         place.work_off(text, place.config(text), 1)
-    assert place.work_off(whole, place.config(whole), 1).rows("counts", 1) == {b"a": (7).to_bytes(8, "big")}
+    assert place.work_off(numbers, place.config(numbers), 1).rows("counts", 1) == {b"a": SEVEN}
+
+
+REFUSED = "app-counts-changelog-0 holds values of int64, and is declared with values of string: declare it as it was"
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_changelog_says_its_types_where_the_files_are_lost(place: Place, guarantee: str, persistent: bool) -> None:
+    numbers, text = (keeping(*each, persistent=persistent) for each in ((serdes.int64, 7), (serdes.string, "7")))
+    config = place.config(numbers, processing__guarantee=guarantee)
+    for n in (1, 2):
+        place.send(entries("ab"))
+        place.commit_once(numbers, config, 2 * n)
+    place.lose_disk(config)
+    place.send(entries("c"))
+    with pytest.raises(TopologyError, match=REFUSED):
+        place.commit_once(text, config, 5)
+    place.commit_once(numbers, config, 5)
+    assert {value for _, value in place.changelog()} == {SEVEN}
+    if persistent:
+        assert place.stores(numbers, config).rows("counts", 1) == dict.fromkeys([b"a", b"b", b"c"], SEVEN)
+
+
+def write(place: Place, key: bytes, offset: int, *more: tuple[str, bytes | None]) -> None:
+    """A commit to the changelog that another build may have made."""
+    with closing(place.log.producer()) as producer:
+        headers = (*position_headers(Position.of({IN: offset})), *more)
+        producer.produce(CHANGELOG_TOPIC, key, SEVEN, timestamp_ms=1, headers=headers)
+        producer.flush()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_types_that_are_met_after_commits_without_leave_no_files_that_say_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    numbers, text = keeping(serdes.int64, 7), keeping(serdes.string, "7")
+    config, commit, commits = place.config(numbers), restore._commit, list[int]()
+
+    def counted(each: restore.StoreRestore) -> None:
+        commit(each)
+        commits.append(each.next_offset)
+        if interrupted and len(commits) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(restore, "_commit", counted)
+    monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(restore, "_SLICE_RECORDS", 1)
+    create(place.log, {CHANGELOG_TOPIC: 1})
+    place.send(entries("abc"))
+    for offset, headers in enumerate([(), (), types_headers(keyed().types)]):
+        write(place, b"%d" % offset, offset, *headers)
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            place.commit_once(text, config, 3)
+    with pytest.raises(TopologyError, match=REFUSED):
+        place.commit_once(text, config, 3)
+    assert commits == [1, 2]
+    place.commit_once(numbers, config, 3)
+    assert place.stores(numbers, config).rows("counts", 1) == dict.fromkeys([b"0", b"1", b"2", b"a", b"b", b"c"], SEVEN)
+
+
+def test_of_a_changelog_without_types_nothing_is_known(place: Place) -> None:
+    create(place.log, {CHANGELOG_TOPIC: 1})
+    place.send(entries("a"))
+    write(place, b"z", -1, ("t", None))
+    text = keeping(serdes.string, "7")
+    assert place.work_off(text, place.config(text), 0).rows("counts", 1) == {b"a": b"7", b"z": SEVEN}
+
+
+def test_the_types_of_a_changelog_are_those_of_its_newest_commit_that_says_them() -> None:
+    first, second = (types_headers(keyed(value).types) for value in (serdes.json, serdes.int64))
+    records = [Record("log", 0, n, 0, b"a", b"1", headers) for n, headers in enumerate([first, second, ()])]
+    assert types_of_changelog(records) == StoreTypes("string", "int64")
+    assert types_of_changelog(records[2:]) is None
+    for said, error, message in (
+        (b"no JSON", DamagedDataError, "log-0 offset 3"),
+        (b'{"key": "a", "value": "b", "unit": 1}', NewerFormatError, "log-0 at offset 3"),
+    ):
+        with pytest.raises(error, match=message):
+            types_of_changelog([Record("log", 0, 3, 0, b"a", b"1", (("t", said),))])
