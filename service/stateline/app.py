@@ -15,7 +15,7 @@ from stateline import serdes, stores
 from stateline.external_stores import changelog_of, kept_from, refuse_writers
 from stateline.function_checks import check_function, name_of
 from stateline.pipeline_checks import check_declared, check_windowing, refuse_other_writers, refuse_shared_results
-from stateline.punctuations import Punctuated, punctuator, whole_milliseconds
+from stateline.punctuations import Punctuated, punctuation_of, punctuator
 from stateline.serde import Serde
 from stateline.store_definition import StoreDefinition
 from stateline.streams.global_table import GlobalTable
@@ -26,7 +26,6 @@ from stateline.table_kinds import inner_key, kind_of_table, windows_table
 from stateline.topology import (
     Pipeline,
     Processor,
-    Punctuation,
     Topic,
     Topology,
     Windowing,
@@ -269,7 +268,7 @@ class App:
         effects are, also when no input comes. What it raises is handled by ``processing.exception.handler``; there is
         no record for a dead letter, so that `dead-letter` does what `skip` does.
         """
-        punctuation = Punctuation(whole_milliseconds(every), on)
+        punctuation = punctuation_of(every, on)
 
         def register(function: F) -> F:
             punctuation_name = checked_name("punctuation", name_of("punctuation", name, function))

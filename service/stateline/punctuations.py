@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from stateline.store_definition import StoreDefinition
 from stateline.topology import Processor, Punctuation, Topic
@@ -39,9 +39,10 @@ def punctuator(name: str, declared: Punctuated, processors: Sequence[Processor])
     )
 
 
-def whole_milliseconds(every: timedelta) -> int:
-    """Raises `InvalidArgumentError` for less than one."""
-    every_ms = every // timedelta(milliseconds=1)
-    if every_ms < 1:
-        raise InvalidArgumentError(f"every={every!r} is no interval: give 1 millisecond or more.")
-    return every_ms
+def punctuation_of(every: timedelta, on: Literal["stream_time", "wall_clock_time"]) -> Punctuation:
+    """Raises `InvalidArgumentError` for less than a millisecond, and for another clock than there is."""
+    if not isinstance(every, timedelta) or every < timedelta(milliseconds=1):
+        raise InvalidArgumentError(f"every={every!r} is no interval: give a timedelta of 1 millisecond or more.")
+    if on not in ("stream_time", "wall_clock_time"):
+        raise InvalidArgumentError(f"on={on!r} is no time to go by: give 'stream_time' or 'wall_clock_time'.")
+    return Punctuation(every // timedelta(milliseconds=1), on)

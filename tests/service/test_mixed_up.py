@@ -53,6 +53,14 @@ MIXED_UP: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda s: s.app.punctuate(every=DAY, on="stream_time", stores=[s.all])(taking),
         r"Punctuation 'taking' .* GlobalTable,.*app\.table",
     ),
+    "another clock for a punctuation": (
+        lambda s: s.app.punctuate(every=DAY, on="streamtime", stores=[s.kept]),
+        r"on='streamtime'.*'stream_time' or 'wall_clock_time'",
+    ),
+    "a number as an interval": (
+        lambda s: s.app.punctuate(every=10, on="stream_time", stores=[s.kept]),
+        r"every=10.*timedelta",
+    ),
     "a table in a processor": (lambda s: s.app.process("orders", stores=[s.table])(taking), r"Table,.*\.store"),
     "a name in a processor": (
         lambda s: s.app.process("orders", stores=["products"])(taking),
