@@ -27,6 +27,7 @@ from stateline import serdes
 from stateline.app import App
 from stateline.config import load_config
 from stateline.query import HostedPartition
+from stateline.serde import Serde
 from stateline.server import serve
 from stateline.stores import key_value
 from stateline.worker.publication import InstanceFile, publish
@@ -48,10 +49,10 @@ TOPIC = "flights"
 TIMESTAMP_MS = 1_362_000_000_000
 
 
-def make_app() -> App:
-    """Every kind of store that there is, over one topic of three partitions."""
+def make_app(value: Serde = serdes.json) -> App:
+    """Every kind of store that there is, over one topic of three partitions, whose tables have values of this type."""
     app = App("flights-app")
-    topic = app.topic(TOPIC, key=serdes.string, value=serdes.json)
+    topic = app.topic(TOPIC, key=serdes.string, value=value)
     app.table(topic, store="aircraft")
     app.table(topic, store="cache", persistent=False)
     counts = app.store(key_value("counts", key=serdes.int64, value=serdes.int64))
@@ -75,7 +76,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
 class OwningWorker:
     """Owns the stores of all partitions on a thread that alternates between answering queries and jobs."""
 
-    def __init__(self, state_dir: Path, name: str = "w1") -> None:
+    def __init__(self, state_dir: Path, name: str = "w1", app: App | None = None) -> None:
+        self._app = app or make_app()
         self.application = StateDirectory(state_dir, "flights-app").application
         self.name = name
         self.stores: dict[tuple[str, int], KeyValueStore] = {}
@@ -178,16 +180,17 @@ class OwningWorker:
 
     def _open(self) -> None:
         directory = StateDirectory(self._state_dir, "flights-app")
-        topology = make_app().topology()
+        topology = self._app.topology()
         for definition in topology.stores.values():
             for partition in range(PARTITIONS):
                 store = definition.build()
                 assert isinstance(store, KeyValueStore)
-                store.init(StoreContext(f"0_{partition}", directory.task(f"0_{partition}")))
+                store.init(StoreContext(f"0_{partition}", directory.task(f"0_{partition}"), types=definition.types))
                 self.stores[definition.name, partition] = store
         self._set_state(StoreState.ACTIVE)
         snapshots = SnapshotMaker(directory, topology, self._hosted)
-        self.socket = QuerySocket(self._state_dir / f"{self.name}.sock", self._hosted, snapshots)
+        declared = {definition.name: definition.description for definition in topology.stores.values()}
+        self.socket = QuerySocket(self._state_dir / f"{self.name}.sock", self._hosted, snapshots, declared)
         self._publish(sorted(topology.stores))
 
     def _hosted(self, store: str, partition: int) -> HostedPartition | None:

@@ -9,6 +9,7 @@
     query   := {"type": "key" | "keys" | "range" | "windows" | "sessions" | "versions" | "count" | "position",
                 …: the fields of that query in `stateline.query`}
     reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": {"pid", "connections", "waiting"}}
+             | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
     outcome := {"rows": rows, "position", "copy": [served_by, staged_records, staged_bytes, committed_at_ms]}
              | {"error": class name, "detail", "position"}

@@ -90,6 +90,11 @@ class StoreDefinition:
         return StoreTypes(type_name(self.key), type_name(self.value), self.window_size_ms or None, gap_ms)
 
     @property
+    def description(self) -> str:
+        """What its bytes are, in words: equal where one process can read what the other one has."""
+        return f"{self.kind} with {self.types}"
+
+    @property
     def key_value(self) -> bool:
         """Whether keys alone name the values: what key and range queries ask."""
         return self.kind in ("key_value", "timestamped_key_value")

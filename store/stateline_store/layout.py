@@ -113,6 +113,9 @@ class StoreTypes:
                 "it begins anew; nothing was changed here."
             )
 
+    def __str__(self) -> str:
+        return self._in_words(name for name in _IN_WORDS if getattr(self, name) is not None)
+
     def _in_words(self, names: Iterable[str]) -> str:
         values = {name: getattr(self, name) for name in names}
         return " and ".join(

@@ -42,10 +42,6 @@ from stateline_store.plain_values import PlainValuesReader
 _log = logging.getLogger(__name__)
 
 
-class OtherDeclarationError(NotReadyError):
-    """The store is on disk as another kind, or with other types, than this process's application declares it."""
-
-
 @dataclass(frozen=True, slots=True)
 class ServedStore:
     """A store that this server answers for: what it is, and where its partitions are."""
@@ -147,19 +143,6 @@ class Partitions:
         except (NotPresentError, NotReadyError):
             self._forget(store, partition)
             raise
-
-    def other_declaration(self, store: ServedStore, partition: int) -> OtherDeclarationError | None:
-        """Why nobody may be asked for this partition, a worker that runs under the other declaration included: what it
-        answers would be read as something else. None where it is as declared, in memory, or cannot be told."""
-        if not store.definition.persistent:
-            return None
-        try:
-            self._opened(store, store.placement.task_id(partition))
-        except OtherDeclarationError as error:
-            return error
-        except StatelineError:
-            return None  # whoever is asked says what there is to say
-        return None
 
     def status(self, store: ServedStore, partition: int) -> CopyStatus:
         """What the notice says, unless no live worker has the task: then nobody keeps the copy up to date. Raises as
@@ -291,10 +274,10 @@ def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:
 
 
 def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:
-    """Raise `OtherDeclarationError` when the files are of another kind of store, or of other types, than declared."""
+    """Raise `NotReadyError` when the files are of another kind of store, or of other types, than declared."""
     declared, found = definition.plain_kind, reader.layout.kind
     if found != declared:
-        raise OtherDeclarationError(
+        raise NotReadyError(
             f"{path} holds a {found} store, but the application declares a {declared} store of that name: give it "
             "another name, and start the workers again."
         )
@@ -302,7 +285,7 @@ def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: 
         try:
             definition.types.check(reader.types, path)
         except TopologyError as error:
-            raise OtherDeclarationError(str(error)) from error
+            raise NotReadyError(str(error)) from error
 
 
 @contextlib.contextmanager

@@ -366,12 +366,14 @@ class Serving:
     ) -> dict[int, Outcome]:
         left_s = 0.0 if deadline_s is None else deadline_s - asyncio.get_running_loop().time()
         wait_ms = max(0, int(left_s * 1000))
-        refused = {p: Failure(error) for p in queries if (error := self.partitions.other_declaration(store, p))}
-        asked = {p: query for p, query in queries.items() if p not in refused}
+        declared = store.definition.description
         outcomes = await asyncio.gather(
-            *(self.workers.query(store.placement.task_id(p), terms, p, query, wait_ms) for p, query in asked.items())
+            *(
+                self.workers.query(store.placement.task_id(p), terms, p, query, wait_ms, declared)
+                for p, query in queries.items()
+            )
         )
-        return {**refused, **dict(zip(asked, outcomes, strict=True))}
+        return dict(zip(queries, outcomes, strict=True))
 
     async def _ask_keys(
         self,

@@ -28,7 +28,7 @@ from stateline.query_wire import (
 )
 from stateline.server.deployment import Instance, lock_path, read_instances
 from stateline.server.waiting import TimeLimits
-from stateline_store import CursorExpiredError, InvalidArgumentError, NotPresentError, StatelineError
+from stateline_store import CursorExpiredError, InvalidArgumentError, NotPresentError, NotReadyError, StatelineError
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.inspection import lock_holder
 
@@ -65,6 +65,7 @@ class WorkerConnection:
         self._owed_since_s: float | None = asyncio.get_running_loop().time()
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._declared: dict[str, str] = {}  # told with the answer to the subscription, which comes before all others
         self._receiving = asyncio.create_task(self._receive())
 
     @classmethod
@@ -93,9 +94,10 @@ class WorkerConnection:
             self._owed_since_s = asyncio.get_running_loop().time()
             self._send({"id": _SIGN_OF_LIFE, "type": "status"})
 
-    async def query(self, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
+    async def query(self, terms: Terms, partition: int, query: Query, wait_ms: int, declared: str) -> Outcome:
         """What the worker answers. Raises `NotPresentError` when it does not, `StatelineError` when it
-        cannot, and, for a query that may wait, `NotReadyError` when the server is shutting down.
+        cannot, and `NotReadyError` when it has the store as something else than `declared`
+        (`StoreDefinition.description`), or, for a query that may wait, when the server is shutting down.
         """
         number = next(self._numbers)
         message = encode_request(WireRequest(number, terms, partition, query, wait_ms))
@@ -108,7 +110,13 @@ class WorkerConnection:
             raise NotPresentError(f"The worker did not answer within {timeout_s:g} s: ask again.") from error
         if "outcome" not in reply:
             raise StatelineError(f"The worker refused a query: {reply.get('error')}")
-        return decode_outcome(reply["outcome"], self._rest)
+        outcome = decode_outcome(reply["outcome"], self._rest)
+        if (theirs := self._declared.get(terms.store, declared)) != declared:
+            raise NotReadyError(
+                f"The worker has {terms.store!r} as {theirs}, and this server has it as {declared}: the same bytes "
+                "would be read as something else. Start both with the same application."
+            )
+        return outcome
 
     async def more(self, scan: int, limit: int) -> Rows:
         """What a scan that this worker keeps has next. Raises `CursorExpiredError` when it is gone, or the worker."""
@@ -189,6 +197,7 @@ class WorkerConnection:
         self._owed_since_s = None  # whatever it says, it lives
         number = message.get("id")
         if message.get("event") == "commit" or number == _SUBSCRIPTION:
+            self._declared = message.get("stores", self._declared)
             self._on_commit()
         elif number is not None and (future := self._pending.get(number)) is not None and not future.done():
             future.set_result(message)
@@ -314,14 +323,16 @@ class Workers:
         owner = self.owner(task_id)
         return owner is not None and self.answers(owner)
 
-    async def query(self, task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
-        """Ask the task's owner, as of the last `refresh`."""
+    async def query(
+        self, task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int, declared: str
+    ) -> Outcome:
+        """Ask the task's owner, as of the last `refresh`; `declared` is as in `WorkerConnection.query`."""
         owner = self.owner(task_id)
         connection = self._connections.get(owner) if owner is not None else None
         if connection is None or not connection.alive:
             return Failure(NotPresentError(_unreachable(terms.store, partition, owner)), owner=owner)
         try:
-            outcome = await connection.query(terms, partition, query, wait_ms)
+            outcome = await connection.query(terms, partition, query, wait_ms, declared)
         except StatelineError as error:
             return Failure(error, owner=owner)
         return Failure(outcome.error, outcome.position, owner) if isinstance(outcome, Failure) else outcome

@@ -22,9 +22,10 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from stateline.query import Failure, HostedPartition, Outcome, any_behind
@@ -80,16 +81,24 @@ class _Waiting:
 class QuerySocket:
     """The worker's end. Every method is for the thread that owns the stores.
 
-    `lookup(store, partition)` says what this worker hosts now, or None; without `snapshots` it makes none.
+    `lookup(store, partition)` says what this worker hosts now, or None; without `snapshots` it makes none. `declared`
+    is `StoreDefinition.description` by store: who subscribes compares it with its own.
 
     Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
     `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
     """
 
-    def __init__(self, path: Path, lookup: Lookup, snapshots: SnapshotMaker | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lookup: Lookup,
+        snapshots: SnapshotMaker | None = None,
+        declared: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._path = path
         self._lookup = lookup
         self._snapshots = snapshots
+        self._declared = dict(declared)
         self._listener = _listen(path)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -218,7 +227,7 @@ class QuerySocket:
                 self._queue(client, {"id": number, **self._snapshots.answer(message)})
             case "subscribe":
                 client.subscribed = True
-                self._queue(client, {"id": number, "status": self._status()})
+                self._queue(client, {"id": number, "status": self._status(), "stores": self._declared})
             case "status":
                 self._queue(client, {"id": number, "status": self._status()})
             case other:

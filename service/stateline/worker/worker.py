@@ -120,7 +120,8 @@ class Worker:
         self._housekeeping = Housekeeping(self._directory, self._topology, config)
         self._socket_path = socket_path(self._directory.application, instance)
         snapshots = SnapshotMaker(self._directory, self._topology, self._hosted_partition)
-        self._socket = QuerySocket(self._socket_path, self._hosted_partition, snapshots)
+        declared = {name: definition.description for name, definition in self._topology.stores.items()}
+        self._socket = QuerySocket(self._socket_path, self._hosted_partition, snapshots, declared)
         self._consumer: Consumer | None = None
         self._subscribed = False
         self._topics = TopicWatch(self._admin, self._topology)

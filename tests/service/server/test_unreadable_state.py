@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from query_server import OwningWorker, server_process, wait_until
-from stateline_store import Layout, StoreTypes
+from query_server import OwningWorker, make_app, server_process, wait_until
+from stateline import serdes
+from stateline_store import Layout
 from stateline_store.rocksdb_engine import RocksDBEngine
 
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
@@ -97,16 +98,15 @@ def test_a_store_of_a_newer_format_or_another_kind_is_not_answered_from(
         assert any(said in reason for reason in client.get("/readyz").json()["reasons"])
 
 
-def test_a_worker_that_runs_under_another_declaration_is_not_asked_either(tmp_path: Path) -> None:
-    worker = OwningWorker(tmp_path)
-    worker.put("a", {"seats": 4}, partition=1)
-    engine = worker.stores["aircraft", 1]._engine
-    assert isinstance(engine, RocksDBEngine)
-    worker.run(lambda: engine._offsets.put(b"types", StoreTypes("string", "int64").encode()))
+def test_a_worker_that_runs_under_another_declaration_is_not_believed(tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path, app=make_app(serdes.int64))
+    worker.put("a", 4, partition=1)
     worker.commit()
     with server_process(tmp_path, LEVEL) as client:
-        for level in ("read_committed", "read_uncommitted"):
-            answer = client.get("/v1/stores/aircraft/range", params={"isolation_level": level})
-            assert "holds values of int64, and is declared with values of json" in refusal(answer), level
-            assert client.get("/v1/stores/cache/keys/a", params=UNCOMMITTED).status_code == 200
+        for store in ("aircraft", "cache"):
+            for path in ("keys/a", "range"):
+                for level in ("read_committed", "read_uncommitted"):
+                    told = refusal(client.get(f"/v1/stores/{store}/{path}", params={"isolation_level": level}))
+                    assert "values of int64" in told, (store, path, level)
+                    assert "values of json" in told, (store, path, level)
     worker.close()

@@ -107,12 +107,14 @@ def test_a_commit_that_comes_while_the_worker_answers_is_not_missed(
         serving = Serving(make_app().topology(), config, tmp_path)
         query_worker = serving.workers.query
 
-        async def query_then_commit(task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int) -> Outcome:
-            looks.append(await query_worker(task_id, terms, partition, query, 0))
+        async def query_then_commit(
+            task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int, declared: str
+        ) -> Outcome:
+            looks.append(await query_worker(task_id, terms, partition, query, 0, declared))
             if len(looks) == 1:
                 await asyncio.to_thread(worker.put, "awaited", 2)
                 await asyncio.to_thread(worker.commit)
-                await query_worker(task_id, anything, partition, query, 0)  # read after the announcement
+                await query_worker(task_id, anything, partition, query, 0, declared)  # read after the announcement
             return looks[-1]
 
         monkeypatch.setattr(serving.workers, "query", query_then_commit)
@@ -138,7 +140,7 @@ def test_other_tasks_of_a_worker_wake_those_who_wait(tmp_path: Path) -> None:
         workers = Workers(worker.application, signal.announce, TimeLimits())
         await workers.refresh()
         # Read after the answer to the subscription, which is an announcement too.
-        await workers.query("0_0", anything, 0, KeyQuery(b"any"), 0)
+        await workers.query("0_0", anything, 0, KeyQuery(b"any"), 0, "anything")
         change = signal.next_commit()
         await workers.refresh()
         assert not change.is_set()

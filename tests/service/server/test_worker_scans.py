@@ -20,6 +20,7 @@ from stateline_store import CursorExpiredError, IsolationLevel, Position, Positi
 
 SCAN = RangeQuery(prefix=b"s-", limit=1)
 TERMS = Terms("cache", IsolationLevel.READ_UNCOMMITTED)
+DECLARED = make_app().topology().stores["cache"].description
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ async def cancelling(worker: OwningWorker) -> Cancelling:
 def test_a_query_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(worker: OwningWorker) -> None:
     async def ask() -> None:
         connection = await cancelling(worker)
-        connection.asking = asyncio.create_task(connection.query(TERMS, 0, SCAN, 0))
+        connection.asking = asyncio.create_task(connection.query(TERMS, 0, SCAN, 0, DECLARED))
         with pytest.raises(asyncio.CancelledError):
             await connection.asking
         await asyncio.to_thread(wait_until, lambda: kept(worker) == 0)
@@ -66,7 +67,7 @@ def test_a_query_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(worker: 
 def test_reading_on_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(worker: OwningWorker) -> None:
     async def ask() -> None:
         connection = await cancelling(worker)
-        answer = await connection.query(TERMS, 0, SCAN, 0)
+        answer = await connection.query(TERMS, 0, SCAN, 0, DECLARED)
         assert isinstance(answer, Answer)
         rest = answer.rows.rest
         assert rest is not None
