@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from stateline import serdes, stores
 from stateline.app import App
 from stateline.spark import KTable, session_aggregate, table_of
-from stateline.spark.columns import DELETED
+from stateline.spark.columns import DELETED, OFFSET, ORDER
 from stateline.store_views import StoreView
 from stateline.topology import Windowing
 from stateline.worker import InputRecord
@@ -52,10 +52,9 @@ def by_shelf(journal: DataFrame) -> KTable:
     """Tables: accounts by the shelf that they are on now. They move, and their last amount or their place may go: an
     entry below zero takes the place away, one that divides by five the amount."""
     shelf = F.concat(_part("account", SHELF), _part("book", VISITOR))
-    places = journal.select("account", shelf.alias("shelf"), (F.col("amount") < 0).alias(DELETED), "_offset")
-    amounts = journal.where("amount % 2 = 0").select(
-        "account", "amount", (F.col("amount") % 5 == 0).alias(DELETED), "_offset"
-    )
+    at = F.col(OFFSET).alias(ORDER)  # an account's entries are in one partition
+    places = journal.select("account", shelf.alias("shelf"), (F.col("amount") < 0).alias(DELETED), at)
+    amounts = journal.where("amount % 2 = 0").select("account", "amount", (F.col("amount") % 5 == 0).alias(DELETED), at)
     both = table_of(places, "account").join(table_of(amounts, "account"))
     counted = both.map_values("shelf", F.lit(1).alias("n"), F.col("amount").alias("total"))
     return counted.group_by("shelf").sum("n", "total")

@@ -1,8 +1,9 @@
 """The operators with state that a pipeline's function declares, and what their state depends on.
 
 What is noted here is kept in checkpoints and compared at the next start (`stateline.spark.sink.declaration`): so a
-function by its qualified name, without the module, which stays when other code is written around it, and a schema as
-names and types. What state does not depend on (delays, expressions, bodies of functions) is left out.
+function by its qualified name, without the module, which stays when other code is written around it (a partial with
+its arguments: texts and numbers as they are, others by their names or types), and a schema as names and types. What
+state does not depend on (delays, expressions, bodies of functions) is left out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,15 @@ def _told(value: Any) -> Any:
     return _name(value) if callable(value) else value
 
 
+def _shown(argument: Any) -> str:
+    if isinstance(argument, str | int | float | None):
+        return repr(argument)
+    return _name(argument) if callable(argument) else type(argument).__qualname__
+
+
 def _name(function: Callable[..., Any]) -> str:
     if isinstance(function, partial):
-        return _name(function.func)
+        given = [_shown(value) for value in function.args]
+        given += (f"{name}={_shown(value)}" for name, value in sorted(function.keywords.items()))
+        return f"{_name(function.func)}({', '.join(given)})"
     return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -30,8 +30,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from stateline import serdes
 from stateline.function_checks import check_function
-from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
+from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TIMESTAMP
 from stateline.spark.operators.declared import declare
 from stateline.spark.operators.packing import packed, struct_type, unpacked
 from stateline.spark.operators.processors import (
@@ -46,16 +47,16 @@ from stateline.spark.operators.processors import (
     rounded,
     with_state,
 )
-from stateline_store import TopologyError
+from stateline_store import InvalidArgumentError, TopologyError
 
-_META = (DELETED, TIMESTAMP, ORDER)
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 
 @dataclass(frozen=True)
 class KTable:
-    """A table as its changes. `frame` has the columns `key`, those of the value, and `_deleted`, `_timestamp`, `_order`
-    (of the changes of one key in a micro-batch). Make one with `table_of`, or by `tables=[…]` of a pipeline.
+    """A table as its changes. `frame` has the columns `key`, those of the value, `_deleted`, `_timestamp`, and `_order`
+    (of the changes of one key in a micro-batch), or `_offset` where the key is the record's. Make one with `table_of`,
+    or by `tables=[…]` of a pipeline.
     """
 
     frame: DataFrame
@@ -86,12 +87,12 @@ class KTable:
 
     def map_values(self, *columns: str | Column) -> KTable:
         """The same keys with these columns as value; they may be made of the key's, too."""
-        return KTable(self.frame.select(*self.key, *columns, *_META), self.key)
+        return KTable(self.frame.select(*self.key, *columns, *self._meta), self.key)
 
     def to_stream(self) -> DataFrame:
-        """The changes: key, value (all null in a tombstone), `_deleted`, `_timestamp`, `_order`."""
+        """The changes: key, value (all null in a tombstone), `_deleted`, `_timestamp`, and `_order` or `_offset`."""
         values = [F.when(~F.col(DELETED), F.col(f"`{name}`")).alias(name) for name in self.columns]
-        return self.frame.select(*self.key, *values, *_META)
+        return self.frame.select(*self.key, *values, *self._meta)
 
     def join(self, other: KTable, how: Literal["inner", "left", "outer"] = "inner") -> KTable:
         """One row per key that both tables have (``left``: this one, ``outer``: either), with the columns of both.
@@ -124,6 +125,10 @@ class KTable:
             raise TopologyError("A table is grouped by one column at least: name it.")
         names = tuple(self.frame.select(*columns).columns)
         return GroupedKTable(self, tuple(c if isinstance(c, Column) else F.col(f"`{c}`") for c in columns), names)
+
+    @property
+    def _meta(self) -> tuple[str, ...]:
+        return (DELETED, TIMESTAMP, order_column(self.frame) or ORDER)
 
     def _kept(self, keep: Column) -> KTable:
         return KTable(self.frame.withColumn(DELETED, F.col(DELETED) | ~keep), self.key)
@@ -182,6 +187,7 @@ class GroupedKTable:
         Kafka Streams. The functions run in Spark's Python workers, once or more often for a row.
         """
         _check_aggregators("aggregate", add, subtract)
+        check_initial("aggregate", initial)
         return self._totals(self.table.columns, initial, add, subtract, struct_type(schema))
 
     def reduce(self, add: Aggregator, subtract: Aggregator) -> KTable:
@@ -205,7 +211,10 @@ class GroupedKTable:
             ~F.col(DELETED) & members, packed([c.alias(n) for c, n in zip(self.by, self.names, strict=True)])
         )
         rows = self.table.frame.select(
-            packed(self.table.key).alias("key"), group.alias("group"), packed(values).alias("value"), *_at_and_order()
+            packed(self.table.key).alias("key"),
+            group.alias("group"),
+            packed(values).alias("value"),
+            *_at_and_order(self.table),
         )
         key = schema_of(self.table.frame.select(*self.by), self.names)
         added = self.table.frame.select([F.col(f"`{c}`") if isinstance(c, str) else c for c in values]).schema
@@ -220,15 +229,23 @@ def table_of(frame: DataFrame, key: str | Sequence[str]) -> KTable:
     """The table of which these streaming rows are the changes.
 
     A row is a key's new value, or a tombstone where `_deleted` is true; rows with a null in a key column are left out.
-    `_timestamp` may be absent. `_order`, else `_offset`, says which of a key's rows in a micro-batch is the newest;
-    without either a key must have one row at most.
-    Raises `TopologyError` when there is no value.
+    `_timestamp` may be absent. `_order` says which of a key's rows in a micro-batch is the newest, else `_offset` where
+    `_key` is part of the key: all records of a key are in one partition. Where two rows of a key are the newest and
+    differ, `join` and `group_by` end the pipeline.
+    Raises `TopologyError` when there is no value, and for `_offset` without `_order` where `_key` is no part of the
+    key: offsets of different partitions cannot be compared.
     """
     names = (key,) if isinstance(key, str) else tuple(key)
     present = set(frame.columns)
     deleted = F.coalesce(F.col(DELETED), F.lit(False)) if DELETED in present else F.lit(False)
     at = F.col(TIMESTAMP) if TIMESTAMP in present else F.lit(None).cast("timestamp")
-    ordering = next((name for name in (ORDER, OFFSET) if name in present), None)
+    ordering = order_column(frame)
+    if ordering == OFFSET and KEY not in names:
+        raise TopologyError(
+            f"A table of the key {', '.join(names)}: {OFFSET} orders rows of one {KEY} only, since others are in other "
+            f"partitions. Name {KEY} in the key, or add a column {ORDER} that says which of a key's rows is the newest "
+            f"({OFFSET} itself, where all rows of a key are in one partition)."
+        )
     order = F.lit(0) if ordering is None else F.col(ordering)
     values = [f"`{name}`" for name in frame.columns if name not in names and not name.startswith("_")]
     if not values:
@@ -238,7 +255,7 @@ def table_of(frame: DataFrame, key: str | Sequence[str]) -> KTable:
         *values,
         deleted.alias(DELETED),
         at.alias(TIMESTAMP),
-        order.cast("bigint").alias(ORDER),
+        order.cast("bigint").alias(ordering or ORDER),
     )
     return KTable(rows, names)
 
@@ -248,12 +265,17 @@ def changes(table: KTable, side: int, key: Sequence[str]) -> DataFrame:
     keys = [F.col(f"`{name}`").alias(alias) for name, alias in zip(table.key, key, strict=True)]
     value = F.when(~F.col(DELETED), packed(table.columns))
     return table.frame.select(
-        packed(keys).alias("key"), F.lit(side).alias("side"), value.alias("value"), *_at_and_order()
+        packed(keys).alias("key"), F.lit(side).alias("side"), value.alias("value"), *_at_and_order(table)
     )
 
 
-def _at_and_order() -> tuple[Column, Column]:
-    return F.unix_micros(TIMESTAMP).alias("at"), F.col(ORDER).alias("order")
+def order_column(frame: DataFrame) -> str | None:
+    """The one that says which of a key's rows in a micro-batch is the newest."""
+    return next((name for name in (ORDER, OFFSET) if name in frame.columns), None)
+
+
+def _at_and_order(table: KTable) -> tuple[Column, Column]:
+    return F.unix_micros(TIMESTAMP).alias("at"), F.col(order_column(table.frame) or ORDER).alias("order")
 
 
 def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Column) -> DataFrame:
@@ -269,7 +291,7 @@ def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Col
         for struct, schema in schemas.items()
         for field in schema
     ]
-    return structs.select(*fields, *_META)
+    return structs.select(*fields, DELETED, TIMESTAMP, ORDER)
 
 
 def schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
@@ -280,6 +302,14 @@ def schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
 def _check_aggregators(operator: str, add: Aggregator, subtract: Aggregator) -> None:
     for role, function in (("add", add), ("subtract", subtract)):
         check_function(operator, function, "aggregate", "value", role=role)
+
+
+def check_initial(operator: str, initial: Value) -> None:
+    """Raise `TopologyError` for an initial aggregate that state and checkpoint cannot keep."""
+    try:
+        serdes.json.serialize(initial)
+    except InvalidArgumentError as error:
+        raise TopologyError(f"The initial of {operator} is kept as JSON, as each aggregate: {error}") from error
 
 
 def _sum_type(field: StructField) -> DataType:

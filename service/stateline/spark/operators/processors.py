@@ -76,7 +76,7 @@ class PreviousGroups(_Processor):
     returns = "group string, sign int, value string, at bigint"
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
-        newest = _newest(rows)
+        newest = _newest(key[0], rows)
         old = self._state.get()
         new = (newest.group, newest.value) if newest.group is not None else None
         if old == new:
@@ -170,16 +170,17 @@ def _number(group: str, name: str, total: int | str) -> int | float:
     if isinstance(total, int):
         if -(1 << 63) <= total < 1 << 63:
             return total
-        shown, kind, way_out = str(total), "BIGINT", "sum the column as double, or filter such rows"
+        shown, kind, way_out = str(total), "BIGINT", "cast to double or with fewer rows (filter)"
     else:
         try:
             return float(Fraction(total))
         except OverflowError:
             exact = Fraction(total)
             shown, kind = f"{Decimal(exact.numerator) / exact.denominator:.3g}", "DOUBLE"
-            way_out = "filter such rows"
+            way_out = "made smaller or with fewer rows (filter)"
     raise RecordError(
-        f"The sum of {name!r} in the group {group[:_SHOWN_CHARACTERS]} is {shown}, more than {kind} holds: {way_out}."
+        f"The sum of {name!r} in the group {group[:_SHOWN_CHARACTERS]} is {shown}, more than {kind} holds: start "
+        f"over with the column {way_out}, as docs/operators.md says; what the state has added stays in it."
     )
 
 
@@ -199,8 +200,10 @@ class JoinTables(_Processor):
         state = self._state.get() or (None, None, None, None)
         sides = {LEFT: (state[0], state[1]), RIGHT: (state[2], state[3])}
         had_result = self._has_result(state[0], state[2])
-        for row in sorted(rows, key=lambda row: row.order):
-            sides[row.side] = (row.value, row.at)
+        changes = list(rows)
+        for side in {row.side for row in changes}:
+            newest = _newest(key[0], (row for row in changes if row.side == side))
+            sides[side] = (newest.value, newest.at)
         (left, left_at), (right, right_at) = sides[LEFT], sides[RIGHT]
         if left is None and right is None:
             self._state.clear()
@@ -338,8 +341,16 @@ class Sessions(_Processor):
         self._handle.registerTimer(max(_ms_up(sessions[0][1] + self.gap_us), watermark_ms + 1))
 
 
-def _newest(rows: Iterable[Row]) -> Row:
-    return max(rows, key=lambda row: row.order)
+def _newest(key: str, rows: Iterable[Row]) -> Row:
+    """Raises `RecordError` when that could be one or another."""
+    changes = list(rows)
+    newest: Row = max(changes, key=lambda row: row.order)
+    if any(row.order == newest.order and row != newest for row in changes):
+        raise RecordError(
+            f"A table has two rows of one micro-batch with the key {key[:_SHOWN_CHARACTERS]}, and nothing tells which "
+            "is the newer: add a column _order to what table_of is given, or another column to its key."
+        )
+    return newest
 
 
 def _later(one: int | None, other: int | None) -> int | None:

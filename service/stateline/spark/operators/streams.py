@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline.function_checks import check_function
-from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
+from stateline.spark.columns import DELETED, TIMESTAMP
 from stateline.spark.operators.declared import declare
-from stateline.spark.operators.ktable import KTable, changes, schema_of
+from stateline.spark.operators.ktable import KTable, changes, check_initial, order_column, schema_of
 from stateline.spark.operators.packing import packed, struct_type, unpacked
 from stateline.spark.operators.processors import (
     LEFT,
@@ -50,7 +50,7 @@ def join_stream_table(
     Exact for a table of a topic, filtered or with other values. One that `join` or `group_by` made has a single change
     of a key per micro-batch, and only those are known.
 
-    The result has the stream's columns, the table's, and `_order` if the stream has `_order` or `_offset`. The output
+    The result has the stream's columns, `_order` and `_offset` among them, and the table's. The output
     mode is ``update``. State: a key's changes of the table that the watermark has not passed and one before them, and
     the rows that wait. Raises `TopologyError` for a column that both have, key columns of other types than the
     table's, or another `how`.
@@ -61,7 +61,7 @@ def join_stream_table(
     _check_join(stream, table, names)
     sides = {"left": schema_of(stream, stream.columns), "right": table.value_schema}
     declare("join_stream_table", how=how, on=list(names), time=time, key=table.key_schema, **sides)
-    order = next((name for name in (ORDER, OFFSET) if name in stream.columns), None)
+    order = order_column(stream)
     rows = _on_time(stream, time, delay).where(" AND ".join(f"`{name}` IS NOT NULL" for name in names))
     left = rows.select(
         packed([F.col(f"`{name}`").alias(alias) for name, alias in zip(names, table.key, strict=True)]).alias("key"),
@@ -74,7 +74,7 @@ def join_stream_table(
         table = KTable(table.frame.withWatermark(TIMESTAMP, _text(table_delay)), table.key)
     both = left.unionAll(changes(table, RIGHT, table.key))
     joined = with_state(both, "key", JoinStreamWithTable(how), "EventTime")
-    return _flat(joined, stream, table, order)
+    return _flat(joined, stream, table)
 
 
 def session_aggregate(
@@ -104,9 +104,10 @@ def session_aggregate(
     """
     check_function("session_aggregate", add, "aggregate", "value", role="add")
     check_function("session_aggregate", merge, "one", "other", role="merge")
+    check_initial("session_aggregate", initial)
     names = (key,) if isinstance(key, str) else tuple(key)
     values = [name for name in frame.columns if name not in names]
-    order = next((name for name in (ORDER, OFFSET) if name in frame.columns), None)
+    order = order_column(frame)
     rows = _on_time(frame, time, delay).where(" AND ".join(f"`{name}` IS NOT NULL" for name in names))
     rows = rows.select(
         _WATERMARKED,  # Spark drops what is late by this column
@@ -154,11 +155,9 @@ def _check_join(stream: DataFrame, table: KTable, on: tuple[str, ...]) -> None:
         raise TopologyError(f"The stream and the table have a column {name!r}: rename it with map_values.")
 
 
-def _flat(joined: DataFrame, stream: DataFrame, table: KTable, order: str | None) -> DataFrame:
+def _flat(joined: DataFrame, stream: DataFrame, table: KTable) -> DataFrame:
     left = schema_of(stream, stream.columns)
     kept = joined.select(unpacked("left", left).alias("_l"), unpacked("right", table.value_schema).alias("_r"))
     fields = [F.col("_l").getField(name).alias(name) for name in stream.columns]
     fields += [F.col("_r").getField(name).alias(name) for name in table.columns]
-    if order == OFFSET:
-        fields.append(F.col("_l").getField(OFFSET).alias(ORDER))
     return kept.select(*fields)

@@ -20,6 +20,7 @@ from stateline.topology import Pipeline
 
 VERSION = 1
 _SHOWN_CHARACTERS = 200  # of a value in an error
+_SHOWN_BEFORE = 40  # of these, before the first that differs
 
 Declaration = dict[str, Any]
 
@@ -62,13 +63,24 @@ def _compared(now: Declaration) -> list[str]:
 def _changes(was: Declaration, now: Declaration, names: Sequence[str] | Declared) -> Iterator[str]:
     for name in names:
         if was.get(name) != now.get(name):
-            yield f"{name} was {_shown(was.get(name))} and is {_shown(now.get(name))}"
+            before, after = _shown(was.get(name), now.get(name))
+            yield f"{name} was {before} and is {after}"
 
 
 def _names(operators: Sequence[Declared]) -> str:
     return ", ".join(each["operator"] for each in operators) or "none"
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+def _shown(was: Any, now: Any) -> list[str]:
+    """Both as texts; long ones from shortly before where they differ."""
+    texts = [json.dumps(value, ensure_ascii=False) for value in (was, now)]
+    if max(map(len, texts)) <= _SHOWN_CHARACTERS:
+        return texts
+    differs = (at for at, (one, other) in enumerate(zip(*texts, strict=False)) if one != other)
+    first = max(next(differs, 0) - _SHOWN_BEFORE, 0)
+    return [_part(text, first) for text in texts]
+
+
+def _part(text: str, first: int) -> str:
+    end = first + _SHOWN_CHARACTERS
+    return f"{'…' if first else ''}{text[first:end]}{'…' if end < len(text) else ''}"

@@ -71,9 +71,9 @@ def _timestamps(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
 
 
 def _order(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
-    """The column `_order`; of records of one topic that are passed on under their own key the offset, since all of a
-    key are in one partition."""
-    own = KEY in pipeline.key and len(pipeline.reads) == 1
+    """The column `_order`; of records or changes of one topic that are passed on under their own key the offset, since
+    all of a key are in one partition."""
+    own = KEY in pipeline.key and len(pipeline.reads or pipeline.tables) == 1
     name = next((name for name in (ORDER, *([OFFSET] if own else [])) if name in batch.schema.names), None)
     return pa.nulls(len(batch), pa.int64()) if name is None else batch.column(name).cast(pa.int64())
 

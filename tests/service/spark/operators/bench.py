@@ -108,9 +108,9 @@ def declare(app: App, **settings: Any) -> Callable[[Function], Function]:
 
 
 def newest(rows: Iterable[dict[str, Any]], *key: str) -> dict[Any, dict[str, Any]]:
-    """The table that these changes make: rows in order of micro-batch and `_order`, tombstones taken out."""
+    """The table that these changes make: in order of micro-batch and `_order` or `_offset`, tombstones taken out."""
     table: dict[Any, dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: (row["batch"], row.get("_order") or 0)):
+    for row in sorted(rows, key=lambda row: (row["batch"], row.get("_order", row.get("_offset")) or 0)):
         name = tuple(row[column] for column in key) if len(key) > 1 else row[key[0]]
         table.pop(name, None)
         if not row.get("_deleted"):

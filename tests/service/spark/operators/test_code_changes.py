@@ -40,7 +40,7 @@ def subtract(total: Value, value: Value) -> Value:
     return {"n": total["n"] - 1}
 
 
-def other(total: Value, value: Value) -> Value:
+def other(total: Value, value: Value, *, of: int = 0) -> Value:
     """Something else."""
     return total
 
@@ -84,6 +84,7 @@ HARMFUL = [
     (grouped, partial(grouped, initial={"n": 1}), 'group_by: initial was {"n": 0} and is {"n": 1}'),
     (grouped, partial(grouped, by="age"), 'group_by: by was "city string" and is "age int"'),
     (lambda s: table(s).group_by("city").sum("age"), lambda s: table(s).group_by("city").count("age"), "value was"),
+    (partial(grouped, added=partial(other, of=1)), partial(grouped, added=partial(other, of=2)), 'is "other(of=2)"'),
     (sessions, partial(sessions, gap=6), 'session_aggregate: gap was "0:05:00" and is "0:06:00"'),
     (sessions, partial(sessions, merge=other), 'merge was "sessions.<locals>.<lambda>" and is "other"'),
     (sessions, partial(sessions, schema="n INT"), 'schema was "n bigint" and is "n int"'),
@@ -95,6 +96,24 @@ HARMFUL = [
         'join of operator 1: how was "inner" and is "outer"',
     ),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [("c40 int", "c40 bigint"), ("c40 int, ", ""), ("c1 int", "c1 bigint")])
+def test_of_long_schemas_the_part_is_shown_where_they_differ(session: SparkSession, change: tuple[str, str]) -> None:
+    columns = ", ".join(f"c{number} int" for number in range(50))
+    both = (declaration(session, partial(joined, columns=each)) for each in (columns, columns.replace(*change)))
+    (found,) = differences(*both)
+    was, now = found.split(" and is ")
+    assert was.partition("was ")[2] != now
+    assert change[0] in was
+    assert change[1] in now
+    assert len(found) < 450
+
+
+@pytest.mark.parametrize("operator", [grouped, sessions])
+def test_an_initial_aggregate_without_a_json_form_is_refused(session: SparkSession, operator: Any) -> None:
+    with pytest.raises(TopologyError, match=r"initial of .*aggregate .*object.* JSON"):
+        operator(session, initial={"n": object()})
 
 
 @pytest.mark.parametrize(("before", "after", "says"), HARMFUL)

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
@@ -18,6 +19,7 @@ from stateline.config import load_config
 from stateline.spark import KTable
 from stateline.spark.columns import TOPIC
 from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline_store import RecordError
 
 app = App("operators")
 people = app.topic("people", key=serdes.string, value=serdes.json, schema="city string, age int")
@@ -41,6 +43,18 @@ def per_city(scored: KTable) -> KTable:
 def sorted_out(scored: DataFrame) -> DataFrame:
     """branch."""
     return scored.select("_key", "score", F.when(F.col("score") > 50, "best").alias(TOPIC))
+
+
+@app.pipeline(reads=[], tables=[people], writes="adults", key="_key")
+def adults(people: KTable) -> KTable:
+    """A table of the same keys."""
+    return people.filter("age >= 18")
+
+
+@app.pipeline(reads=[], tables=[people], writes="by-city", key="city")
+def by_city(people: KTable) -> KTable:
+    """A table under another key, of which there are several rows."""
+    return people
 
 
 def random_records(topic: str, chance: random.Random, run: int) -> list[Record]:
@@ -83,6 +97,20 @@ def test_tables_branches_and_what_goes_through_a_topic_equal_plain_python(
         found = [json.loads(record.value or b"") for record in read_all(bench.log, topic)]
         assert sorted(row["score"] for row in found) == sorted(wanted)
         assert all(set(row) == {"score"} for row in found)
+
+
+def test_offsets_tell_which_row_is_the_newest_of_a_records_key_and_of_no_other(
+    session: SparkSession, bench: OperatorBench, tmp_path: Path
+) -> None:
+    config = load_config("operators", overrides=settings(str(tmp_path)))
+    ages = {"K0": (20, 30, 10, 40), "K1": (50, 60), "K2": (70, 15)}
+    bench.write("people", [(key, {"city": "NY", "age": age}, 1) for key, each in ages.items() for age in each])
+    bench.write("scores", [])
+    run_pipeline(app, "adults", config, bench.log, available_now=True, session=session)
+    assert table(bench, "adults") == {"K0": {"city": "NY", "age": 40}, "K1": {"city": "NY", "age": 60}}
+    with pytest.raises(RecordError, match=r"two rows of one micro-batch have the key b'NY' of 'by-city'"):
+        run_pipeline(app, "by_city", config, bench.log, available_now=True, session=session)
+    assert table(bench, "by-city") == {}
 
 
 def table(bench: OperatorBench, topic: str) -> dict[str, Any]:

@@ -205,9 +205,11 @@ def test_a_sum_of_doubles_is_rounded_once_whatever_came_and_left(numbers: list[f
 def test_a_sum_that_no_bigint_or_double_holds_names_group_and_value() -> None:
     most = 2**63 - 1
     assert summed((1, most), (-1, most), (1, -most - 1)) == [most, None, -most - 1]
-    with pytest.raises(RecordError, match=r"sum of 'n' in the group g is 9223372036854775808, .* BIGINT"):
+    with pytest.raises(
+        RecordError, match=r"of 'n' in the group g is 9223372036854775808, .* BIGINT .*: start over .* cast to double"
+    ):
         summed((1, most), (1, 1))
-    with pytest.raises(RecordError, match=r"sum of 'n' in the group g is .*3\.40e\+308, .* DOUBLE"):
+    with pytest.raises(RecordError, match=r"of 'n' in the group g is .*3\.40e\+308, .* DOUBLE .*: start over .*filter"):
         summed((1, 1.7e308), (1, 1.7e308))
     totals = TwsTester(GroupTotals({"n": 0}, *SUM, rounded))
     rows = [Row(group="g", sign=1, value=text(n), at=at) for at, n in enumerate((most, 5, -6))]
@@ -218,6 +220,19 @@ def test_a_sum_that_an_earlier_version_kept_as_a_double_goes_on() -> None:
     totals = TwsTester(GroupTotals({"n": 0.0}, *SUM, rounded))
     totals.updateValueState("state", "g", (2, '{"n":12.5}', 1))
     assert summed((1, 0.25), state=totals) == [12.75]
+
+
+@pytest.mark.parametrize("processor", [PreviousGroups(), JoinTables("outer")])
+def test_two_changes_of_one_key_that_nothing_tells_apart_are_refused_and_named(processor: Any) -> None:
+    def change(number: int, side: int = LEFT, order: int = 0) -> Row:
+        return Row(key="k", group="x", side=side, value=text(number), at=1, order=order)
+
+    table = TwsTester(processor)
+    table.test("k", [change(1), change(1), change(2, order=1)])  # the same twice, and a newer one
+    if isinstance(processor, JoinTables):
+        table.test("k", [change(1), change(2, RIGHT)])
+    with pytest.raises(RecordError, match=r"two rows .* key k, .*_order"):
+        table.test("k", [change(1), change(2), change(0, order=-1)])
 
 
 def test_a_change_that_changes_nothing_moves_nothing() -> None:

@@ -234,5 +234,7 @@ def test_what_cannot_be_joined_or_summed_is_refused(bench: OperatorBench) -> Non
         by_id.map_values("other").join(by_id)
     with pytest.raises(TopologyError, match="'text' is string"):
         by_id.group_by("other").sum("text")
+    with pytest.raises(TopologyError, match=r"key city: _offset orders rows of one _key.*add a column _order"):
+        table_of(frame.selectExpr("text AS city", "other", "'k' AS _key", "id AS _offset"), "city")
     with pytest.raises(TopologyError, match="has no value"):
         table_of(frame.select("id"), "id")
