@@ -158,9 +158,9 @@ class Config(BaseModel):
     server_cursor_ttl_ms: Milliseconds = 60_000
     """How long after its last page a cursor is kept."""
     server_cursors_max: Count = 256
-    """Cursors of a server process at a time; the one that was used longest ago makes room."""
+    """Cursors of a server process at a time; of who has most, the one used longest ago makes room."""
     server_cursors_max_bytes: Count = 1_073_741_824
-    """Files on disk that only cursors and streams keep; beyond that the cursor that was opened first goes."""
+    """Files on disk that only cursors and streams keep; beyond that the first cursor of who has most goes."""
     server_snapshots_max: Count = 16
     """Snapshots of an application that are kept at once; one more gets TOO_MANY_REQUESTS."""
     server_snapshots_max_bytes: BytesOrUnlimited = 10_737_418_240

@@ -270,9 +270,11 @@ def _encoded(members: Mapping[str, Any]) -> str:
 
 
 def _parameter(name: str, value: Any) -> str:
-    """A member as a URL has it; of a time never just eight digits, which the server takes for a date."""
+    """A member as a URL has it; of a time never just 8 or 14 digits, which the server takes for a date."""
     text = parameter_text(value)
-    return text.zfill(9) if name in _TIMES and isinstance(value, int) and len(text) == 8 else text
+    return (
+        f"0{text}" if name in _TIMES and isinstance(value, int) and text.isdecimal() and len(text) in (8, 14) else text
+    )
 
 
 def _store(store: str) -> str:

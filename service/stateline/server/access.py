@@ -76,9 +76,25 @@ def install_guard(api: Starlette, config: Config, limits: Limits) -> Callable[[S
         api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits)
     guard = partial(_holder, tokens) if tokens is not None else _guarded_sites(api, config)
     if origins := cors_origins(config):
-        api.add_middleware(CorsMiddleware, origins=origins)
+        api.add_middleware(CorsMiddleware, origins=origins, admit=partial(_asked_too_often, limits))
         guard = partial(_of_no_page, guard)
     return None if limits.limits_rate else guard  # a request that is declined there would count twice
+
+
+def _asked_too_often(limits: Limits, scope: Scope) -> Response | None:
+    try:
+        _count(limits, None, scope)
+    except TooManyRequestsError as error:
+        return _refusal(error, scope)
+    return None
+
+
+def _count(limits: Limits, holder: Token | None, scope: Scope) -> None:
+    client = scope["client"]
+    if (
+        _route_path(scope) not in _UNCOUNTED and client is not None
+    ):  # None: another process of this server has counted it
+        limits.admit(_caller(holder, client))
 
 
 def _guarded_sites(api: Starlette, config: Config) -> Callable[[Scope, str], str]:
@@ -235,9 +251,7 @@ class AccessMiddleware:
                 note_token(holder.name)
             except UnauthenticatedError as error:
                 refused = error
-        client = scope["client"]
-        if path not in _UNCOUNTED and client is not None:  # None: another process of this server, which has counted it
-            self._limits.admit(_caller(holder, client))
+        _count(self._limits, holder, scope)
         if refused is not None and not is_open(path):
             raise refused
         if holder is not None:

@@ -30,8 +30,11 @@ MAX_KEY_BYTES = 1024 * 1024
 MAX_URL_BYTES = 64 * 1024 - 1
 
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
-# As a time in milliseconds it is within the first two days of 1970: whoever writes one means a date.
-_BARE_DATE = re.compile(r"[1-9]\d{7}", re.ASCII)
+# As times in milliseconds they are of the first two days of 1970, or beyond the year 2286: whoever writes one means a
+# date, or a date and a time.
+_BARE_DATE = re.compile(r"[1-9]\d{7}(?:\d{6})?", re.ASCII)
+# Python takes any character between date and time, also a digit.
+_NO_SEPARATOR = re.compile(r"\d{9,}", re.ASCII)
 _TOO_LARGE = re.compile(r"-?\d{20,}", re.ASCII)
 _BAD_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _FORGOTTEN_PLUS = re.compile(r"(?<=:\d\d) (?=\d\d:?\d\d$)|(?<=\.\d{3}) (?=\d\d:?\d\d$)", re.ASCII)
@@ -57,7 +60,7 @@ _POSITION_SCHEMA = {
 _KEY = {"description": "As the store's key type is written.", "not": {"type": "null"}}
 _TIME = {
     "type": ["integer", "string"],
-    "description": "Milliseconds since the epoch, or ISO 8601 (UTC unless it says).",
+    "description": "Milliseconds since the epoch, in a body as a number; or ISO 8601 as a text (UTC unless it says).",
 }
 
 PARAMETERS: dict[str, Parameter] = {
@@ -210,8 +213,8 @@ class Arguments:
         value = argument.value
         if argument.textual and _BARE_DATE.fullmatch(value):
             raise InvalidArgumentError(
-                f"{name}={value} would be a time of January 1970: write a date as 2026-01-01 or 2026-01-01T00:00:00Z, "
-                f"or 0{value} if so many milliseconds are meant."
+                f"{name}={value} would be milliseconds, a time of {_year_of(int(value))}: write a date as "
+                f"2026-01-01 or 2026-01-01T00:00:00Z, or 0{value} if so many milliseconds are meant."
             )
         if argument.textual and _INTEGER.fullmatch(value):
             value = int(value)
@@ -329,8 +332,14 @@ class Arguments:
         return keys
 
 
+def _year_of(time_ms: int) -> int:
+    return (_EPOCH + timedelta(milliseconds=time_ms)).year
+
+
 def _iso_time(text: str) -> int | None:
     """Milliseconds since the epoch, the rest of one cut off; None for what is no ISO 8601. Without a zone it is UTC."""
+    if _NO_SEPARATOR.match(text):
+        return None
     try:
         # A query string's + is a space: who forgot to write %2B is understood, for no time has a space before its zone.
         time = datetime.fromisoformat(_FORGOTTEN_PLUS.sub("+", text))

@@ -7,8 +7,12 @@ in. Starlette's middleware sees requests of the origins that are named; to it an
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stateline.config import Config
 
@@ -26,10 +30,11 @@ _SHOWN = (
 
 
 class CorsMiddleware:
-    """In front of every guard."""
+    """In front of every guard. `admit` counts what a browser asks first, which no guard sees; it returns the answer to
+    one that asks too often."""
 
-    def __init__(self, app: ASGIApp, origins: frozenset[bytes]) -> None:
-        self._app, self._origins = app, origins
+    def __init__(self, app: ASGIApp, origins: frozenset[bytes], admit: Callable[[Scope], ASGIApp | None]) -> None:
+        self._app, self._origins, self._admit = app, origins, admit
         self._allowing = CORSMiddleware(
             app,
             allow_origins=[origin.decode() for origin in origins],
@@ -41,8 +46,27 @@ class CorsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        is_named = scope["type"] == "http" and origin_of(scope) in self._origins
-        await (self._allowing if is_named else self._app)(scope, receive, send)
+        if scope["type"] != "http" or origin_of(scope) not in self._origins:
+            await self._app(scope, receive, send)
+        elif _asks_first(scope) and (refusal := self._admit(scope)) is not None:
+            await refusal(scope, receive, send)
+        else:
+            await self._allowing(scope, receive, partial(_send_once, send))
+
+
+def _asks_first(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" and any(n == b"access-control-request-method" for n, _ in scope["headers"])
+
+
+async def _send_once(send: Send, message: Message) -> None:
+    """Without the `Vary: Origin` that Starlette adds: every answer has one (`answer_headers`)."""
+    if message["type"] == "http.response.start":
+        headers = MutableHeaders(scope=message)
+        given = [name.strip() for line in headers.getlist("vary") for name in line.split(",")]
+        del headers["vary"]
+        if others := [name for name in given if name != "Origin"]:
+            headers["vary"] = ", ".join(others)
+    await send(message)
 
 
 def cors_origins(config: Config) -> frozenset[bytes]:

@@ -216,17 +216,21 @@ class Cursors:
         return cursor, page
 
     def expire(self) -> None:
-        """Close those whose lease is over, and one when too much is kept on disk; call it twice a second."""
+        """Close those whose lease is over, and one when too much is kept on disk; call it twice a second.
+
+        That one is of the caller who has the most, so that nobody loses a cursor to one who has more. Opened first, it
+        keeps the most files that the store has no more. The next look shows what that frees.
+        """
         since_s = time.monotonic() - self._ttl_s
         for name in [name for name, each in self._open.items() if each.used_at_s < since_s and not each.lock.locked()]:
             self._close(name)
-        pinning = {name: each.opened_at_s for name, each in self._open.items() if not each.is_read}
+        pinning = {name: each for name, each in self._open.items() if not each.is_read}
         if pinning and time.monotonic() - self._looked_at_s >= _LOOK_INTERVAL_S:
             if self._is_within_disk():
                 self._looked_at_s = time.monotonic()
             else:
-                # Opened first, it keeps the most files that the store has no more. The next look shows what that frees.
-                self._close(min(pinning, key=lambda name: pinning[name]))
+                counts = Counter(each.caller for each in pinning.values())
+                self._close(min(pinning, key=lambda name: (-counts[pinning[name].caller], pinning[name].opened_at_s)))
 
     def close(self) -> None:
         """Close them all."""

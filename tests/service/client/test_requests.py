@@ -127,6 +127,7 @@ def test_a_time_is_milliseconds_or_a_datetime_with_its_zone() -> None:
         sent.windows("s", Terms(), {"time_from": datetime(2026, 1, 1)})
     early = sent.windows("s", Terms(), {"time_from": 20_260_101}).page(None)
     assert "from=020260101" in early.target, "not what the server takes for a date"
+    assert sent.key("s", "k", Terms(), 20_260_101_000_000).target.endswith("as_of=020260101000000")
 
 
 def test_a_size_of_nothing_is_refused() -> None:

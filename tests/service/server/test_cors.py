@@ -33,7 +33,7 @@ def allowed(method: str, headers: str = "authorization,last-event-id,content-typ
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PATCH", "DELETE"])
 def test_a_browser_that_asks_first_is_told_what_its_page_may_do(here: Here, method: str) -> None:
     answer = here.client.options("/v1/snapshots", headers=allowed(method))
-    assert answer.status_code == 200
+    assert (answer.status_code, answer.headers.get_list("vary", split_commas=True).count("Origin")) == (200, 1)
     assert answer.headers["access-control-allow-origin"] == DASHBOARD
     assert method in answer.headers["access-control-allow-methods"]
     said = answer.headers["access-control-allow-headers"].lower()
@@ -48,7 +48,7 @@ def test_a_page_of_an_origin_that_is_named_reads_answers_and_problems(here: Here
             assert answer.status_code == status
             assert answer.headers["access-control-allow-origin"] == DASHBOARD
             assert "stateline-position" in answer.headers["access-control-expose-headers"].lower()
-            assert "Origin" in answer.headers["vary"]
+            assert answer.headers.get_list("vary") == ["Origin"]
     assert here.client.post("/v1/stores/aircraft/query", json={"type": "count"}, headers=allowed("POST")).is_success
 
 
@@ -63,6 +63,22 @@ def test_another_origin_gets_nothing(here: Here, origin: str) -> None:
         assert answer.status_code == 403
         assert not any(name.startswith("access-control-") for name in answer.headers)
         assert "Origin" in answer.headers["vary"], "a cache must not give this answer to the page that may have another"
+
+
+def test_what_depends_on_more_than_the_origin_says_so_too(here: Here) -> None:
+    answer = here.client.get("/metrics", headers={"Origin": DASHBOARD, **CROSS})
+    assert answer.headers.get_list("vary", split_commas=True) == ["Origin", "Accept-Encoding"]
+
+
+def test_what_a_browser_asks_first_counts_as_a_request(state_dir: Path, worker: OwningWorker) -> None:
+    settings = (f"server.cors.origins={DASHBOARD}", "server.rate.limit=1")
+    with served_here(state_dir, *settings) as here:
+        for _ in range(20):
+            answer = here.client.options(KEY, headers=allowed("GET"))
+            if answer.status_code == 429:
+                break
+        assert (answer.status_code, answer.json()["reason"]) == (429, "TOO_MANY_REQUESTS")
+        assert here.client.options("/healthz", headers=allowed("GET")).status_code == 200
 
 
 def test_without_origin_what_is_embedded_in_that_page_is_refused_as_everywhere(here: Here) -> None:

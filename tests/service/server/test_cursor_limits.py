@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
@@ -19,6 +20,7 @@ from query_server import PARTITIONS, OwningWorker, wait_until
 from served_here import Here, served_here
 from stateline.query_reads import OpenScan
 from stateline.server import cursors
+from stateline.server.cursors import Cursor, Cursors
 from stateline_store.rocksdb_engine import RocksDBEngine
 
 EXPIRED = (410, "CURSOR_EXPIRED")
@@ -123,6 +125,33 @@ def test_files_that_an_idle_reader_keeps_end_no_cursor(
             len(entries(pages(here.client, good(follow(here.client, cursor, "blobs")), "blobs", limit=100)))
             == 9 * 3 - 1
         )
+
+
+def test_cursors_of_who_has_fewer_outlive_what_others_keep_on_disk() -> None:
+    """The oldest is of somebody who has two; another has four."""
+
+    class Scan:
+        held_bytes = 0
+
+        async def page(self, limit: int) -> list[Any]:
+            return []
+
+        async def has_more(self) -> bool:
+            return True
+
+        def close(self) -> None: ...
+
+    kept = Cursors(bytes(32), ttl_s=60, most=9, most_bytes=0, on_disk=lambda: int(len(kept) > 4))
+
+    async def run() -> list[tuple[str, float]]:
+        for at, caller in enumerate(["few", "many", "many", "few", "many", "many"]):
+            cursor: Any = Cursor(None, None, {}, Scan(), 1, False, caller, opened_at_s=at)  # type: ignore[arg-type]
+            await kept.begin(cursor)
+        for _ in range(9):
+            kept.expire()
+        return [(each.caller, each.opened_at_s) for each in kept._open.values()]
+
+    assert asyncio.run(run()) == [("few", 0), ("few", 3), ("many", 4), ("many", 5)]
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from query_server import OwningWorker, wait_until
+from stateline.server.arguments import Arguments, from_body
 from stateline.server.problems import problem_of
 from stateline_store import (
     DamagedDataError,
@@ -133,14 +134,26 @@ def test_pages_probes_and_metrics_do_not_mind_what_others_add_to_their_address(c
 @pytest.mark.parametrize("name", ["from", "to", "as_of"])
 def test_a_date_without_hyphens_is_not_taken_for_milliseconds(client: httpx.Client, name: str) -> None:
     path = "/v1/stores/aircraft/keys/a" + ("" if name == "as_of" else "/windows")
-    for written in ("20260101", "10000000", "99999999"):
+    for written in ("20260101", "10000000", "99999999", "20260101000000", "99991231235959"):
         answer = client.get(path, params={name: written})
         assert refused(answer) == INVALID
         detail = answer.json()["detail"]
         assert detail.startswith(f"{name}={written} ")
         assert "2026-01-01" in detail
-    for written in ("020260101", "9999999", "100000000", "-20260101", "2026-01-01", "2026-01-01T00:00:00Z"):
+    plain = ("9999999", "100000000", "9999999999999", "100000000000000")
+    for written in ("020260101", "020260101000000", "-20260101", "2026-01-01", "2026-01-01T00:00:00Z", *plain):
         assert refused(client.get(path, params={name: written})) == UNKNOWN_TYPE, "it is read"
+
+
+def test_in_a_body_a_number_is_milliseconds_and_a_text_is_a_date() -> None:
+    def read(value: object) -> int | None:
+        return Arguments(from_body(json.dumps({"from": value}).encode())).time("from")
+
+    assert (read(20260101), read(20260101000000)) == (20260101, 20260101000000)
+    assert read("20260101") == read("2026-01-01") == 1_767_225_600_000
+    for text in ("1700000000000", "2026013112345", "20260101000000", "7", "-1"):
+        with pytest.raises(InvalidArgumentError, match=f'from="{text}" is no time'):
+            read(text)
 
 
 LONG = "x" * 5_000
