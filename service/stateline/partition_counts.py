@@ -7,14 +7,15 @@ has grown since a store was made of it:
 - ``topology.json``, where each worker writes down what it counted (`stateline.worker.publication`)
 - the store's changelog, which has as many partitions as the topics had that it follows
 
-Of a topic that was deleted and made anew (it has another id) tables are made anew as well. Topics without stores may
-grow: nothing is kept of their keys.
+Of the tables that a pipeline reads, and its results that are one, its checkpoint tells
+(`stateline.spark.sink.partitions`). Of a topic that was deleted and made anew (it has another id) tables are made anew
+as well. Topics without stores may grow: nothing is kept of their keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stateline.log.interface import TopicInfo
 from stateline_store import TopologyError
@@ -54,7 +55,8 @@ def refuse_grown(topology: Topology, counted: Mapping[str, TopicInfo], found: Ma
     reasons: dict[str, str] = {}
     for subtopology in topology.subtopologies:
         stores = [store.name for store in subtopology.stores]
-        if why := _grown([topic.name for topic in subtopology.sources], stores, counted, found):
+        names = [topic.name for topic in subtopology.sources] if stores else []
+        if why := _grown(names, stores, counted, found):
             reasons |= dict.fromkeys(stores, why)
     for name, table in topology.global_tables.items():
         if table.source is not None and (why := _grown([table.source.name], [name], counted, found)):
@@ -81,15 +83,28 @@ def refuse_other_changelogs(topology: Topology, found: Mapping[str, int], wanted
         raise PartitionsChangedError(reasons)
 
 
-def _grown(
-    topics: Iterable[str], stores: list[str], counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]
-) -> str | None:
-    for name in topics if stores else ():
+def grown(names: Iterable[str], counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]) -> str | None:
+    """``Topic x has 4 partitions, and had 2`` of the first of these topics that has more than were counted before."""
+    for name in names:
         before, now = counted.get(name), found.get(name)
         if before is None or now is None or before.topic_id != now.topic_id or before.partitions >= now.partitions:
             continue  # fewer are what a broker says that has not heard of the others
-        return (
-            f"Topic {name} has {now.partitions} partitions, and had {before.partitions} when {', '.join(stores)} "
-            f"began: {_WAY_OUT}"
-        )
+        return f"Topic {name} has {now.partitions} partitions, and had {before.partitions}"
     return None
+
+
+def counts_as_json(counted: Mapping[str, TopicInfo]) -> dict[str, Any]:
+    """As files have it (on disk: never change): topic → ``{"partitions": 2, "topic_id": "…"}``."""
+    return {n: {"partitions": info.partitions, "topic_id": info.topic_id} for n, info in counted.items()}
+
+
+def counts_of_json(topics: Mapping[str, Any]) -> dict[str, TopicInfo]:
+    """What `counts_as_json` has made."""
+    return {name: TopicInfo(name, int(info["partitions"]), str(info["topic_id"])) for name, info in topics.items()}
+
+
+def _grown(
+    names: Iterable[str], stores: list[str], counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]
+) -> str | None:
+    what = grown(names, counted, found)
+    return what and f"{what} when {', '.join(stores)} began: {_WAY_OUT}"

@@ -27,6 +27,7 @@ from uuid import UUID
 import orjson
 
 from stateline.log.interface import TopicInfo
+from stateline.partition_counts import counts_as_json, counts_of_json
 from stateline.topology import Topology, checked_name
 from stateline_store import IsolationLevel, LockedError
 from stateline_store.durable_files import refused
@@ -64,15 +65,14 @@ def topology_document(
             }
             for name, definition in topology.stores.items()
         },
-        "topics": {n: {"partitions": info.partitions, "topic_id": info.topic_id} for n, info in counted.items()},
+        "topics": counts_as_json(counted),
     }
 
 
 def read_counted(path: Path) -> dict[str, TopicInfo]:
     """The topics that stores were made of, as the last worker has written them down in this ``topology.json``; none
     when there is no such file, or it says nothing of it."""
-    topics = _read(path).get("topics", {})
-    return {name: TopicInfo(name, int(info["partitions"]), str(info["topic_id"])) for name, info in topics.items()}
+    return counts_of_json(_read(path).get("topics", {}))
 
 
 def publish_refusal(path: Path, reasons: Mapping[str, str], document: Callable[[], dict[str, Any]]) -> None:

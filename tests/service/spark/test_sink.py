@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
 from kafka_broker import KafkaBroker
@@ -19,6 +21,7 @@ from stateline import serdes
 from stateline.cli import explained
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.partition_counts import PartitionsChangedError
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.epoch_sink import EpochSink, Written
@@ -53,9 +56,13 @@ class Batches:
             self.sink.close()
             raise
 
-    def write(self, batch_id: int, *rows: tuple[Any, ...], end: int | None = None) -> Written:
-        """Hand over this micro-batch, which ends at `end` (by default at its own number); what it came to."""
-        offsets = json.dumps({"in": {"0": batch_id if end is None else end, "id": "one"}})
+    def write(
+        self, batch_id: int, *rows: tuple[Any, ...], end: int | None = None, ends: Mapping[str, int] | None = None
+    ) -> Written:
+        """Hand over this micro-batch, which ends at `end` (by default at its own number); what it came to. `ends` are
+        topics that are read as well → their partitions."""
+        also = {topic: dict.fromkeys(map(str, range(count)), 1) for topic, count in (ends or {}).items()}
+        offsets = json.dumps({"in": {"0": batch_id if end is None else end, "id": "one"}, **also})
         (self._checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{offsets}")
         frame = self._session.createDataFrame(list(rows), self._columns)
         self.sink(frame, batch_id)
@@ -474,6 +481,41 @@ def test_a_pipeline_that_is_declared_otherwise_is_refused_once_a_micro_batch_of_
     kept.unlink()  # as in checkpoints of earlier versions
     make(bench.log, topic, key=("v",))
     assert json.loads(kept.read_text())["key"] == ["v"]
+
+
+def grown(log: KafkaLog, topic: str, partitions: int) -> None:
+    client = AdminClient({"bootstrap.servers": log.bootstrap_servers})
+    client.create_partitions([NewPartitions(topic, partitions)])[topic].result()
+    with closing(log.admin()) as admin:
+        until(lambda: admin.topics()[topic].partitions == partitions)
+
+
+def test_topics_whose_keys_a_pipeline_knows_may_not_get_partitions(
+    make: Make, on_broker: Bench, tmp_path: Path
+) -> None:
+    log, (topic, result, stream) = on_broker.log, (on_broker.topic(name=name) for name in ("table", "out", "in"))
+    assert isinstance(log, KafkaLog)
+    table, read = Topic(topic, serdes.string, serdes.json), Topic(stream, serdes.string, serdes.json)
+    given: dict[str, Any] = {"application": result, "tables": (table,), "reads": (read,)}
+    batches = make(log, result, **given)
+    batches.write(0, ("a", "1", 7))
+    kept = tmp_path / "checkpoint" / "declaration.json"
+    counted = json.loads(kept.read_text())["topics"]
+    assert {name: each["partitions"] for name, each in counted.items()} == {topic: 1, result: 1}
+    grown(log, stream, 2)
+    grown(log, topic, 2)
+    said = f"Topic {topic} has 2 partitions, and had 1 when pipeline 'p' began: a key would be in two .* application.id"
+    for start in (lambda: make(log, result, **given), lambda: batches.write(1, ("a", "2", 8), ends={topic: 2})):
+        with pytest.raises(PartitionsChangedError, match=said) as caught:
+            start()
+        assert explained(caught.value)[1] == 2
+    assert results(on_broker, result) == ["1"]
+    kept.write_text(json.dumps({k: v for k, v in json.loads(kept.read_text()).items() if k != "topics"}))
+    make(log, result, **given)  # an earlier version did not count: what there is now is taken
+    grown(log, result, 2)
+    with pytest.raises(PartitionsChangedError, match=f"Topic {result} has 2 .*, and had 1 .*, {result} .stateline"):
+        make(log, result, **given)
+    make(log, result, **given, result="stream")  # of which no key is kept
 
 
 def test_a_checkpoint_that_a_newer_version_claimed_is_not_taken_for_a_copied_one(tmp_path: Path) -> None:

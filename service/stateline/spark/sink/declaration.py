@@ -1,6 +1,7 @@
 """What a pipeline's state and results depend on, as it is kept in the checkpoint and compared at each start. Pure.
 
-``checkpoint/declaration.json`` (on disk: never change) is what `declaration_of` gives. Of it
+``checkpoint/declaration.json`` (on disk: never change) is what `declaration_of` gives, and `topics`, of which
+`stateline.spark.sink.partitions` tells. Of the former
 
 - the topics that are read and each operator with state are compared always;
 - key and windows where the newest row of a key counts: rows of the former ones would stay for ever;

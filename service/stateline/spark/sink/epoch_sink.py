@@ -10,7 +10,7 @@ The rule. A micro-batch is known by its query (the checkpoint's id) and its numb
   an earlier batch may be gone (the topic is compacted); such a batch is dropped without a comparison, which is safe:
   Spark replays on without a gap, so the newest marker's own batch comes, and is compared, before anything new is
   written. Ends that agree there mean that the same input was read up to them, in other portions at most.
-- What else does not belong together (a checkpoint deleted or copied, topics made anew) is refused:
+- What else does not belong together (a checkpoint deleted or copied, topics made anew, partitions added) is refused:
   `stateline.spark.sink.identity`.
 - An older driver is fenced by ``init_transactions`` of the same transactional id,
   ``<application.id>-<pipeline>``. What can be refused is refused before, so that a driver that is wrong leaves alone
@@ -37,7 +37,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from stateline.log import Admin, Log, NewTopic, Producer
+from stateline.log import Admin, Log, NewTopic, Producer, TopicInfo
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import checkpoint_end_offsets
 from stateline.spark.sink.dead_letters import DeadLetters
@@ -122,6 +122,7 @@ class EpochSink:
         self._producer: Producer | None = None
         self._partitions: Mapping[str, int] = {}
         self._topic_ids: Mapping[str, str] = {}
+        self._counted: Mapping[str, TopicInfo] = {}  # whose partitions must stay
         self._ends_at_start: ResultEnds = {}
         self._table: ResultTable | None = None
         self._markers: deque[Marker] = deque(maxlen=LOOK_BACK)  # the newest last, as far as is known
@@ -160,6 +161,7 @@ class EpochSink:
             ends = checkpoint_end_offsets(self._checkpoint, batch_id)
             letters = self._dead_letters.of_batch(self._checkpoint, batch_id, ends) if self._dead_letters else []
             marker = Marker(query_id, batch_id, ends, len(table), self._topic_ids)
+            self._identity.check_ends(marker, self._counted)
             self._owner.submit(self._settle, table, letters, marker, started).result()
         except Exception as error:
             self.failure = error
@@ -178,26 +180,26 @@ class EpochSink:
             names = topic_names(self._pipeline)
             self._partitions = {name: topics[name].partitions for name in names}
             self._topic_ids = {name: topics[name].topic_id for name in names}
-            self._look_before_fencing(admin, has_markers=self._topic in topics)
+            self._look_before_fencing(admin, topics)
             if self._topic not in topics:
                 admin.create_topics([NewTopic(self._topic, 1, EPOCHS_SETTINGS)])
         self._renew()
-        self._identity.check_start(self._markers[-1] if self._markers else None, self._topic_ids)
+        self._counted = self._identity.check_start(self._markers[-1] if self._markers else None, topics)
         if self._pipeline.whole_epochs:
             self._ends_at_start = last_offsets(self._log, self._partitions)
             self._say_ends()
         if self._pipeline.output_mode == "complete":
             self._table = ResultTable(self._pipeline, self._partitions, all_records(self._log, self._partitions))
 
-    def _look_before_fencing(self, admin: Admin, *, has_markers: bool) -> None:
+    def _look_before_fencing(self, admin: Admin, topics: Mapping[str, TopicInfo]) -> None:
         """Raise as `Identity.check_start`, by the markers that are committed now."""
         markers, settled = list[Marker](), True
-        if has_markers:
+        if self._topic in topics:
             place = TopicPartition(self._topic, 0)
             end = admin.log_end(place)
             settled = admin.watermarks(place)[1] >= end  # before the markers are read: they go that far at least
             markers = newest_markers(self._log, self._topic)
-        self._identity.check_start(markers[-1] if markers else None, self._topic_ids, settled=settled)
+        self._identity.check_start(markers[-1] if markers else None, topics, settled=settled)
 
     def _say_ends(self) -> None:
         """Whole epochs were switched on: write the newest marker again, with where its results end."""

@@ -9,6 +9,7 @@ What does not belong together would be written twice, or left out, unnoticed; so
 | the checkpoint has finished more than the marker says         | the epochs topic was deleted or made anew, or the  |
 |                                                              | checkpoint is a copy                               |
 | the declaration differs in what state or results depend on    | old and new would be mixed                         |
+| a table or result has more partitions than at the beginning   | keys would be in two partitions                    |
 | a result topic has another id than the marker says            | it was deleted and made anew                       |
 | the marker knows the pipeline's result topic not              | the pipeline writes to another topic than before   |
 | a replay ends elsewhere than its marker says                 | the checkpoint lost a part                         |
@@ -23,6 +24,8 @@ from pathlib import Path
 
 import orjson
 
+from stateline.log.interface import TopicInfo
+from stateline.partition_counts import counts_as_json, counts_of_json
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import (
     checkpoint_query_id,
@@ -33,6 +36,7 @@ from stateline.spark.sink.checkpoint import (
 )
 from stateline.spark.sink.declaration import declaration_of, differences
 from stateline.spark.sink.marker import Marker
+from stateline.spark.sink.partitions import as_read, counted_topics, refuse_grown
 from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sources.embedded_offsets import Offsets, to_offsets
 from stateline.topology import Pipeline, epochs_topic
@@ -50,10 +54,12 @@ class Identity:
     checkpoint: Path
     operators: Sequence[Declared] = ()
 
-    def check_start(self, marker: Marker | None, topic_ids: Mapping[str, str], *, settled: bool = True) -> None:
-        """Raise `TopologyError` unless the newest marker, the checkpoint as it is and the result topics that there are
-        belong together. A checkpoint that does not say whose it is is this pipeline's from now on, and one that does
-        not say how that was declared is taken as it is.
+    def check_start(
+        self, marker: Marker | None, topics: Mapping[str, TopicInfo], *, settled: bool = True
+    ) -> dict[str, TopicInfo]:
+        """Raise `TopologyError` unless the newest marker, the checkpoint as it is and the topics that there are belong
+        together. A checkpoint that does not say whose it is is this pipeline's from now on, and one that does not say
+        how that was declared is taken as it is. Returns the topics that may not get partitions, as they were counted.
 
         Not `settled`: a transaction is open that may have a newer marker, so the checkpoint may be ahead of this one.
         """
@@ -63,11 +69,17 @@ class Identity:
             claim(self.checkpoint, self.application_id, self.pipeline.name)
         if marker is not None:
             self._check_query(marker, query_id)
-            self._check_topics(marker, topic_ids)
+            self._check_topics(marker, {name: topics[name].topic_id for name in topic_names(self.pipeline)})
         if settled:
             self._check_finished(marker, -1 if finished is None else finished)
-        self._check_declared(in_use=marker is not None or finished is not None or not settled)
+        counted = self._check_declared(topics, in_use=marker is not None or finished is not None or not settled)
         claim(self.checkpoint, self.application_id, self.pipeline.name)
+        return counted
+
+    def check_ends(self, batch: Marker, counted: Mapping[str, TopicInfo]) -> None:
+        """Raise `PartitionsChangedError` when the micro-batch has read a partition that its topic did not have."""
+        ends = (place for text in batch.end_offsets for place in _offsets(text))
+        refuse_grown(self.pipeline, counted, as_read(counted, ends), self._start_over)
 
     def is_replay(self, batch: Marker, markers: Sequence[Marker]) -> bool:
         """Whether the result topics hold the micro-batch; `markers` are the newest, in order.
@@ -127,17 +139,22 @@ class Identity:
                     f"them all written again, {self._start_over}."
                 )
 
-    def _check_declared(self, *, in_use: bool) -> None:
+    def _check_declared(self, topics: Mapping[str, TopicInfo], *, in_use: bool) -> dict[str, TopicInfo]:
         """Keep what the pipeline is like now. One whose checkpoint no micro-batch is of may become any other."""
         now, was = declaration_of(self.pipeline, self.operators), kept_declaration(self.checkpoint)
+        before = counts_of_json(was.get("topics", {})) if was is not None and in_use else {}
+        counted = counted_topics(self.pipeline, topics, before)
+        now["topics"] = counts_as_json(counted)
         if was is not None and in_use and (changes := differences(was, now)):
             raise TopologyError(
                 f"Pipeline {self.pipeline.name!r} has changed since {self.checkpoint} was made: {'; '.join(changes)}. "
                 f"What it keeps there, and has written, is of the old code, and would be mixed with the new. "
                 f"{self.after_a_change}"
             )
+        refuse_grown(self.pipeline, counted, topics, self._start_over)
         if was != now:
             keep_declaration(self.checkpoint, now)
+        return counted
 
     def _refuse_old_checkpoint(self, batch: Marker, newest: Marker) -> None:
         raise DamagedDataError(
