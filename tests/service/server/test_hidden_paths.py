@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Iterator, MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ import pytest
 from query_server import OwningWorker, server_process, wait_until
 from served_here import Here, served_here
 from stateline.query import Failure, Outcome, Terms
-from stateline.server import hidden_paths, pipelines
+from stateline.server import console_state, hidden_paths, pipelines
 from stateline.server.event_stream import EventStream, goodbye
 from stateline.server.hidden_paths import hide_directory, told
 from stateline.server.problems import problem_response, unreadable_response
@@ -155,15 +157,24 @@ def test_no_failure_of_a_query_names_a_path(here: Here, monkeypatch: pytest.Monk
     assert "mallory" not in str(headers_of(terms, outcomes))
 
 
+DESCRIBING = (
+    "/v1/stores", "/v1/stores/aircraft", "/v1/console", "/v1/console?store=aircraft", "/v1/topology", "/v1/instances",
+    "/readyz", "/metrics", "/openapi.json",
+)  # fmt: skip
+
+
 def test_what_describes_the_service_names_no_path(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_state, "_FRESH_S", 0.0)
+
     def fail(*_: object) -> NoReturn:
         raise NotReadyError(FAULT)
 
     for owner, name in ((here.serving.partitions, "open"), (here.serving.partitions, "check"), (here.serving, "store")):
         monkeypatch.setattr(owner, name, fail)
-        for path in ("/v1/stores", "/v1/stores/aircraft", "/readyz", "/v1/topology", "/v1/instances", "/metrics"):
+        for path in DESCRIBING:
             answer = here.client.get(path)
             assert "mallory" not in answer.text, (name, path)
+            assert (name, path) != ("store", "/v1/console") or "not_ready" in answer.text, "it looks anew"
     assert "<path>" in here.client.get("/readyz").text
 
 
@@ -201,9 +212,66 @@ def test_the_last_error_of_a_pipeline_names_no_path(tmp_path: Path) -> None:
     assert "mallory" not in shown["last_error"]
 
 
-def test_only_one_place_makes_the_text_of_an_answer_of_an_error() -> None:
-    """What is written as JSON beside an answer's data goes through `told` at the exit, whoever made the text."""
+def test_each_exit_hides_paths_in_whatever_text_it_is_given() -> None:
     for path in ("/home/x", f"{Path.cwd()}/x"):
         assert path.encode() not in goodbye("STORE_EXCEPTION", f"at {path}")
         assert path.encode() not in bytes(unreadable_response(f"at {path}", 400).body)
         assert path.encode() not in bytes(problem_response(NotReadyError("no"), reasons=[f"at {path}"]).body)
+
+
+# Functions that take the text of an error and put it neither into another error at once, nor into the log or `told`.
+TAKEN = {
+    ("arguments.py", "read_key"): "into another error",
+    ("change_feed.py", "read_position"): "into another error",
+    ("main.py", "_listener"): "into another error",
+    ("bounded_protocol.py", "_answer_refused"): "to unreadable_response",
+    ("unreadable.py", "in_plain_words"): "to unreadable_response",
+    ("event_stream.py", "_send"): "to goodbye",
+    ("event_stream.py", "_fill"): "to goodbye",
+    ("problems.py", "problem_response"): "to its _response",
+    ("problems.py", "on_http_error"): "to its _response",
+    ("serving.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
+    ("serving.py", "_why_unreadable"): "to problem_response, as one of the reasons",
+    ("serving.py", "keep"): "to problem_response, as one of the reasons",
+    ("snapshots.py", "keep"): "to the log",
+    ("hidden_paths.py", "told"): "it is what hides",
+}
+
+
+def takers_of_text(source: str) -> set[str]:
+    """The functions in which the text of an error is put elsewhere than into another error, the log or `told`."""
+    tree = ast.parse(source)
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    errors = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
+    given = [node for node in ast.walk(tree) if isinstance(node, ast.arg) and node.annotation is not None]
+    errors |= {each.arg for each in given if re.search("Error|Exception", ast.unparse(each.annotation))}
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(ast.Name("str" | "repr" | "format"), [text, *_]) | ast.FormattedValue(text):
+                written = ast.unparse(text)
+            case _:
+                continue
+        if written.partition(".")[0] not in errors and not written.endswith(".error"):
+            continue
+        around = [node]
+        while (parent := parents.get(around[-1])) is not None:
+            around.append(parent)
+        if not any(isinstance(each, ast.Raise) or is_harmless_call(each) for each in around):
+            found.add(
+                next((each.name for each in around if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)), "")
+            )
+    return found
+
+
+def is_harmless_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and re.search(r"Error$|^_log\.|^told$", ast.unparse(node.func)) is not None
+
+
+def test_the_text_of_an_error_goes_into_another_error_the_log_or_to_an_exit_that_hides_paths() -> None:
+    leaking = "def leak():\n try:\n  f()\n except OSError as error:\n  return JSONResponse({'why': f'no: {error}'})"
+    assert takers_of_text(leaking) == {"leak"}
+    assert takers_of_text(leaking.replace("JSONResponse", "told")) == set()
+    server = Path(hidden_paths.__file__).parent
+    found = {(file.name, name) for file in server.glob("*.py") for name in takers_of_text(file.read_text())}
+    assert found == TAKEN.keys()
