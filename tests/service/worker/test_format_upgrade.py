@@ -20,7 +20,8 @@ from stateline.log.embedded import EmbeddedAdmin
 from stateline.query import Answer, KeyQuery, Outcome, RangeQuery, Terms
 from stateline.server.deployment import Placement
 from stateline.server.partitions import Partitions, ServedStore
-from stateline.worker import restore
+from stateline.worker import restore, task
+from stateline.worker.changelog import types_headers
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.task import TaskState
 from stateline_store import (
@@ -29,6 +30,7 @@ from stateline_store import (
     RetryLaterError,
     StateDirectory,
     StoreContext,
+    StoreTypes,
     TopicPartition,
     TopologyError,
 )
@@ -335,6 +337,20 @@ def test_files_of_another_kind_of_store_are_not_taken_for_the_old_format(
     was, timestamped = on_disk(config, timestamped=False), app("key_value", timestamped=True)
     with pytest.raises(TopologyError, match=f"holds a {kind} store, but the application declares a key_value store"):
         place.worker(timestamped, place.config(timestamped, **settings)).reach(lambda: False)
+    assert on_disk(config, timestamped=False) == was
+
+
+@pytest.mark.parametrize("settings", [{}, IN_PLACE])
+def test_from_a_changelog_of_other_types_nothing_is_built(
+    place: Place, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "types_headers", lambda _: types_headers(StoreTypes("int32", "bytes")))
+        config = ran_plain(place, "key_value")
+    was, timestamped = on_disk(config, timestamped=False), app("key_value", timestamped=True)
+    with pytest.raises(TopologyError, match="app-s-changelog-0 holds keys of int32 and values of bytes"):
+        place.worker(timestamped, place.config(timestamped, **settings)).reach(lambda: False)
+    assert not files(config, timestamped=True).exists()
     assert on_disk(config, timestamped=False) == was
 
 
