@@ -244,7 +244,7 @@ def takers_of_text(source: str) -> set[str]:
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     errors = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
     given = [node for node in ast.walk(tree) if isinstance(node, ast.arg) and node.annotation is not None]
-    errors |= {each.arg for each in given if re.search("Error|Exception", ast.unparse(each.annotation))}
+    errors |= {each.arg for each in given if re.search("Error|Exception", ast.unparse(each.annotation or each))}
     found = set()
     for node in ast.walk(tree):
         match node:
@@ -254,7 +254,7 @@ def takers_of_text(source: str) -> set[str]:
                 continue
         if written.partition(".")[0] not in errors and not written.endswith(".error"):
             continue
-        around = [node]
+        around: list[ast.AST] = [node]
         while (parent := parents.get(around[-1])) is not None:
             around.append(parent)
         if not any(isinstance(each, ast.Raise) or is_harmless_call(each) for each in around):
