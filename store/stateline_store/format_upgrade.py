@@ -32,6 +32,7 @@ from stateline_store.directory import holds_database, notice_path, store_path
 from stateline_store.engine import Commit
 from stateline_store.errors import DamagedDataError, RetryLaterError
 from stateline_store.layout import Layout, StoreTypes
+from stateline_store.position import TopicPartition
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.steps import reached
 
@@ -59,9 +60,15 @@ def has_plain_files(task: Path, store: str) -> bool:
     return holds_database(store_path(task, store, timestamped=False)) or _trash(task, store).exists()
 
 
-def check_plain_files(task: Path, store: str, declared: Layout, types: StoreTypes | None = None) -> Commit:
+def check_plain_files(
+    task: Path,
+    store: str,
+    declared: Layout,
+    types: StoreTypes | None = None,
+    restored_from: TopicPartition | None = None,
+) -> Commit:
     """Make sure that the plain files are of the store that the application declares, now as a timestamped one; how far
-    they have come: their last commit, an empty one when they cannot be read.
+    they have come: their last commit, an empty one when they cannot be read. `restored_from` brings it again.
 
     Raises `TopologyError` when they hold another kind of store, other types, or values with timestamps: they would be
     deleted in the end, and nobody but the user knows what they are. Raises `NewerFormatError` for a newer format. Files
@@ -71,7 +78,8 @@ def check_plain_files(task: Path, store: str, declared: Layout, types: StoreType
     if not holds_database(path):
         return Commit()
     try:
-        engine = RocksDBEngine(path, layout=replace(declared, timestamped=False), types=types)
+        plain = replace(declared, timestamped=False)
+        engine = RocksDBEngine(path, layout=plain, types=types, restored_from=restored_from)
     except DamagedDataError as error:
         _log.warning("Plain files that an upgrade replaces cannot be used themselves: %s", error)
         return Commit()

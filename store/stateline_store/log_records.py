@@ -6,7 +6,8 @@
     type     := 1 whole | 2 first | 3 middle | 4 last             others are of recycled and of compressed logs
 
 A record is what is in a whole fragment, or in a first one and those that follow it up to a last one. Checksums are not
-compared here: RocksDB does that, and stops at what is damaged.
+compared here, but where it is asked for and in fragments of other types: RocksDB does that, and stops at what is
+damaged.
 """
 
 from __future__ import annotations
@@ -20,15 +21,29 @@ _CHECKSUM_BYTES = 4
 _FRAGMENT = struct.Struct("<HB")  # length and type, behind the checksum
 _HEADER_BYTES = _CHECKSUM_BYTES + _FRAGMENT.size
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(1, 5)
+_RECYCLED = frozenset((5, 6, 7, 8, 11, 131))  # the log's number, in four bytes, comes before what is in them
 
 
-def read_records(path: Path, start: int = 0) -> Iterator[tuple[bytes, int]]:
+class UnreadableError(ValueError):
+    """A log that goes on with what is no record, as bytes from elsewhere on the disk, or with one of another RocksDB.
+
+    Where it is only not written to its end, it just ends.
+    """
+
+    def __init__(self, path: Path, at: int, *, is_newer: bool = False) -> None:
+        """`is_newer`: it has the checksum of a fragment, and a type that is not known here."""
+        what = "a record of a type that this version does not know" if is_newer else "what is no record"
+        super().__init__(f"{path} has {what} at byte {at}")
+        self.is_newer = is_newer
+
+
+def read_records(path: Path, start: int = 0, *, checked: bool = False) -> Iterator[tuple[bytes, int]]:
     """Each record of this file and the file's length up to its end, as far as they can be read, beginning with the
-    first that begins at `start`, which is a block's beginning, or behind it. Where there are zeros instead of a
-    fragment, it goes on with the next block, as RocksDB does (db/log_reader.cc).
+    first that begins at `start`, which is a block's beginning, or behind it; `checked`: with the right checksum, at
+    some 10 MB/s. Where there are zeros instead of a fragment, it goes on with the next block, as RocksDB does
+    (db/log_reader.cc).
 
-    Raises `ValueError` at what it does not know (logs that are recycled or compressed, which RocksDB does only when
-    told to, and types of a newer one), and what `open` raises.
+    Raises `UnreadableError` before the file's end, and what `open` raises.
     """
     parts: list[bytes] = []
     before, is_within = start, start > 0
@@ -40,15 +55,18 @@ def read_records(path: Path, start: int = 0) -> Iterator[tuple[bytes, int]]:
                 length, kind = _FRAGMENT.unpack_from(block, at + _CHECKSUM_BYTES)
                 if not (length or kind or parts):
                     break
-                content = at + _HEADER_BYTES
+                begin, content = at, at + _HEADER_BYTES
                 at = content + length
                 if kind > _LAST:
-                    raise ValueError(f"{path} has a fragment of type {kind} before byte {before + content}")
+                    raise UnreadableError(path, before + begin, is_newer=_is_intact(block, begin))
                 is_within = is_within and kind in (_MIDDLE, _LAST)
                 if is_within:
                     continue
-                if at > len(block) or kind == 0 or (kind in (_WHOLE, _FIRST)) == bool(parts):
+                if at > len(block) < BLOCK_BYTES:
                     return
+                is_next = kind > 0 and (kind in (_WHOLE, _FIRST)) != bool(parts)
+                if at > len(block) or not is_next or (checked and not _is_intact(block, begin)):
+                    raise UnreadableError(path, before + begin)
                 parts.append(block[content:at])
                 if kind in (_WHOLE, _LAST):
                     yield b"".join(parts), before + at
@@ -56,3 +74,29 @@ def read_records(path: Path, start: int = 0) -> Iterator[tuple[bytes, int]]:
             if len(block) < BLOCK_BYTES:
                 return
             before += len(block)
+
+
+def _is_intact(block: bytes, at: int) -> bool:
+    """Whether a whole fragment begins here, by its checksum (util/crc32c.h: of its type and what follows, masked)."""
+    length, kind = _FRAGMENT.unpack_from(block, at + _CHECKSUM_BYTES)
+    end = at + _HEADER_BYTES + length + (4 if kind in _RECYCLED else 0)
+    masked = (int.from_bytes(block[at : at + _CHECKSUM_BYTES], "little") - 0xA282EAD8) & 0xFFFFFFFF
+    wanted = (masked >> 17 | masked << 15) & 0xFFFFFFFF
+    return end <= len(block) and _crc32c(block[at + _HEADER_BYTES - 1 : end]) == wanted
+
+
+def _crc32c(content: bytes) -> int:
+    """CRC-32C (RFC 3720, appendix B.4); zlib has another polynomial."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = crc >> 8 ^ _CRC32C[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def _crc32c_of(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_CRC32C = [_crc32c_of(byte) for byte in range(256)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -23,10 +24,10 @@ from stateline_store.errors import CallerError, DamagedDataError, NotPresentErro
 from stateline_store.layout import Layout
 from stateline_store.rocksdb_errors import damaged, translated
 from stateline_store.rocksdb_options import secondary_options
-from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, Format, estimated_rows, read_commit, read_format
 from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
-from stateline_store.write_ahead_logs import refuse_holes
+from stateline_store.write_ahead_logs import Damage, refuse_holes
 
 _FAMILIES = ("default", OFFSETS_FAMILY)
 _NOT_LINKED = frozenset({"LOCK", "LOG", "rocksdict-config.json"})  # written at an opening, or of no use to it
@@ -39,16 +40,19 @@ class OfflineStore:
     first opening, or Kafka Streams wrote it.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Open the database of this directory; tried twice when it changes meanwhile.
+    def __init__(self, directory: Path, known_damage: Damage | None = None) -> None:
+        """Open the database of this directory; tried twice when it changes meanwhile. `known_damage`: although its logs
+        have that, for its owner, who wants to know what database it is; its rows mean nothing then.
 
         Raises `DamagedDataError` when it cannot be trusted, `CallerError` when a newer version wrote it,
         `NotPresentError` when there is none yet, `RetryLaterError` when it was being written all the time or may not
         be read.
         """
         self.directory = directory
+        self._known_damage = known_damage
         self.format_version: int | None
         self.layout: Layout | None
+        self.format: Format | None
         self.commit: Commit
         try:
             self._open_unchanged()
@@ -94,10 +98,15 @@ class OfflineStore:
             raise
 
     def _open(self, links: Path) -> None:
-        refuse_holes(self.directory)
+        if self._known_damage is None:
+            refuse_holes(self.directory)
+        shortened = {} if self._known_damage is None else self._known_damage.lengths
         for name in os.listdir(self.directory):
-            if name not in _NOT_LINKED:
-                (links / name).symlink_to(self.directory.absolute() / name)
+            if (path := self.directory / name) in shortened:
+                shutil.copyfile(path, links / name)
+                os.truncate(links / name, shortened[path])
+            elif name not in _NOT_LINKED:
+                (links / name).symlink_to(path.absolute())
         try:
             found = Rdict.list_cf(str(links))
             # A manifest that cannot be read has no families here, without an error: that comes from the opening.
@@ -112,7 +121,7 @@ class OfflineStore:
         offsets = db.get_column_family(OFFSETS_FAMILY)
         self._opened.callback(offsets.close)
         self._db = db
-        stored = read_format(offsets, self.directory)
+        self.format = stored = read_format(offsets, self.directory)
         self.format_version, self.layout = (stored.version, stored.layout) if stored is not None else (None, None)
         self.commit = read_commit(offsets, self.directory)
 

@@ -6,6 +6,7 @@ commit number become visible, and survive a crash, together.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import weakref
@@ -18,16 +19,20 @@ from rocksdict import Rdict, WriteBatch, WriteOptions
 from stateline_store.directory import make_directory
 from stateline_store.engine import Commit, no_key
 from stateline_store.errors import (
+    DamagedDataError,
     PoisonedError,
     StatelineError,
     StoreClosedError,
 )
 from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
 from stateline_store.memtable_budget import make_room, take_part
+from stateline_store.offline_store import OfflineStore
+from stateline_store.position import TopicPartition
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning, primary_options, write_buffers
 from stateline_store.rocksdb_rows import (
     OFFSETS_FAMILY,
+    Format,
     commit_rows,
     estimated_rows,
     format_rows,
@@ -38,7 +43,7 @@ from stateline_store.rocksdb_rows import (
 from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, Source, StoreIterator
 from stateline_store.segments import SegmentRange
-from stateline_store.write_ahead_logs import close_holes
+from stateline_store.write_ahead_logs import Damage, find_damage, put_aside
 
 _STALLED = "Write stall"  # RocksDB's status `Incomplete` of `WriteOptions.no_slowdown`: nothing was written
 _LOOK_AGAIN_S = 0.005  # a flush takes some ten milliseconds
@@ -79,14 +84,17 @@ class RocksDBEngine:
         tuning: Tuning = DEFAULT_TUNING,
         layout: Layout = KEY_VALUE,
         types: StoreTypes | None = None,
+        restored_from: TopicPartition | None = None,
     ) -> None:
         """Open the database, creating it when there is none. The caller holds the task's lock. Without `types` nothing
-        is known of what its bytes mean.
+        is known of what its bytes mean. `restored_from` is what brings commits again that a power cut took; None:
+        nothing does.
 
-        Where its logs have lost a part, it is opened at the newest commit before that, and what is behind is deleted
-        (`write_ahead_logs.py`); nothing else is. Raises `LockedError` when it is open elsewhere, `DamagedDataError`
-        when it cannot be trusted, `CallerError` when a newer version wrote it or it holds another kind of store
-        (`Layout.check`) or other types (`StoreTypes.check`), `RetryLaterError` when the file system refuses.
+        Where its logs have lost a part, it is opened at the newest commit before that, and what is behind is put aside
+        (`write_ahead_logs.py`), unless the database is refused. Raises `LockedError` when it is open elsewhere,
+        `DamagedDataError` when it cannot be trusted, `CallerError` when a newer version wrote it or it holds another
+        kind of store (`Layout.check`) or other types (`StoreTypes.check`), `RetryLaterError` when the file system
+        refuses.
         """
         self.directory = directory
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
@@ -95,7 +103,9 @@ class RocksDBEngine:
         make_directory(directory)
         families = {"default": primary_options(tuning), OFFSETS_FAMILY: primary_options(tuning)}
         try:
-            close_holes(directory)
+            if (damage := find_damage(directory)) is not None:
+                self._check_behind(damage, layout, types)
+                put_aside(damage, restored_from)
             self._db = Rdict(str(directory), primary_options(tuning), column_families=families)
         except Exception as error:
             raise translated(error, directory) from error
@@ -261,6 +271,12 @@ class RocksDBEngine:
             put(key, value, family)
         return batch
 
+    def _check_behind(self, damage: Damage, layout: Layout, types: StoreTypes | None) -> None:
+        """Refuse, before a log is touched, what `_check_format` refuses; what is damaged, RocksDB says later."""
+        with contextlib.suppress(DamagedDataError), OfflineStore(self.directory, damage) as store:
+            if store.format is not None:
+                _check(store.format, layout, types, store.commit, self.directory)
+
     def _check_format(self, layout: Layout, types: StoreTypes | None) -> Layout:
         """The layout of the rows that are there. Refuses a newer format, another layout or other types; marks a new
         database, and one that does not say its types."""
@@ -268,11 +284,8 @@ class RocksDBEngine:
         if stored is None:
             self._mark([*format_rows(layout), *([] if types is None else [types_row(types)])])
             return layout
-        found = stored.layout or (layout if layout.kind == "key_value" else KEY_VALUE)
-        layout.check(found, self.directory)
+        found = _check(stored, layout, types, self.last_commit(), self.directory)
         if types is not None and types != stored.types:
-            if stored.types is not None and self.last_commit().number:  # before the first, no bytes have these types
-                types.check(stored.types, self.directory)
             self._mark([types_row(types)])
         return found
 
@@ -284,3 +297,13 @@ class RocksDBEngine:
             self._db.write(batch)
         except Exception as error:
             raise translated(error, self.directory) from error
+
+
+def _check(stored: Format, layout: Layout, types: StoreTypes | None, commit: Commit, directory: Path) -> Layout:
+    """The layout of a database's rows. Raises `TopologyError` when it, or what their bytes mean, is declared to be
+    another."""
+    found = stored.layout or (layout if layout.kind == "key_value" else KEY_VALUE)
+    layout.check(found, directory)
+    if types is not None and stored.types is not None and commit.number:  # before the first, no bytes have these types
+        types.check(stored.types, directory)
+    return found

@@ -430,7 +430,7 @@ class TransactionalStore(StateStore):
         self._empty_trash(context.directory)
         path = store_path(context.directory, self._name, timestamped=self._timestamped_files)
         layout = replace(self.layout, timestamped=self._timestamped_files)
-        database = RocksDBEngine(path, self._tuning, layout, context.types)
+        database = RocksDBEngine(path, self._tuning, layout, context.types, context.changelog)
         engine: Engine = database
         try:
             self._take_layout(database.layout)

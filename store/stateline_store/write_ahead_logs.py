@@ -9,8 +9,10 @@ not reachable through rocksdict 0.3.29).
     record := sequence:u64 count:u32 writes       little-endian; a WriteBatch (db/write_batch.cc)
 
 A write takes one sequence number and none is left out, so a record begins where the one before it ended, in the next
-log too, and the first log begins where the tables end. Only the end of the last log is nobody's to miss: with it the
-newest commits are lost, from the end.
+log too, and the first log begins where the tables end, as the manifest says, which is believed. What cannot be read of
+a log is its end, as for RocksDB; but RocksDB may never come back from it (one bit that makes a record's type one of
+recycled logs is enough, for owners and readers), so it is cut off. Only the end of the last log is nobody's to miss:
+with it the newest commits are lost, from the end.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import struct
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from stateline_store.durable_files import sync_directory
-from stateline_store.errors import DamagedDataError, RetryLaterError
-from stateline_store.log_records import read_records
+from stateline_store.errors import DamagedDataError, NewerFormatError, RetryLaterError
+from stateline_store.log_records import BLOCK_BYTES, UnreadableError, read_records
 from stateline_store.manifest import Manifest, manifest_path, read_manifest
 from stateline_store.rocksdb_errors import damaged
 
@@ -45,89 +49,154 @@ class Hole(NamedTuple):
     missing: tuple[int, int]
     """The first and the last sequence number that are nowhere."""
 
+    def __str__(self) -> str:
+        first, last = self.missing
+        return f"writes {first} to {last} are missing before byte {self.length} of {self.log:06}.log"
+
+
+class Damage(NamedTuple):
+    """What is wrong with the logs of a database."""
+
+    directory: Path
+    hole: Hole | None
+    """The first one."""
+    unreadable: Mapping[int, int]
+    """Of each log before the hole that goes on with what is no record, the bytes that come before that."""
+
+    @property
+    def lengths(self) -> dict[Path, int]:
+        """The logs that RocksDB must not read to their ends, as it may never come back, and how far it may."""
+        return {_log_path(self.directory, number): length for number, length in self.unreadable.items()}
+
+    def __str__(self) -> str:
+        ends = (f"{number:06}.log has what is no record at byte {at}" for number, at in self.unreadable.items())
+        return ", ".join([*ends, *([str(self.hole)] if self.hole else [])])
+
 
 def refuse_holes(directory: Path) -> None:
-    """For readers, which mend nothing: raises `DamagedDataError` when something is missing in these logs, and
-    `RetryLaterError` when that cannot be told because the owner is writing. What else is wrong is RocksDB's to say.
+    """For readers, which mend nothing: raises `DamagedDataError` when something is missing in these logs, or there is
+    what is no record, `NewerFormatError` when another RocksDB wrote them, `RetryLaterError` when that cannot be told
+    because the owner is writing. What else is wrong is RocksDB's to say.
     """
-    if hole := _find_hole(directory):
+    try:
+        damage = _find_damage(directory)
+    except UnreadableError as error:
+        raise NewerFormatError(f"{error}. A newer version of Stateline wrote it: run that one.") from error
+    except ValueError as error:
         raise DamagedDataError(
-            f"The store in {directory} has lost a part of its write-ahead logs: {_named(hole)}. Its worker mends that "
-            "when it opens the store: start the worker, then ask again."
+            f"Whether the write-ahead logs in {directory} are complete cannot be told: {error}. Its worker knows more: "
+            "start the worker, then ask again; if a newer version of Stateline wrote it, run that one."
+        ) from error
+    if damage is not None:
+        raise DamagedDataError(
+            f"The store in {directory} has lost a part of its write-ahead logs: {damage}. Its worker mends that when "
+            "it opens the store: start the worker, then ask again."
         )
 
 
-def close_holes(directory: Path) -> None:
-    """For the owner, before RocksDB opens: take away what is behind a hole, so that the newest commit before it shows.
+def find_damage(directory: Path) -> Damage | None:
+    """For the owner, before RocksDB opens: what is to be mended (`put_aside`). What this does not know, it leaves to
+    RocksDB, with a warning.
 
     Raises `DamagedDataError` when tables hold a part of a commit that the logs have lost, `RetryLaterError` when
-    another process is writing there, `OSError` when the file system refuses.
+    another process is writing there. Nothing is changed.
     """
-    hole = _find_hole(directory)
-    if hole is None:
-        return
-    behind = [number for number in _logs(directory) if number >= hole.log]
-    lost = max((_newest_commit(directory, number) for number in behind), default=0)
-    _log.warning(
-        "%s has lost a part of its write-ahead logs (a power cut, or a fault of the disk): %s. The store goes back to "
-        "the newest commit before that; those behind it, up to commit %d, are dropped and come again from its "
-        "changelog or topic.",
-        *(directory, _named(hole), lost),
-    )
-    for number in reversed(behind):  # the newest first: half way, the hole is still there to be found
-        if number == hole.log and hole.length:
-            _cut(_log_path(directory, number), hole.length)
-        else:
-            _log_path(directory, number).unlink()
-    sync_directory(directory)  # a log that came back later could be taken for one of those that are written now
-    _find_hole(directory)  # what is left can be less than the tables hold
-
-
-def _find_hole(directory: Path) -> Hole | None:
     try:
-        try:
-            path = manifest_path(directory)
-            size, manifest = path.stat().st_size, read_manifest(path)
-        except OSError:
-            return None  # no database, or half of one: RocksDB says what is wrong
-        hole, ahead = _compare(directory, manifest)
+        return _find_damage(directory)
     except ValueError as error:
         _log.warning("%s: whether its write-ahead logs are complete cannot be told: %s.", directory, error)
         return None
+
+
+def put_aside(damage: Damage, restored_from: object | None) -> None:
+    """Take away what is behind a hole, and what is no record, so that the newest commit before it shows. Logs that lose
+    something are kept as they were, in a new folder ``lost-<random>`` of the database, which the warning names.
+    `restored_from` brings the commits again; None: nothing does.
+
+    Raises `OSError` when the file system refuses: the damage is still there to be found then.
+    """
+    directory, hole = damage.directory, damage.hole
+    behind = [number for number in _logs(directory) if hole and number >= hole.log]
+    lost = max((_newest_commit(directory, number) for number in behind), default=0)
+    aside = Path(tempfile.mkdtemp(prefix="lost-", dir=directory))
+    _log.warning(
+        "%s has lost a part of its write-ahead logs (a power cut, or a fault of the disk): %s. The store goes back to "
+        "the newest commit before that; those that were behind it%s %s. Their logs are kept in %s until you delete "
+        "them.",
+        *(directory, damage, f", up to commit {lost}," if lost else ""),
+        f"come again from {restored_from}" if restored_from else "are lost for good: nothing brings them again",
+        aside,
+    )
+    for number in reversed(behind):  # the newest first: half way, the hole is still there to be found
+        if hole and number == hole.log and hole.length:
+            _cut(_log_path(directory, number), hole.length, aside)
+        else:
+            _log_path(directory, number).rename(aside / _log_path(directory, number).name)
+        sync_directory(directory)  # a log that came back later could be taken for one of those that are written now
+    for log, length in damage.lengths.items():
+        _cut(log, length, aside)
+    sync_directory(aside)
+
+
+def _find_damage(directory: Path) -> Damage | None:
+    """Raises `ValueError` for what is not known here, else as `find_damage` does."""
+    try:
+        path = manifest_path(directory)
+        size, manifest = path.stat().st_size, read_manifest(path)
+    except OSError:
+        return None  # no database, or half of one: RocksDB says what is wrong
+    try:
+        damage, ahead = _compare(directory, manifest)
     except FileNotFoundError as error:
         raise RetryLaterError(f"{error.filename} is gone: {directory} is being written just now. Ask again.") from error
-    if not (hole or ahead):
+    if not (damage.hole or damage.unreadable or ahead):
         return None
     if (manifest_path(directory), path.stat().st_size) != (path, size):  # a flush has ended, and logs went
         raise RetryLaterError(f"{directory} is being written just now: ask again.")
-    if hole is None:
+    if ahead:
         raise damaged(directory, "its tables hold a part of a commit that its write-ahead logs have lost")
-    return hole
+    return damage
 
 
-def _compare(directory: Path, manifest: Manifest) -> tuple[Hole | None, bool]:
-    """The first hole, and whether a column family was flushed further than the logs of another one go."""
+def _compare(directory: Path, manifest: Manifest) -> tuple[Damage, bool]:
+    """What is wrong, and whether a column family was flushed further than the logs of another one go, up to a hole."""
     is_uneven = manifest.first_log < manifest.flushed_log  # then where the first log has to begin is not known
     expected, reached = 0 if is_uneven else manifest.last_sequence + 1, 0
+    unreadable: dict[int, int] = {}
+    hole: Hole | None = None
     for number in _logs(directory, manifest.first_log):
         length = 0
-        for sequence, count, end in _batches(directory, number):
-            if sequence > expected > 0:
-                return Hole(number, length, (expected, sequence - 1)), False
-            expected, length = max(expected, sequence + count), end
+        try:
+            for sequence, count, end in _batches(directory, number):
+                if sequence > expected > 0:
+                    _check(directory, number, length, end)
+                    hole = Hole(number, length, (expected, sequence - 1))
+                    break
+                expected, length = max(expected, sequence + count), end
+        except UnreadableError as error:
+            if error.is_newer:
+                raise
+            unreadable[number] = length  # what it had behind this, the next log shows
         if number < manifest.flushed_log:
             reached = expected
-    return None, is_uneven and reached <= manifest.last_sequence
+        if hole:
+            break
+    return Damage(directory, hole, unreadable), is_uneven and reached <= manifest.last_sequence
+
+
+def _check(directory: Path, number: int, begin: int, end: int) -> None:
+    """Raises `UnreadableError` unless a record with the right checksum is between here and there."""
+    path = _log_path(directory, number)
+    if not any(each >= end for _, each in read_records(path, begin - begin % BLOCK_BYTES, checked=True)):
+        raise UnreadableError(path, begin)
 
 
 def _batches(directory: Path, number: int) -> Iterator[tuple[int, int, int]]:
     """Of each record of a log its sequence number, how many writes it has, and the log's length up to its end."""
     for record, end in read_records(_log_path(directory, number)):
-        if len(record) < _RECORD.size:
-            return
-        sequence, count = _RECORD.unpack_from(record)
+        sequence, count = _RECORD.unpack_from(record) if len(record) >= _RECORD.size else (_SEQUENCES, 0)
         if sequence >= _SEQUENCES:
-            return
+            raise UnreadableError(_log_path(directory, number), end - len(record))
         yield sequence, count, end
 
 
@@ -152,12 +221,15 @@ def _log_path(directory: Path, number: int) -> Path:
     return directory / f"{number:06}.log"
 
 
-def _cut(log: Path, length: int) -> None:
-    with log.open("rb+") as file:
-        file.truncate(length)
+def _cut(log: Path, length: int, aside: Path) -> None:
+    """Shorten it; as it was, it is kept."""
+    shutil.copy2(log, aside)
+    _sync(aside / log.name)
+    sync_directory(aside)
+    os.truncate(log, length)
+    _sync(log)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
-
-
-def _named(hole: Hole) -> str:
-    first, last = hole.missing
-    return f"writes {first} to {last} are missing before byte {hole.length} of {hole.log:06}.log"

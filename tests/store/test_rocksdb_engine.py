@@ -165,7 +165,7 @@ def test_a_failed_forget_poisons_the_store_until_it_is_reopened(store: KeyValueS
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_whatever_a_store_writes_is_synced_if_that_is_set(tmp_path: Path, sync: bool) -> None:
+def test_commits_and_forgetting_a_topic_are_synced_if_that_is_set(tmp_path: Path, sync: bool) -> None:
     store, synced = KeyValueStore("s"), list[bool]()
     store.init(StoreContext("0_0", tmp_path, CHANGELOG, sync=sync))
 
@@ -429,7 +429,9 @@ def test_stores_that_stand_still_with_full_memtables_do_not_make_another_one_flu
     small = RocksDBEngine(tmp_path / "small")
     for number in range(1, 101):
         small.write({b"%d" % number: b"v"}, Commit(number, 1))
+    deadline = time.monotonic() + 60
     while sum(engine.memtable_bytes for engine in restored) > 3 * 870 * 1100 or not list(tmp_path.rglob("*.sst")):
+        assert time.monotonic() < deadline, "nothing was flushed"
         time.sleep(0.01)  # flushes happen in the background
     flushed = list(small.directory.glob("*.sst"))
     for engine in [small, *restored]:

@@ -245,8 +245,9 @@ class TaskStores:
             )
         store = self.by_name[name]
         if self._is_outdated(name) and isinstance(store, TransactionalStore):
-            outdated = check_plain_files(self._directory, name, store.layout, self._definitions[name].types)
-            self._outdated[name] = outdated.offsets.get(self._changelogs[name], -1)
+            changelog, types = self._changelogs[name], self._definitions[name].types
+            outdated = check_plain_files(self._directory, name, store.layout, types, changelog)
+            self._outdated[name] = outdated.offsets.get(changelog, -1)
 
     def _has_only_timestamped_files(self, name: str) -> bool:
         plain, timestamped = (store_path(self._directory, name, timestamped=each) for each in (False, True))
