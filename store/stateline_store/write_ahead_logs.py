@@ -123,7 +123,7 @@ def put_aside(damage: Damage, restored_from: object | None) -> None:
         "%s has lost a part of its write-ahead logs (a power cut, or a fault of the disk): %s. The store goes back to "
         "the newest commit before that; those that were behind it%s %s. Their logs are kept in %s until you delete "
         "them.",
-        *(directory, damage, f", up to commit {lost}," if lost else ""),
+        *(directory, damage, f", up to commit {lost}," if lost else ", if any,"),
         f"come again from {restored_from}" if restored_from else "are lost for good: nothing brings them again",
         aside,
     )

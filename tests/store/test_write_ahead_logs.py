@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import shutil
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -255,6 +256,17 @@ def test_whatever_is_left_of_the_logs_every_reader_shows_a_whole_commit_or_refus
         else:
             assert [shown(copy, read) for read in (by_inspection, by_secondary, by_owner)] == [kept] * 3, name
         shutil.rmtree(copy.task.parent)
+
+
+@pytest.mark.parametrize(
+    "tail", [random.Random(0).randbytes(5000), struct.pack("<IHBQI", 0, 12, 1, 1 << 40, 1)], ids=["bytes", "a record"]
+)
+def test_garbage_behind_all_of_a_log_costs_no_commit(live: Copy, tmp_path: Path, tail: bytes) -> None:
+    copy = live.again(tmp_path / "0_0")
+    with copy.logs[0].open("ab") as older:
+        older.write(tail)
+    assert {shown(copy, read) for read in READERS} == {None}
+    assert [shown(copy, read) for read in (by_owner, by_inspection, by_secondary)] == [len(live.history) - 1] * 3
 
 
 @pytest.mark.parametrize("live", ["a memtable switch"], indirect=True)
