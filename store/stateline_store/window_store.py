@@ -126,6 +126,7 @@ class WindowStore(SegmentedStore):
             # The second look is dearer, and needed only for the few that come late.
             if window_start_ms < self._stream_time_ms - self._retention_ms and self._is_too_late(window_start_ms):
                 self._dropped += 1
+                self._sequence = sequence  # Kafka Streams counts it before it looks at the time (`RocksDBWindowStore`)
                 return
             segment = window_start_ms // self._interval_ms
             row = self._packers[len(key)](segment, key, window_start_ms, sequence)
@@ -134,7 +135,7 @@ class WindowStore(SegmentedStore):
                 f"A window is a key of bytes and its start in ms, not {key!r:.60}, {window_start_ms!r:.30}: {error}."
             ) from error
         self._buffer.put(row, value)
-        self._sequence = sequence  # not before: a put that is refused or dropped takes none
+        self._sequence = sequence  # not before: a put that is refused takes none
         if window_start_ms > self._stream_time_ms:
             self._stream_time_ms = window_start_ms
 

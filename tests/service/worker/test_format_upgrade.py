@@ -362,10 +362,10 @@ def test_files_under_the_other_formats_name_are_refused(place: Place, to_timesta
     place.work_off(written, config, 29, "s")
     was = on_disk(config, timestamped=not to_timestamped)
     files(config, timestamped=not to_timestamped).rename(files(config, timestamped=to_timestamped))
-    with pytest.raises(TopologyError, match="give it another name"):
+    with pytest.raises(TopologyError, match="give the store another name"):
         place.worker(app("key_value", timestamped=to_timestamped), config).reach(lambda: False)
     if not to_timestamped:
-        with pytest.raises(TopologyError, match="give it another name"):
+        with pytest.raises(TopologyError, match="give the store another name"):
             place.worker(app("key_value", timestamped=True), config).reach(lambda: False)
     assert on_disk(config, timestamped=to_timestamped) == was
 
