@@ -54,7 +54,7 @@ class Layout:
         """Refuse rows that were written in another layout than this one, which the application declares.
 
         Raises `TopologyError`: nobody but the user knows which one is meant. Other segments are none: a database keeps
-        the interval that it began with, whatever its retention becomes.
+        the interval that it began with until its rows move to a much longer one (`segment_lengths.py`).
         """
         if stored.kind != self.kind or stored.timestamped != self.timestamped:
             raise TopologyError(

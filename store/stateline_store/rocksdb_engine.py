@@ -42,7 +42,7 @@ from stateline_store.rocksdb_rows import (
 )
 from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, Source, StoreIterator
-from stateline_store.segments import SegmentRange
+from stateline_store.segments import EVERY_SEGMENT, SegmentRange
 from stateline_store.write_ahead_logs import Damage, find_damage, put_aside
 
 _STALLED = "Write stall"  # RocksDB's status `Incomplete` of `WriteOptions.no_slowdown`: nothing was written
@@ -156,6 +156,26 @@ class RocksDBEngine:
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
             self._poison(error)
             raise self._refusal() or translated(error, self.directory) from translated(error, self.directory)
+
+    def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
+        """These rows take the place of those of all segments, and this layout that of the old one: in one batch that is
+        forced to the disk. Raises what RocksDB says as an error of ours; nothing or all is written then."""
+
+        def batch() -> WriteBatch:
+            made, end = WriteBatch(raw_mode=True), EVERY_SEGMENT.end
+            assert end is not None
+            made.delete_range(EVERY_SEGMENT.start, end)
+            for key in sorted(rows):
+                made.put(key, rows[key])
+            for key, value in format_rows(layout):
+                made.put(key, value, self._offsets_handle)
+            return made
+
+        try:
+            self._write(batch, sync=True)
+        except Exception as error:
+            raise translated(error, self.directory) from error
+        self.layout = layout
 
     @property
     def memtable_bytes(self) -> int:

@@ -23,6 +23,7 @@ from stateline_store.scan import EVERY_KEY, KeyRange, Scan, StoreIterator
 PREFIX = struct.Struct(">q")  # on disk: never change
 # As many segments as a store has by its own retention (two or three, most of the time), with one to spare.
 MOST_AT_ONCE = 4
+EVERY_SEGMENT = KeyRange(PREFIX.pack(0), b"\x80")  # a versioned store's latest values, segment -1, stand behind
 _LEAST_INTERVAL_MS = 60_000  # Kafka Streams' `Stores.persistentWindowStore`
 
 
@@ -122,8 +123,8 @@ def scan_segments(
     """(row key, value) of each of these segments, oldest first (newest first when `reverse`), in key order within one.
 
     `start` (included) and `end` (excluded, None open) bound the row key within each segment. All segments are seen at
-    one moment: now. However many do not exist: a store whose retention was raised keeps the length of its segments, and
-    has a thousand times as many, of which nearly none has rows.
+    one moment: now. However many do not exist: a store whose retention was raised can have a thousand times as many as
+    before, of which nearly none has rows.
     """
     keys = SegmentRange(segments, start, end)
     ranges: list[KeyRange | SegmentRange] = [keys]

@@ -35,6 +35,7 @@ from stateline_store.readers import CommittedReader, Reader, UncommittedReader
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
 from stateline_store.scan import EVERY_KEY, KeyRange
+from stateline_store.segment_lengths import lengthen_segments
 from stateline_store.state_store import Change, IsolationLevel, StateStore, StoreContext
 from stateline_store.steps import reached
 from stateline_store.store_schema import StoreSchema
@@ -95,7 +96,8 @@ class TransactionalStore(StateStore):
 
     @property
     def layout(self) -> Layout:
-        """How this store is declared to write its rows; a database that exists keeps the segments it began with."""
+        """How this store is declared to write its rows; a database that exists keeps its segments,
+        unless they are much shorter (`segment_lengths.py`)."""
         return Layout(self.kind, self.timestamped)
 
     @property
@@ -432,10 +434,12 @@ class TransactionalStore(StateStore):
         layout = replace(self.layout, timestamped=self._timestamped_files)
         database = RocksDBEngine(path, self._tuning, layout, context.types, context.changelog)
         engine: Engine = database
+        at = notice_path(context.directory, self._name, timestamped=self._timestamped_files)
         try:
+            lengthen_segments(database, layout, at)
             self._take_layout(database.layout)
             committed = engine.last_commit()
-            notice = CommitNotice(notice_path(context.directory, self._name, timestamped=self._timestamped_files))
+            notice = CommitNotice(at)
         except BaseException:
             engine.close()
             raise

@@ -1,0 +1,90 @@
+"""Longer segments for a store whose retention was raised: its rows move to them when it is opened, all at once.
+
+Rows keep the length of the segments that they were written in, or else none would be found. With a retention that is a
+thousand times as long, a thousand times as many segments would fill up, and a read of a key's history looks at each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from stateline_store.commit_notice import CommitNotice
+from stateline_store.layout import Layout
+from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.segments import EVERY_SEGMENT, PREFIX
+from stateline_store.versioned_rows import Version, join, versions
+from stateline_store.windowed_keys import split_session_key, split_window_key
+
+# As many times shorter: below that, reads are quick enough, and a rewritten store is not worth its while.
+MANY = 8
+# They are rewritten in one batch, which is in memory, and in one memtable.
+MOST_BYTES = 64 * 1024 * 1024
+_log = logging.getLogger(__name__)
+
+
+def lengthen_segments(database: RocksDBEngine, declared: Layout, notice: Path) -> None:
+    """Rewrite a store whose segments are much shorter than the declared ones. One that is too large stays as it is,
+    with a warning. A crash leaves the one or the other; readers in other processes find no database meanwhile.
+
+    Raises `DamagedDataError` for rows that make no sense, and as `RocksDBEngine.replace_segments`.
+    """
+    stored_ms, wanted_ms = database.layout.segment_interval_ms, declared.segment_interval_ms
+    if stored_ms is None or wanted_ms is None or wanted_ms < stored_ms * MANY:
+        return
+    rows, size = list[tuple[bytes, bytes]](), 0
+    with database.scan(EVERY_SEGMENT) as scan:
+        for key, value in scan:
+            rows.append((key, value))
+            size += len(key) + len(value)
+            if size > MOST_BYTES:
+                _log.warning(
+                    "%s keeps segments of %d ms, from a shorter retention, because it has more than %d MiB. With the "
+                    "retention of now %d ms would be right: reads of the history of a key get slow, and late records "
+                    "with them. A store of another name begins anew, with these.",
+                    *(database.directory, stored_ms, MOST_BYTES >> 20, wanted_ms),
+                )
+                return
+    moved = _of_versions(rows, wanted_ms) if declared.kind == "versioned" else _of_times(rows, wanted_ms, declared)
+    if notice.exists():  # who follows the files would look for the new rows in the old segments
+        CommitNotice(notice).withdraw()
+    database.replace_segments(moved, replace(database.layout, segment_interval_ms=wanted_ms))
+    _log.info(
+        "%s has segments of %d ms now, for its longer retention: %d ms before", database.directory, wanted_ms, stored_ms
+    )
+
+
+def _of_times(rows: Iterable[tuple[bytes, bytes]], interval_ms: int, layout: Layout) -> dict[bytes, bytes]:
+    """Rows of windows by their start, of sessions by their end."""
+    pack, width, moved = PREFIX.pack, PREFIX.size, dict[bytes, bytes]()
+    for stored_key, value in rows:
+        row = stored_key[width:]
+        at_ms = split_window_key(row)[1] if layout.kind == "window" else split_session_key(row).end_ms
+        moved[pack(at_ms // interval_ms) + row] = value
+    return moved
+
+
+def _of_versions(rows: Iterable[tuple[bytes, bytes]], interval_ms: int) -> dict[bytes, bytes]:
+    """Versions by the time at which their validity ends; those of a key come in ascending segments."""
+    held = dict[bytes, list[Version]]()
+    for stored_key, row in rows:
+        for version in reversed(versions(row)):
+            at = PREFIX.pack(version.valid_to // interval_ms) + stored_key[PREFIX.size :]
+            _append(held.setdefault(at, []), version)
+    return {key: join(reversed(oldest_first)) for key, oldest_first in held.items()}
+
+
+def _append(held: list[Version], version: Version) -> None:
+    """One more version of a row, the newest. A gap before it becomes a tombstone. A degenerate one, which says only
+    that the key is deleted from there on, stands alone or not at all: the end of a row says the same."""
+    if held:
+        end = held[-1].valid_to
+        if held[-1].timestamp == end:
+            held.pop()
+        if end < version.timestamp:
+            held.append(Version(end, None, version.timestamp))
+        if held and version.timestamp == version.valid_to:
+            return
+    held.append(version)
