@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.golden import section
-from stateline_store import DamagedDataError, Position, TopicPartition
+from stateline_store import DamagedDataError, NewerFormatError, Position, TopicPartition
 from stateline_store.offset_checkpoint import read_checkpoint, read_position, write_checkpoint
 
 
@@ -39,12 +39,15 @@ def test_a_position_file_of_kafka_streams_is_read(vector: dict[str, Any], tmp_pa
 
 
 @pytest.mark.parametrize("vector", section("checkpoint_texts"), ids=lambda vector: repr(vector["text"]))
-def test_what_kafka_streams_accepts_is_accepted_and_what_it_refuses_is_damage(
+def test_what_kafka_streams_accepts_is_accepted_and_what_it_refuses_is_newer_or_damage(
     vector: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / ".checkpoint"
     path.write_bytes(vector["text"].encode())
-    if vector["offsets"] is None:
+    if vector["text"].startswith("1\n"):
+        with pytest.raises(NewerFormatError, match="version 1"):
+            read_checkpoint(path)
+    elif vector["offsets"] is None:
         with pytest.raises(DamagedDataError, match=r"\.checkpoint is damaged"):
             read_checkpoint(path)
     else:
