@@ -11,7 +11,8 @@ rest of the changelog is read from there, in slices, between which the worker an
 
 "At the end" is ``next_offset >= end``: control records and compacted offsets may follow the last record. A store whose
 offset lies before the log's first kept record cannot know what it missed: that store alone is wiped and rebuilt. Not a
-table: nobody else has its rows, whose records were deleted. It goes on from the first record, and that is said.
+table of newest values or versions: nobody else has its rows, whose records were deleted. It goes on from the first
+record, and that is said.
 
 What is restored is committed in between, rows and offset, but the Position only at the end. Of a compacted topic the
 records that a later one replaced are missing: until that one is read, the rows are behind the Positions on the way.
@@ -150,8 +151,8 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
 
 
 def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
-    """Say which tables lack records that their topics have deleted: those that were never read, and, of tables that do
-    not forget by themselves, the first ones where the table is read from the beginning."""
+    """Say which tables lack records that their topics have deleted: those that were never read, and the first ones
+    where the table is read from the beginning. Not of tables that forget by themselves."""
     begun: dict[str, dict[TopicPartition, int]] = {}
     missed: dict[str, dict[TopicPartition, range]] = {}
     for task in tasks:
@@ -159,9 +160,11 @@ def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
             first, end = bounds[source]
             for table in task.subtopology.tables(source.topic):
                 offset = task.stores.committed_offset(table.name)
+                if forgets(table):
+                    continue
                 if offset is not None and offset + 1 < first:
                     missed.setdefault(table.name, {})[source] = range(offset + 1, first)
-                elif first > 0 and not forgets(table) and (offset is None or offset + 1 > end):
+                elif first > 0 and (offset is None or offset + 1 > end):
                     begun.setdefault(table.name, {})[source] = first
     for name, firsts in begun.items():
         logger.warning("%s", beginning_is_lost(name, firsts))
@@ -249,11 +252,12 @@ def _start_of_group(source: TopicPartition, first: int, end: int, committed: int
 
 
 def _resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
-    """The next offset to read. A table is what its topic says: one that is ahead of it is rebuilt."""
+    """The next offset to read. A table is what its topic says: one that is ahead of it is rebuilt, and so is one of
+    windows or sessions whose topic has let go of records that it has not read, as they both let go of old ones."""
     offset = task.stores.committed_offset(store)
     if offset is None:
         return first
-    if offset + 1 > end:
+    if offset + 1 > end or (offset + 1 < first and forgets(task.definitions[store])):
         return _rebuild(task, store, source, first, end)
     return max(offset + 1, first)  # rows of what was deleted stay: what was made of them (joins, sums) stays as well
 
