@@ -27,7 +27,7 @@ _LEAST_FLIGHTS, _PLACES = 100, 20
 _PLACE = re.compile(r"^ +\d+\. (\w{3}) (\w{2})  ([ \d.]+) min, +([\d,]+) flights, +([\d,]+) min in all", re.MULTILINE)
 
 pytestmark = [
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
 ]
 

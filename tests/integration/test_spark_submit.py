@@ -25,7 +25,7 @@ _TESTS = Path(__file__).parents[1]
 _DEADLINE_S = 120.0
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
     pytest.mark.skipif(
         (free_bytes() or 0) < spark_cluster.NEEDED_BYTES,
