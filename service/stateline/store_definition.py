@@ -35,7 +35,7 @@ StoreKind: TypeAlias = Literal[
     "custom",
 ]
 
-_COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 # Kafka Streams adds a day, for clocks that differ: to the retention of windows, where it is a setting
 # (windowstore.changelog.additional.retention.ms), and to the compaction lag of versions (VersionedChangelogTopicConfig,
 # where it is not).
@@ -114,12 +114,12 @@ class StoreDefinition:
         """The settings of that changelog when Stateline creates it (Kafka Streams' own)."""
         kept_ms = str(self.retention_ms + _DAY_MS)
         if self.kind == "versioned":
-            return {**_COMPACTED, "min.compaction.lag.ms": kept_ms}
+            return {**COMPACTED, "min.compaction.lag.ms": kept_ms}
         if self.key_value or self.kind == "custom":
-            return _COMPACTED
+            return COMPACTED
         # With duplicates no record is ever replaced (there: `WindowStoreBuilder`).
         policy = "delete" if self.retain_duplicates and not self.timestamped else "compact,delete"
-        return {**_COMPACTED, "cleanup.policy": policy, "retention.ms": kept_ms}
+        return {**COMPACTED, "cleanup.policy": policy, "retention.ms": kept_ms}
 
     def _of_the_users(self, made: object) -> StateStore:
         """What the factory made, if it is what was declared."""

@@ -18,14 +18,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stateline.store_definition import StoreDefinition
+from stateline.store_definition import COMPACTED, StoreDefinition
 from stateline_store import TopicPartition
 
 if TYPE_CHECKING:
     from stateline.topology import Topology
 
 _FOR_EVER = "-1"
-_COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 _KEPT = {
     "cleanup.policy": "delete",
     "retention.ms": _FOR_EVER,
@@ -49,7 +48,7 @@ def kept_for_ever(topology: Topology) -> list[str]:
 def _compacted(tables: list[StoreDefinition]) -> Mapping[str, str]:
     """As a changelog of these tables; what is behind the retention of windows and sessions stays, too."""
     versioned = [table for table in tables if table.kind == "versioned"]
-    return max(versioned, key=lambda table: table.retention_ms).changelog_settings() if versioned else _COMPACTED
+    return max(versioned, key=lambda table: table.retention_ms).changelog_settings() if versioned else COMPACTED
 
 
 def loses_rows(topology: Topology, topic: str, found: Mapping[str, str]) -> bool:

@@ -33,19 +33,21 @@ async def _in_slices(
 ) -> Outcome | None:
     """None when the partition has moved between two slices."""
     entries: list[Entry] = []
-    answer = state = None
+    answer, state, size = None, None, 0
     for first in range(0, len(query.keys), _AT_ONCE):
         some = KeysQuery(query.keys[first : first + _AT_ONCE], query.as_of)
         outcome = partitions.ask(store, terms, partition, some)
         if not isinstance(outcome, Answer):
             return outcome
         answer = outcome
-        if first and partitions.shown(store, partition) != state:
+        shown = partitions.shown(store, partition)
+        if first and shown != state:
             return None
-        state = partitions.shown(store, partition)
-        entries += outcome.rows.entries
+        state, found = shown, list(outcome.rows.entries)
+        entries += found
+        size += size_of(found)
         try:
-            refuse_too_large(size_of(entries))
+            refuse_too_large(size)
         except InvalidArgumentError as error:
             return Failure(error)
         await asyncio.sleep(0)
