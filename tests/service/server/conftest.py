@@ -11,6 +11,7 @@ import pytest
 
 from console_browser import BrowserMissingError, Flights, chromium, served_flights
 from query_server import OwningWorker, server_process, wait_until
+from served_here import Here, served_here
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -22,6 +23,15 @@ def client(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
     with server_process(state_dir, *settings) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
+
+
+@pytest.fixture(scope="module")
+def here(worker: OwningWorker, state_dir: Path) -> Iterator[Here]:
+    """A server in this process that has the key `k`; modules that need another one make it themselves."""
+    worker.put("k", 1)
+    worker.commit()
+    with served_here(state_dir) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

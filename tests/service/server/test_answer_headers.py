@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from query_server import OwningWorker
-from served_here import Here, served_here
+from served_here import Here
 
 SAID = {
     "x-content-type-options": "nosniff",
@@ -34,14 +31,6 @@ ASKED = [
     ("GET", "/healthz", 200),
 ]
 NO_REQUEST = [b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: 1\r\n" * 300]
-
-
-@pytest.fixture(scope="module")
-def here(worker: OwningWorker, state_dir: Path) -> Iterator[Here]:
-    worker.put("k", 1)
-    worker.commit()
-    with served_here(state_dir) as found:
-        yield found
 
 
 def check(response: httpx.Response) -> None:

@@ -6,7 +6,7 @@ import ast
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from query_server import OwningWorker, server_process, wait_until
-from served_here import Here, served_here
+from served_here import Here
 from stateline.query import Failure, Outcome, Terms
 from stateline.server import console_state, hidden_paths, pipelines
 from stateline.server.event_stream import EventStream, goodbye
@@ -121,14 +121,6 @@ def test_a_path_that_nobody_has_named_is_hidden_wherever_it_stands() -> None:
     )
     harmless = "1/2 of a/tmp/b, http://host/home/a, http://host:80/tmp <state.dir>/home/x POST …/query a-/etc"
     assert told(harmless) == harmless
-
-
-@pytest.fixture(scope="module")
-def here(worker: OwningWorker, state_dir: Path) -> Iterator[Here]:
-    worker.put("k", 1)
-    worker.commit()
-    with served_here(state_dir) as found:
-        yield found
 
 
 @pytest.mark.parametrize("error", [StatelineError(FAULT), DamagedDataError(FAULT), NotReadyError(FAULT)])
