@@ -22,7 +22,7 @@ from ports import free_port
 from query_server import wait_until
 from running_worker import create, produce, read_all
 from stateline.log import Log, Record
-from stateline.server.changes import change_members
+from stateline.server.changes.routes import change_members
 from stateline_store import TopicPartition
 
 PARTITIONS = 2

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.worker import InputRecord
 
 SIZE_MS = 60_000

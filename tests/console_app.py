@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.store_views import SessionView, StoreView, WindowView
+from stateline.dsl.app import App
+from stateline.processing.store_views import SessionView, StoreView, WindowView
 from stateline.worker import InputRecord
 
 HOUR_MS, QUIET_MS = 3_600_000, 1_200_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.store_views import StoreView
+from stateline.dsl.app import App
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output, restore
 
 

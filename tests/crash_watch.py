@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import crash_app
 from running_worker import Stores, create, eventually, read_all
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline.log import Log, Producer, Record
 from stateline_store import LogUnavailableError, TopicPartition
 

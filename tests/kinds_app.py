@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.store_definition import StoreDefinition
-from stateline.store_views import SessionView, VersionedView, Window, WindowView
+from stateline.dsl.app import App
+from stateline.model.store_definition import StoreDefinition
+from stateline.processing.store_views import SessionView, VersionedView, Window, WindowView
 from stateline.worker import InputRecord
 from stateline_store.steps import reached
 

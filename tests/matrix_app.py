@@ -25,10 +25,10 @@ from ports import free_port
 from query_server import wait_until
 from running_worker import create, produce
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import Log, open_log
-from stateline.query import home_partition
-from stateline.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition
+from stateline.query.values import home_partition
 from stateline.worker import InputRecord
 
 TESTS = Path(__file__).resolve().parent

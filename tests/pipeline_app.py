@@ -13,11 +13,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
+from stateline.model.topology import Windowing
+from stateline.processing.store_views import StoreView
 from stateline.spark import KTable, session_aggregate, table_of
 from stateline.spark.columns import DELETED, OFFSET, ORDER
-from stateline.store_views import StoreView
-from stateline.topology import Windowing
 from stateline.worker import InputRecord
 
 NAME = "ledger"

@@ -24,10 +24,10 @@ from confluent_kafka import murmur2
 
 from ports import free_port
 from stateline import serdes
-from stateline.app import App
-from stateline.config import load_config
-from stateline.query import HostedPartition
-from stateline.serde import Serde
+from stateline.config.settings import load_config
+from stateline.dsl.app import App
+from stateline.query.values import HostedPartition
+from stateline.serde.plain import Serde
 from stateline.server import serve
 from stateline.stores import key_value
 from stateline.worker.publication import InstanceFile, publish

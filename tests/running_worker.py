@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stateline.app import App
-from stateline.config import Config, load_config
+from stateline.config.settings import Config, load_config
+from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
 from stateline.worker.worker import Worker
 from stateline_store import NotPresentError, SecondaryReader, StateDirectory, TopicPartition

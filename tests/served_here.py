@@ -13,10 +13,10 @@ import uvicorn
 
 from ports import free_port
 from query_server import make_app, wait_until
-from stateline.app import App
-from stateline.config import load_config
+from stateline.config.settings import load_config
+from stateline.dsl.app import App
 from stateline.server.main import create_app, uvicorn_settings
-from stateline.server.serving import Serving
+from stateline.server.state.serving import Serving
 
 
 @dataclass

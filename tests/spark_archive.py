@@ -13,7 +13,7 @@ from maven import one_at_a_time
 _NAME = f"spark-{pyspark.__version__}.jsa"
 _CACHE = Path(__file__).parents[1] / ".cache"
 _RECORD = (
-    "import sys; from pathlib import Path; from stateline.config import load_config;"
+    "import sys; from pathlib import Path; from stateline.config.settings import load_config;"
     "from stateline.spark.session import record_class_archive;"
     "record_class_archive(load_config('archive'), Path(sys.argv[1]))"
 )

@@ -14,9 +14,9 @@ from typing import Any
 
 from own_stores import OwnStore
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.store_definition import StoreDefinition
-from stateline.store_views import SessionView, StoreView, WindowView
+from stateline.dsl.app import App
+from stateline.model.store_definition import StoreDefinition
+from stateline.processing.store_views import SessionView, StoreView, WindowView
 from stateline.worker import InputRecord, restore
 
 KINDS = ("key_value", "window", "session")

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ports import free_port
 from query_server import wait_until
-from stateline.config import load_config
-from stateline.config_sources import PREFIX
+from stateline.config.settings import load_config
+from stateline.config.sources import PREFIX
 from stateline.spark.connector import JARS
 
 ROOT = Path(__file__).parents[1]

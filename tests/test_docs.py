@@ -26,18 +26,18 @@ from typer.main import get_command
 from running_worker import Stores, create, eventually, produce, read_all, running
 from served_here import served_here
 from stateline import serdes
-from stateline.cli import cli
-from stateline.config import Config, load_config
+from stateline.cli.main import cli
+from stateline.config.settings import Config, load_config
 from stateline.log import EmbeddedLog, Record, open_log
 from stateline.log.embedded_file import APPLICATION_ID, OFFSET_BITS, SCHEMA_VERSION, decode_headers, encode_headers
-from stateline.server.arguments import COMMON, PARAMETERS
+from stateline.processing.changelog import position_headers, staged_rows, types_headers
+from stateline.processing.failures import FailureHandler
+from stateline.server.contract.arguments import COMMON, PARAMETERS
+from stateline.server.contract.openapi import RESULTS
+from stateline.server.contract.problems import PROBLEMS
 from stateline.server.main import OPERATIONS
-from stateline.server.openapi import RESULTS
-from stateline.server.problems import PROBLEMS
 from stateline.spark.drivers.status import PipelineStatus
 from stateline.spark.sink.marker import Marker
-from stateline.worker.changelog import position_headers, staged_rows, types_headers
-from stateline.worker.failures import FailureHandler
 from stateline_store import (
     CommitNotice,
     IsolationLevel,

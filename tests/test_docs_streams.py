@@ -12,12 +12,12 @@ import orjson
 
 from running_worker import Stores, create, eventually, produce, read_all, running
 from stateline import App, serdes
-from stateline.config import load_config
+from stateline.config.settings import load_config
+from stateline.dsl.grouped import GroupedStream
+from stateline.dsl.stream import Stream
+from stateline.dsl.table import Table
+from stateline.dsl.windowed import WindowedStream, WindowedTable
 from stateline.log import open_log
-from stateline.streams.grouped import GroupedStream
-from stateline.streams.stream import Stream
-from stateline.streams.table import Table
-from stateline.streams.windowed import WindowedStream, WindowedTable
 from test_docs import blocks, document
 
 TEXT = document("docs/streams.md")

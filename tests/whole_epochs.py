@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from running_worker import create
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import Log
-from stateline.store_views import StoreView
-from stateline.topology import epochs_topic
+from stateline.model.topology import epochs_topic
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import TopicPartition
 

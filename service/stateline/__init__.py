@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stateline import serdes, stores
-    from stateline.app import App
-    from stateline.store_definition import StoreDefinition
-    from stateline.store_views import SessionView, StoreView, VersionedView, WindowView
-    from stateline.streams.windows import (
+    from stateline.dsl.app import App
+    from stateline.model.store_definition import StoreDefinition
+    from stateline.model.topology import Topic
+    from stateline.model.windows import (
         HoppingWindows,
         SessionWindows,
         SlidingWindows,
         TumblingWindows,
         until_window_closes,
     )
-    from stateline.topology import Topic
-    from stateline.worker.records import InputRecord, Output
+    from stateline.processing.records import InputRecord, Output
+    from stateline.processing.store_views import SessionView, StoreView, VersionedView, WindowView
 
 __all__ = [
     "App",
@@ -46,20 +46,20 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "App": "stateline.app",
-    "InputRecord": "stateline.worker.records",
-    "Output": "stateline.worker.records",
-    "StoreDefinition": "stateline.store_definition",
-    "StoreView": "stateline.store_views",
-    "VersionedView": "stateline.store_views",
-    "SessionView": "stateline.store_views",
-    "WindowView": "stateline.store_views",
-    "Topic": "stateline.topology",
-    "TumblingWindows": "stateline.streams.windows",
-    "HoppingWindows": "stateline.streams.windows",
-    "SlidingWindows": "stateline.streams.windows",
-    "SessionWindows": "stateline.streams.windows",
-    "until_window_closes": "stateline.streams.windows",
+    "App": "stateline.dsl.app",
+    "InputRecord": "stateline.processing.records",
+    "Output": "stateline.processing.records",
+    "StoreDefinition": "stateline.model.store_definition",
+    "StoreView": "stateline.processing.store_views",
+    "VersionedView": "stateline.processing.store_views",
+    "SessionView": "stateline.processing.store_views",
+    "WindowView": "stateline.processing.store_views",
+    "Topic": "stateline.model.topology",
+    "TumblingWindows": "stateline.model.windows",
+    "HoppingWindows": "stateline.model.windows",
+    "SlidingWindows": "stateline.model.windows",
+    "SessionWindows": "stateline.model.windows",
+    "until_window_closes": "stateline.model.windows",
 }
 
 

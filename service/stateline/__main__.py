@@ -2,7 +2,7 @@
 
 import sys
 
-from stateline.cli import main
+from stateline.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

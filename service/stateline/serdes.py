@@ -1,13 +1,13 @@
 """The ready-made serdes: `string`, `json`, `bytes`, `int32`, `int64`, `float64`, and, around one of those, `windowed`
 and `session_windowed` for the keys of a topic of windows or sessions; `time_windowed` for those that Java reads.
 
-What each writes and reads stands in `stateline.serde`.
+What each writes and reads stands in `stateline.serde.plain`.
 """
 
 from typing import TYPE_CHECKING, NoReturn
 
-from stateline.serde import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
-from stateline.windowed_serde import TimeWindowedSerde, WindowedSerde
+from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
+from stateline.serde.windowed import TimeWindowedSerde, WindowedSerde
 
 __all__ = [
     "Serde",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from stateline.function_checks import check_function
-from stateline.serde import Serde
-from stateline.store_definition import StoreDefinition, StoreKind
-from stateline.topology import checked_store_name
+from stateline.dsl.function_checks import check_function
+from stateline.model.store_definition import StoreDefinition, StoreKind
+from stateline.model.topology import checked_store_name
+from stateline.serde.plain import Serde
 from stateline_store import InvalidArgumentError, StateStore
 
 _MILLISECOND = timedelta(milliseconds=1)

@@ -23,8 +23,8 @@ from streams_app import made
 
 from kafka_broker import KafkaBroker
 from running_worker import configured, eventually, produce, running
-from stateline.app import App
-from stateline.configured_log import configured_log
+from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline.worker.task import Task, TaskState

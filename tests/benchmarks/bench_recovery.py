@@ -34,8 +34,8 @@ from recovery_app import made
 from kafka_broker import KafkaBroker
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
-from stateline.query import home_partition
-from stateline.worker.changelog import position_headers
+from stateline.processing.changelog import position_headers
+from stateline.query.values import home_partition
 from stateline_store import Position, TopicPartition
 
 RECORDS, KEYS, PARTITIONS, COMMIT, ROUNDS = 10_000_000, 1_000_000, 4, 20_000, 5

@@ -23,7 +23,7 @@ from ingest_app import app
 from processes import server, until_ready
 from topic import TOPIC, key_of, value
 
-from stateline.query import HostedPartition
+from stateline.query.values import HostedPartition
 from stateline.worker.publication import InstanceFile, publish, socket_path, topology_document
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.snapshots import SnapshotMaker

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from stateline import InputRecord, serdes
-from stateline.app import App
+from stateline.dsl.app import App
 
 
 def made(job: str) -> App:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stateline import serdes
-from stateline.app import App
+from stateline.dsl.app import App
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

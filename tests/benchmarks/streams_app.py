@@ -9,7 +9,7 @@ import os
 from datetime import timedelta
 
 from stateline import InputRecord, SessionWindows, StoreView, TumblingWindows, serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 
 GRACE = timedelta(seconds=30)
 

@@ -15,12 +15,12 @@ from java_streams import DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS, J
 from running_worker import configured, create, eventually, produce, read_all, running
 from served_here import served_here
 from stateline import serdes, stores
-from stateline.app import App
 from stateline.client import Client
+from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.interface import Admin
 from stateline.log.kafka import KafkaLog
-from stateline.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
 from stateline_store.windowed_keys import split_session_key, split_window_key, window_key
 

@@ -17,11 +17,11 @@ from conformance.live_input import PARTITIONS, RECORDS, VARIABLE, Input
 from java_streams import JavaStreams, Row
 from running_worker import eventually
 from served_here import served_here
-from stateline.app import App
 from stateline.client import Client
+from stateline.dsl.app import App
 from stateline.log.interface import Admin
 from stateline.log.kafka import KafkaLog
-from stateline.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
 from stateline_store.windowed_keys import split_session_key, split_window_key
 

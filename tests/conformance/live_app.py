@@ -10,11 +10,11 @@ from typing import Any
 
 from java_streams import ADVANCE_MS, DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS
 from stateline import serdes
-from stateline.app import App
-from stateline.streams.grouped import GroupedStream
-from stateline.streams.stream import Stream
-from stateline.streams.table import Table
-from stateline.streams.windows import AnyWindows, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows
+from stateline.dsl.app import App
+from stateline.dsl.grouped import GroupedStream
+from stateline.dsl.stream import Stream
+from stateline.dsl.table import Table
+from stateline.model.windows import AnyWindows, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows
 
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 

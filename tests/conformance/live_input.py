@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from running_worker import create, produce
 from stateline.log.kafka import KafkaLog
-from stateline.topology import Topic
+from stateline.model.topology import Topic
 from stateline_store import TopicPartition
 
 VARIABLE = "STATELINE_CONFORMANCE_RECORDS"

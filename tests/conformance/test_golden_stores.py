@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from conformance.golden import section, unhex
-from stateline.worker.changelog import position_headers, staged_rows
-from stateline.worker.records import OutputRecord
+from stateline.processing.changelog import position_headers, staged_rows
+from stateline.processing.records import OutputRecord
 from stateline_store import (
     IsolationLevel,
     KeyRange,

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.golden import section, unhex
 from stateline.log.interface import Record
-from stateline.worker.changelog import position_of_changelog
+from stateline.processing.changelog import position_of_changelog
 from stateline_store import Position
 from stateline_store.timestamped_rows import join, split
 from stateline_store.versioned_rows import Version, append, bounds, find, new_row, versions

@@ -26,10 +26,10 @@ from conformance.java_state import (
 from java_streams import class_path
 from kafka_broker import KafkaBroker, needed
 from running_worker import Stores, configured, eventually, running
-from stateline.app import App
-from stateline.external_stores import settings_of_changelog
+from stateline.deployment.topics import other_settings
+from stateline.dsl.app import App
 from stateline.log.interface import NewTopic
-from stateline.topics import other_settings
+from stateline.model.external_stores import settings_of_changelog
 from stateline_store import TopicPartition
 
 DECLARED = {definition.name: definition for definition in declarations()}

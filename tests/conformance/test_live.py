@@ -13,8 +13,8 @@ from conformance.live_input import RECORDS, Input, input_of, write_input
 from java_streams import class_path
 from kafka_broker import KafkaBroker, missing_is_a_failure
 from maven import JarsUnavailableError
+from stateline.deployment.topics import other_settings
 from stateline.log.kafka import KafkaLog
-from stateline.topics import other_settings
 
 TABLES = ("table", "versioned")  # their input is their changelog
 

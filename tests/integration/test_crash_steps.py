@@ -30,8 +30,8 @@ from crash_watch import WatchedRun
 from own_stores import OwnStore
 from ports import free_port
 from running_worker import Stores, create, eventually, produce, read_all
-from stateline.app import App
-from stateline.config import Config, load_config
+from stateline.config.settings import Config, load_config
+from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirectory, StoreContext, TopicPartition
 from stateline_store.offline_store import OfflineStore

@@ -18,7 +18,7 @@ import pytest
 
 import steps_app
 from running_worker import Stores, create, eventually, produce
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline.log import Log
 from stateline_store import TopicPartition
 

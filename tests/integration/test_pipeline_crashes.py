@@ -31,8 +31,8 @@ from running_worker import create, read_all
 from service.spark.departures import settings
 from spark_archive import put_class_archive
 from stateline.log import EmbeddedLog
+from stateline.model.topology import epochs_topic
 from stateline.spark.sink.marker import Marker
-from stateline.topology import epochs_topic
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "1"))
 SINK_STEPS = [

@@ -15,8 +15,8 @@ import pytest
 import spark_cluster
 from query_server import OwningWorker, server_process, wait_until
 from service.spark import departures as d
-from stateline.free_memory import free_bytes
 from stateline.log import EmbeddedLog
+from stateline.processes.free_memory import free_bytes
 from stateline.spark import submit
 from stateline.spark.drivers.status import read_status
 from stateline_store.inspection import lock_holder

@@ -20,7 +20,7 @@ import pytest
 import crash_app
 from crash_watch import PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
 from running_worker import Stores, create, eventually
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline.log import Log
 
 KILLS = 8

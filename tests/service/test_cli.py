@@ -18,12 +18,12 @@ import httpx
 import pytest
 from typer.exceptions import TyperException
 
-from stateline.cli import Flags, explained, split_flags
-from stateline.cli_processes import application_children, chosen_pipelines, only_run, pipeline_children
-from stateline.cli_table import Row, as_text
-from stateline.cli_topics import missing_of_the_users, topic_roles, topic_rows
-from stateline.config import load_config
-from stateline.loading import load_app
+from stateline.cli.loading import load_app
+from stateline.cli.main import Flags, explained, split_flags
+from stateline.cli.processes import application_children, chosen_pipelines, only_run, pipeline_children
+from stateline.cli.table import Row, as_text
+from stateline.cli.topics import missing_of_the_users, topic_roles, topic_rows
+from stateline.config.settings import load_config
 from stateline.log import open_log
 from stateline.log.interface import TopicInfo
 from stateline_store import (
@@ -41,7 +41,7 @@ from stateline_store import (
 SCRIPT = Path(sys.executable).with_name("stateline")
 APPLICATION = """
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 
 app = App("flights", config={"commit.interval.ms": 200})
 departures = app.topic("departures", key=serdes.string, value=serdes.json)
@@ -243,7 +243,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
 
 
 def test_help_loads_no_heavy_library() -> None:
-    script = "import sys; from stateline.cli import main; main(['worker', '--help']); print(sorted(sys.modules))"
+    script = "import sys; from stateline.cli.main import main; main(['worker', '--help']); print(sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     modules = shown.splitlines()[-1]
     heavy = ("pyspark", "confluent_kafka", "fastapi", "uvicorn", "pyarrow", "pandas")

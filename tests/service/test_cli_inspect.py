@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from stateline.cli_inspect import Request, inspect
-from stateline.cli_inspect_entries import notation, plain_text
-from stateline.cli_inspect_view import moment
+from stateline.cli.inspect import Request, inspect
+from stateline.cli.inspect_entries import notation, plain_text
+from stateline.cli.inspect_view import moment
 from stateline_store import (
     CallerError,
     DoesNotExistError,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.cli_logging import REPEAT_AFTER_S, SaidOnce, last_words, say_error, use_log_format, write_json_line
+from stateline.processes.logging import REPEAT_AFTER_S, SaidOnce, last_words, say_error, use_log_format, write_json_line
 
 FAILED = "FAIL [rdkafka#producer-%d] [thrd:a:1/bootstrap]: Connect to ipv4#127.0.0.1:1 failed (after %dms in state UP)"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from stateline import serdes
-from stateline.app import App
-from stateline.cli_produce import most_bytes, produce
-from stateline.config import Config, load_config
-from stateline.configured_log import configured_log
+from stateline.cli.produce import most_bytes, produce
+from stateline.config.settings import Config, load_config
+from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
 from stateline.log import NewTopic
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 

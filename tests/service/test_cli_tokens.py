@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from stateline.cli_tokens import commands, expiry, new_entry, tokens_file, with_entry, without_entry
-from stateline.server.tokens import Tokens, TokensFile, hash_of, read_tokens_file
+from stateline.cli.tokens import commands, expiry, new_entry, tokens_file, with_entry, without_entry
+from stateline.server.guard.tokens import Tokens, TokensFile, hash_of, read_tokens_file
 from stateline_store import ConfigurationError, DoesNotExistError, InvalidArgumentError, UnauthenticatedError
 
 SCRIPT = Path(sys.executable).with_name("stateline")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stateline.config import Config, dotted_name, load_config, read_config
+from stateline.config.settings import Config, dotted_name, load_config, read_config
 from stateline_store.errors import ConfigurationError
 from stateline_store.state_store import IsolationLevel
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stateline.config import load_config
-from stateline.config_directory import check_state_directory
+from stateline.config.directory import check_state_directory
+from stateline.config.settings import load_config
 from stateline.log.embedded_file import LogFile
 from stateline_store.errors import ConfigurationError
 

@@ -17,15 +17,15 @@ import pytest
 from running_worker import Stores, configured, create, eventually, produce, running
 from served_here import served_here
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.cli_produce import declared_topic
-from stateline.cli_topics import missing_of_the_users, topic_roles, topic_rows
+from stateline.cli.produce import declared_topic
+from stateline.cli.topics import missing_of_the_users, topic_roles, topic_rows
 from stateline.client import Client
+from stateline.deployment.topics import ensure_topics, report_other_settings
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.log.interface import NewTopic
-from stateline.store_definition import StoreDefinition
-from stateline.topics import ensure_topics, report_other_settings
-from stateline.topology import Topic, Windowing
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topic, Windowing
 from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, Position, RecordError, TopologyError
 from stateline_store.windowed_keys import session_key, window_key

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from stateline import App, SessionWindows, TumblingWindows, serdes, stores
-from stateline.streams.grouped import GroupedStream
-from stateline.streams.stream import Stream
-from stateline.streams.table import Table
+from stateline.dsl.grouped import GroupedStream
+from stateline.dsl.stream import Stream
+from stateline.dsl.table import Table
 from stateline_store import TopologyError
 
 MINUTE = timedelta(minutes=1)

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from stateline.loading import load_app
+from stateline.cli.loading import load_app
 from stateline_store.errors import ConfigurationError
 
-APP = "from stateline.app import App\napp = App('flights')\n"
+APP = "from stateline.dsl.app import App\napp = App('flights')\n"
 Write = Callable[[str], str]
 
 
@@ -74,7 +74,7 @@ def test_the_users_own_line_is_named_when_a_library_raises(write: Write, tmp_pat
 
 
 def test_the_users_own_line_is_named_when_stateline_raises(write: Write, tmp_path: Path) -> None:
-    name = write("from stateline.app import App\n\napp = App('no/slash')\n")
+    name = write("from stateline.dsl.app import App\n\napp = App('no/slash')\n")
     message = refusal(name)
     assert message.startswith(f"Importing {name} failed at {tmp_path / name}.py:3: InvalidArgumentError: ")
     assert "'no/slash'" in message

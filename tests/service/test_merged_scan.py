@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query import (
+from stateline.query.values import (
     Answer,
     CopyStatus,
     Entry,
@@ -24,8 +24,8 @@ from stateline.query import (
     VersionsQuery,
     WindowsQuery,
 )
-from stateline.server import merged_scan
-from stateline.server.merged_scan import MergedScan
+from stateline.server.state import merged_scan
+from stateline.server.state.merged_scan import MergedScan
 from stateline_store import CursorExpiredError, Position, VersionedRecord, Windowed
 from stateline_store.windowed_keys import window_key
 

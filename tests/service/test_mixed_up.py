@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stateline import App, serdes, stores
-from stateline.streams.global_table import GlobalTable
-from stateline.streams.stream import Stream
-from stateline.streams.table import Table
+from stateline.dsl.stream import Stream
+from stateline.dsl.table import Table
+from stateline.model.global_table import GlobalTable
 from stateline_store import CallerError
 
 DAY = timedelta(days=1)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.deployment.partition_counts import PartitionsChangedError, counted_topics, refuse_grown
+from stateline.dsl.app import App
 from stateline.log.interface import TopicInfo
-from stateline.partition_counts import PartitionsChangedError, counted_topics, refuse_grown
 
 TEXT: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 NAMES = ("stored", "tabled", "everywhere", "passed-on")

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query import (
+from stateline.query.execution import MAX_CHUNKS, OpenScan, check_kind, execute, sort_key
+from stateline.query.values import (
     Answer,
     CopyStatus,
     CountQuery,
@@ -31,8 +32,7 @@ from stateline.query import (
     home_partition,
     served_by,
 )
-from stateline.query_reads import MAX_CHUNKS, OpenScan, check_kind, execute, sort_key
-from stateline.server.serving import _has_entries
+from stateline.server.state.serving import _has_entries
 from stateline_store import (
     IsolationLevel,
     KeyValueStore,
@@ -142,7 +142,7 @@ def test_a_limit_that_is_just_reached_leaves_nothing_out(store: KeyValueStore) -
 
 
 def test_a_scan_stops_at_its_share_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateline.query_reads.MAX_RESULT_BYTES", 100)
+    monkeypatch.setattr("stateline.query.execution.MAX_RESULT_BYTES", 100)
     store = KeyValueStore("big", persistent=False)
     store.init(StoreContext("0_0", tmp_path))
     store.put_all([(bytes([i]), b"x" * 60) for i in range(9)])

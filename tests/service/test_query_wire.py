@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query import (
+from stateline.query.values import (
     Answer,
     CopyStatus,
     CountQuery,
@@ -29,7 +29,7 @@ from stateline.query import (
     VersionsQuery,
     WindowsQuery,
 )
-from stateline.query_wire import (
+from stateline.query.wire import (
     LENGTH,
     MAX_FRAME_BYTES,
     WireRequest,

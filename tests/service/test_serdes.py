@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline import serdes
-from stateline.serde import Serde
+from stateline.serde.plain import Serde
 from stateline_store import InvalidArgumentError
 
 

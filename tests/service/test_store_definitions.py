@@ -19,10 +19,10 @@ from confluent_kafka.admin._resource import ResourceType
 from kafka_broker import KafkaBroker
 from own_stores import OwnStore
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.deployment.topics import ensure_topics
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log, NewTopic, open_log
-from stateline.store_definition import StoreDefinition
-from stateline.topics import ensure_topics
+from stateline.model.store_definition import StoreDefinition
 from stateline_store import (
     InvalidArgumentError,
     KeyValueStore,

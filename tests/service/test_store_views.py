@@ -12,9 +12,9 @@ import pytest
 
 from own_stores import OwnStore
 from stateline import serdes, stores
-from stateline.serde import JsonSerde
-from stateline.store_definition import StoreDefinition
-from stateline.store_views import (
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topic
+from stateline.processing.store_views import (
     AnyView,
     SessionView,
     StoreView,
@@ -25,7 +25,7 @@ from stateline.store_views import (
     WindowView,
     view_of,
 )
-from stateline.topology import Topic
+from stateline.serde.plain import JsonSerde
 from stateline_store import InvalidArgumentError, StoreClosedError, StoreContext, TopologyError, TransactionalStore
 
 SERDES: dict[str, Any] = {"key": serdes.string, "value": serdes.json}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stateline import serdes, stores
-from stateline.store_definition import StoreDefinition
-from stateline.store_views import StoreView, Timestamped
-from stateline.topology import Topic
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topic
+from stateline.processing.store_views import StoreView, Timestamped
 from stateline_store import InvalidArgumentError, KeyValueStore, StoreContext, TopologyError
 
 KINDS = [stores.key_value, stores.timestamped_key_value]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.supervisor import Child, RestartPolicy, Supervisor
+from stateline.processes.supervisor import Child, RestartPolicy, Supervisor
 from stateline_store.errors import ConfigurationError
 
 DEADLINE_S = 30.0
@@ -234,7 +234,7 @@ def supervised(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]
             textwrap.dedent(
                 f"""
                 import os, sys
-                from stateline.supervisor import Child, Supervisor
+                from stateline.processes.supervisor import Child, Supervisor
                 script = {script!r}.replace("'up'", "'up', __import__('os').getpid()")
                 command = (sys.executable, "-I", "-S", "-c", script)
                 Supervisor([Child("a", command)]).run()

@@ -13,12 +13,12 @@ import pytest
 from kafka_broker import KafkaBroker
 from running_worker import configured, eventually, produce, running
 from stateline import serdes
-from stateline.app import App
-from stateline.cli_topics import topics
-from stateline.config import load_config
+from stateline.cli.topics import topics
+from stateline.config.settings import load_config
+from stateline.deployment.topics import ensure_topics, report_other_settings
+from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, open_log
 from stateline.spark.drivers.table_warnings import warn_of_tables
-from stateline.topics import ensure_topics, report_other_settings
 from stateline_store import TopicPartition
 
 HOUR, DAY_MS = timedelta(hours=1), 86_400_000

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stateline import serdes
-from stateline.app import App
+from stateline.deployment.topics import ensure_topics
+from stateline.dsl.app import App
 from stateline.log import NewTopic, open_log
-from stateline.topics import ensure_topics
 from stateline_store import TopologyError
 
 

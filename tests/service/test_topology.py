@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.store_views import StoreView
-from stateline.topics import subtopology_partitions, wanted_partitions
-from stateline.topology import Topic, Topology, Windowing
+from stateline.deployment.topics import subtopology_partitions, wanted_partitions
+from stateline.dsl.app import App
+from stateline.model.topology import Topic, Topology, Windowing
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline_store import InvalidArgumentError, TopologyError
 

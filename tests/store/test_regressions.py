@@ -48,10 +48,10 @@ from typing import Any
 import pytest
 
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.store_views import StoreView
+from stateline.dsl.app import App
+from stateline.processing.failures import FailureHandler
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.failures import FailureHandler
 from stateline.worker.task import Task, TaskState
 from stateline.worker.task_stores import TaskStores
 from stateline_store import (

@@ -33,7 +33,7 @@ from stateline.client.results import (
     Version,
     Window,
 )
-from stateline.serde import JsonSerde
+from stateline.serde.plain import JsonSerde
 from stateline_store import InvalidArgumentError, Position, StatelineError
 
 T = TypeVar("T")

@@ -36,9 +36,9 @@ from stateline.demo.screen import Screen, ranking_line
 from stateline.demo.services import Services, demo_settings, running_services
 from stateline.demo.time_checks import check_times
 from stateline.demo.tour import Replay, Tour
-from stateline.free_memory import free_bytes
 from stateline.log import Log, open_log
-from stateline.topology import epochs_topic
+from stateline.model.topology import epochs_topic
+from stateline.processes.free_memory import free_bytes
 from stateline_store import Position
 
 DEFAULT_STATE_DIR = Path(".stateline/demo")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from stateline.app import App
-from stateline.cli_processes import ALL_PIPELINES, application_children
-from stateline.config import load_config
-from stateline.supervisor import SAYS, Supervisor
+from stateline.cli.processes import ALL_PIPELINES, application_children
+from stateline.config.settings import load_config
+from stateline.dsl.app import App
+from stateline.processes.supervisor import SAYS, Supervisor
 
 TARGET = "stateline.demo.flights:app"
 _TAIL_LINES = 12

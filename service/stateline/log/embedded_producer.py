@@ -23,7 +23,7 @@ from stateline.log.embedded_transactions import (
     raise_epoch,
 )
 from stateline.log.interface import Consumer, Headers, LeftOut, LogRow
-from stateline.serde import shown
+from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 
 BATCH_RECORDS = 4_000  # written at once without a flush: measured 10 % faster than 1,000, and 13 ms of a fast writer

@@ -20,7 +20,7 @@ from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_waiting import waiting_is_said, within
 from stateline.log.patience import Patience
-from stateline.serde import shown
+from stateline.serde.plain import shown
 from stateline_store import (
     DoesNotExistError,
     InDoubtError,

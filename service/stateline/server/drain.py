@@ -16,8 +16,8 @@ from typing import Any
 
 import uvicorn
 
-from stateline.server.accepting import ConnectionCounts, FairAcceptor
-from stateline.server.serving import Serving
+from stateline.server.state.serving import Serving
+from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 
 # How long answers that have begun may take after the drain; those that wait are ended at once.
 GRACE_S = 10

@@ -21,37 +21,37 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.app import App
-from stateline.config import Config
-from stateline.open_files import allow_many
-from stateline.server.accepting import ConnectionCounts
-from stateline.server.access import check_exposure, check_tokens, guarded, install_guard
-from stateline.server.access_log import AccessLog
-from stateline.server.answer_headers import headers_of_every_answer
-from stateline.server.answers import json_response
-from stateline.server.changes import OPERATIONS as CHANGES
-from stateline.server.changes import ChangeRoutes
-from stateline.server.console_page import ConsolePage
-from stateline.server.console_state import ConsoleState
+from stateline.config.settings import Config
+from stateline.dsl.app import App
+from stateline.processes.open_files import allow_many
+from stateline.server.changes.routes import OPERATIONS as CHANGES
+from stateline.server.changes.routes import ChangeRoutes
+from stateline.server.console.page import ConsolePage
+from stateline.server.console.state import ConsoleState
+from stateline.server.contract.answer_headers import headers_of_every_answer
+from stateline.server.contract.answers import json_response
+from stateline.server.contract.hidden_paths import hide_directory
+from stateline.server.contract.openapi import Operation, document
+from stateline.server.contract.pages import docs_page
+from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.drain import GRACE_S, DrainingServer
-from stateline.server.hidden_paths import hide_directory
-from stateline.server.http_protocol import ProblemProtocol
-from stateline.server.limits import Limits
-from stateline.server.measuring import Measuring, MeasuringMiddleware
-from stateline.server.metrics import Metrics
-from stateline.server.openapi import Operation, document
-from stateline.server.pages import docs_page
-from stateline.server.point_reads import PointReads
-from stateline.server.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
+from stateline.server.guard.access import check_exposure, check_tokens, guarded, install_guard
+from stateline.server.guard.limits import Limits
 from stateline.server.processes import inherit, run_processes
-from stateline.server.query_operations import OPERATIONS as QUERIES
-from stateline.server.query_operations import STORE
-from stateline.server.routes import QueryRoutes
-from stateline.server.serving import Serving
-from stateline.server.snapshots import OPERATIONS as SNAPSHOTS
-from stateline.server.snapshots import SnapshotRoutes
+from stateline.server.queries.operations import OPERATIONS as QUERIES
+from stateline.server.queries.operations import STORE
+from stateline.server.queries.point_reads import PointReads
+from stateline.server.queries.routes import QueryRoutes
+from stateline.server.snapshots.routes import OPERATIONS as SNAPSHOTS
+from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.state.serving import Serving
 from stateline.server.state_routes import StateRoutes
-from stateline.server.tls import check_tls
+from stateline.server.telemetry.access_log import AccessLog
+from stateline.server.telemetry.measuring import Measuring, MeasuringMiddleware
+from stateline.server.telemetry.metrics import Metrics
+from stateline.server.wire.accepting import ConnectionCounts
+from stateline.server.wire.http_protocol import ProblemProtocol
+from stateline.server.wire.tls import check_tls
 from stateline_store import ConfigurationError, StatelineError
 
 OPERATIONS = (

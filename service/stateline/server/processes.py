@@ -7,7 +7,7 @@ kernel resets what waits in it when the process dies (socket(7); `inet_csk_liste
 takes its share of the queue is up to `accepting`.
 
 Processes are started anew with exec, never forked off, and started again with back-off when they end: see
-`stateline.supervisor`. The parent opens no store and answers nothing.
+`stateline.processes.supervisor`. The parent opens no store and answers nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from stateline.config import Config
-from stateline.server.accepting import ConnectionCounts
+from stateline.config.settings import Config
+from stateline.processes.supervisor import SAYS, Child, Supervisor
 from stateline.server.drain import GRACE_S
-from stateline.server.metrics import SHARED_DIRECTORY, share_metrics
-from stateline.supervisor import SAYS, Child, Supervisor
+from stateline.server.telemetry.metrics import SHARED_DIRECTORY, share_metrics
+from stateline.server.wire.accepting import ConnectionCounts
 
 # Beyond the drain and the grace: for a process that is slow to let go of its stores.
 _SLACK_S = 5.0

@@ -11,20 +11,20 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.server.access import is_known, may_read, reads_all
-from stateline.server.answers import json_response
-from stateline.server.arguments import refuse_parameters
-from stateline.server.arrow_rows import schema_of
-from stateline.server.deployment import Instance
-from stateline.server.hidden_paths import told
-from stateline.server.metrics import Metrics
-from stateline.server.partitions import ServedStore
-from stateline.server.pipelines import PipelineStates
-from stateline.server.problems import problem_response
-from stateline.server.serving import Serving
-from stateline.server.streams import accepted
-from stateline.store_definition import StoreDefinition
-from stateline.topology import Pipeline, Subtopology, Topic
+from stateline.deployment.placements import Instance
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Pipeline, Subtopology, Topic
+from stateline.server.contract.answers import json_response
+from stateline.server.contract.arguments import refuse_parameters
+from stateline.server.contract.hidden_paths import told
+from stateline.server.contract.problems import problem_response
+from stateline.server.guard.access import is_known, may_read, reads_all
+from stateline.server.rows.arrow_rows import schema_of
+from stateline.server.rows.streams import accepted
+from stateline.server.state.partitions import ServedStore
+from stateline.server.state.serving import Serving
+from stateline.server.telemetry.metrics import Metrics
+from stateline.server.telemetry.pipelines import PipelineStates
 from stateline_store import NotReadyError, StatelineError
 
 _LEVEL = 5  # of gzip: the next ones take longer and find hardly anything

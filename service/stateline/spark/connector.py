@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from stateline.config import Config
+from stateline.config.settings import Config
 from stateline.log import EmbeddedLog, Log
 from stateline.spark.submit import is_submitted
 from stateline_store import ConfigurationError

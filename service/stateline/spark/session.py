@@ -32,7 +32,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from stateline.config import Config
+from stateline.config.settings import Config
 from stateline.spark.connector import jar_settings
 from stateline.spark.submit import is_submitted
 from stateline_store import ConfigurationError

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     # As a script, its own folder comes first on the path, where `sink` and `columns` are not what others mean.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [os.getcwd(), *(entry for entry in sys.path if os.path.abspath(entry) != here)]
-    from stateline.cli import main as stateline
+    from stateline.cli.main import main as stateline
 
     return stateline(["pipeline", *arguments])
 

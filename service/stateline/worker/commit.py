@@ -17,13 +17,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from stateline.config import Config
+from stateline.config.settings import Config
 from stateline.log.interface import Consumer, Log, Producer
-from stateline.topology import Topology
-from stateline.worker.changelog import staged_rows
+from stateline.model.topology import Topology
+from stateline.processing.changelog import staged_rows
+from stateline.processing.failures import FailureHandler
+from stateline.processing.records import OutputRecord
 from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
-from stateline.worker.failures import FailureHandler
-from stateline.worker.records import OutputRecord
 from stateline.worker.task import Task
 from stateline_store import DoesNotExistError, InvalidArgumentError, RecordError, TopicPartition
 from stateline_store.steps import reached

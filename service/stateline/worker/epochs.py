@@ -5,8 +5,8 @@ micro-batch ends in each partition of the result topics (``resultEnds``: `spark.
 markers beside its input. It takes no record beyond the end of one epoch, its **target**, and commits only when all of
 its partitions have come to that end: then all of their stores, also those that the epoch has no row for, with the
 marker's next offset under ``<epochs topic>-0`` in their `offsets`. That number is how readers tell whether partitions
-are of one epoch (`stateline.server.epochs`). Then the newest epoch is the next target: those between are passed over,
-because what they wrote may have been compacted away since.
+are of one epoch (`stateline.server.state.epochs`). Then the newest epoch is the next target: those between are passed
+over, because what they wrote may have been compacted away since.
 
 A store whose rows are of no whole epoch has the number `LOADING`, or none yet, and nobody reads it: one that is
 restored or read from the beginning, and one that is so far behind that its next epoch does not fit into
@@ -32,7 +32,7 @@ from typing import NamedTuple, TypeAlias
 import orjson
 
 from stateline.log.interface import Consumer, Log, Record
-from stateline.topology import Topology
+from stateline.model.topology import Topology
 from stateline_store import DamagedDataError, DoesNotExistError, LogUnavailableError, TopicPartition
 
 EpochNumbers: TypeAlias = Mapping[TopicPartition, int]

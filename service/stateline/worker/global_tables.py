@@ -12,12 +12,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from stateline.deployment.table_topics import beginning_is_lost
 from stateline.log.interface import Consumer, Log
-from stateline.table_topics import beginning_is_lost
-from stateline.topology import Topic, Topology
-from stateline.worker.changelog import stage
-from stateline.worker.failures import FailureHandler, Policy
-from stateline.worker.reading import readable
+from stateline.model.topology import Topic, Topology
+from stateline.processing.changelog import stage
+from stateline.processing.failures import FailureHandler, Policy
+from stateline.processing.reading import readable
 from stateline.worker.restore import by_partition
 from stateline_store import DoesNotExistError, StoreContext, TopicPartition, TransactionalStore
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from stateline.config import Config
-from stateline.topology import Topology
+from stateline.config.settings import Config
+from stateline.model.topology import Topology
 from stateline_store import RetryLaterError, StateDirectory, clean, settle_places
 from stateline_store.snapshot_directory import SnapshotDirectory
 

@@ -6,8 +6,8 @@ import itertools
 from collections import Counter
 from typing import NamedTuple
 
-from stateline.query import Rows
-from stateline.query_reads import OpenScan
+from stateline.query.execution import OpenScan
+from stateline.query.values import Rows
 from stateline.worker.query_connection import QueryConnection
 from stateline_store import CursorExpiredError, StoreClosedError
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stateline.function_checks import refuse_unrun
+from stateline.dsl.function_checks import refuse_unrun
 from stateline.log.interface import Record
-from stateline.store_definition import StoreDefinition
-from stateline.store_views import AnyView, view_of
-from stateline.topology import Processor
-from stateline.worker.failures import FailureHandler
-from stateline.worker.records import InputRecord, Output, OutputRecord
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Processor
+from stateline.processing.failures import FailureHandler
+from stateline.processing.records import InputRecord, Output, OutputRecord
+from stateline.processing.store_views import AnyView, view_of
 from stateline_store import DamagedDataError, RetryLaterError, StateStore, TransactionalStore
 
 

@@ -26,9 +26,9 @@ from uuid import UUID
 
 import orjson
 
+from stateline.deployment.partition_counts import counts_as_json, counts_of_json
 from stateline.log.interface import TopicInfo
-from stateline.partition_counts import counts_as_json, counts_of_json
-from stateline.topology import Topology, checked_name
+from stateline.model.topology import Topology, checked_name
 from stateline_store import IsolationLevel, LockedError
 from stateline_store.durable_files import refused
 

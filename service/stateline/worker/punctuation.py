@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stateline.log.interface import Record
-from stateline.topology import Punctuation
-from stateline.worker.operators.stream_times import StreamTimes
+from stateline.model.topology import Punctuation
+from stateline.processing.operators.stream_times import StreamTimes
+from stateline.processing.reading import TIMESTAMP_MS
+from stateline.processing.records import OutputRecord
 from stateline.worker.processing import ProcessorRunner
-from stateline.worker.reading import TIMESTAMP_MS
-from stateline.worker.records import OutputRecord
 
 
 class Punctuator:

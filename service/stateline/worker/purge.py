@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 
 from stateline.log.interface import Admin
-from stateline.topology import Topology
+from stateline.model.topology import Topology
 from stateline.worker.task import Task
 from stateline_store import StatelineError, TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 
-from stateline.query_wire import COMMIT_EVENT, LENGTH, frame, frame_size
+from stateline.query.wire import COMMIT_EVENT, LENGTH, frame, frame_size
 
 # Beyond this many unread bytes of replies a client has to read before more of its requests are answered.
 MAX_UNREAD_BYTES = 1024 * 1024

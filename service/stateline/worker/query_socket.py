@@ -4,7 +4,7 @@ stores.
 The worker calls `serve_pending` between slices of its work. So no query needs a lock or sees half a slice,
 and none waits longer than a slice takes. What a call does is bounded (`MAX_REQUESTS_PER_CALL`,
 `MAX_SECONDS_PER_CALL`); the rest waits in its connection for the next call. The frames stand in
-`stateline.query_wire`.
+`stateline.query.wire`.
 
 Rules for a client: a frame that cannot be read, or that is too large, ends the connection; a request that
 makes no sense is answered with an error. A client that does not read its replies gets no further request
@@ -28,9 +28,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from stateline.query import Failure, HostedPartition, Outcome, any_behind
-from stateline.query_reads import OpenScan, execute
-from stateline.query_wire import (
+from stateline.query.execution import OpenScan, execute
+from stateline.query.values import Failure, HostedPartition, Outcome, any_behind
+from stateline.query.wire import (
     WireRequest,
     decode_message,
     decode_request,

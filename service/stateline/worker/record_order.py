@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from stateline.log.interface import Record
-from stateline.streams.nodes import needs_order
-from stateline.topology import Topology
+from stateline.model.nodes import needs_order
+from stateline.model.topology import Topology
 from stateline.worker.pace import POLL_BYTES, size_of
 from stateline_store import TopicPartition, TopologyError
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from stateline.log.interface import Consumer
-from stateline.worker.failures import FailureHandler
+from stateline.processing.failures import FailureHandler
 from stateline.worker.figures import Figures
 from stateline.worker.publication import InstanceFile
 from stateline.worker.task import Task, TaskState

@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
+from stateline.deployment.table_topics import beginning_is_lost, forgets, never_read
 from stateline.log.interface import Admin, Consumer, Log, Record
-from stateline.table_topics import beginning_is_lost, forgets, never_read
-from stateline.topology import Topic
-from stateline.worker.changelog import (
+from stateline.model.topology import Topic
+from stateline.processing.changelog import (
     OWNER_EPOCH,
     end_of_last_commit,
     owner_epoch,
@@ -45,8 +45,8 @@ from stateline.worker.changelog import (
     types_of_changelog,
     without_former_owners,
 )
+from stateline.processing.reading import readable, timely
 from stateline.worker.pace import size_of
-from stateline.worker.reading import readable, timely
 from stateline.worker.task import Task
 from stateline_store import (
     DamagedDataError,

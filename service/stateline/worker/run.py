@@ -8,10 +8,10 @@ import signal
 import socket
 from types import FrameType
 
-from stateline.app import App
-from stateline.config import Config
-from stateline.configured_log import configured_log
-from stateline.open_files import allow_many
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
+from stateline.processes.open_files import allow_many
 from stateline.worker.worker import Worker
 
 logger = logging.getLogger(__name__)

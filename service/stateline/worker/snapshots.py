@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from stateline.query import Failure, HostedPartition
-from stateline.query_wire import encode_outcome
-from stateline.topology import Topology
+from stateline.model.topology import Topology
+from stateline.query.values import Failure, HostedPartition
+from stateline.query.wire import encode_outcome
 from stateline.worker.epochs import LOADING
 from stateline_store import (
     InvalidArgumentError,

@@ -25,11 +25,11 @@ from operator import itemgetter
 from types import MappingProxyType
 
 from stateline.log.interface import Headers, Record
-from stateline.record_size import MAX_RECORD_BYTES
-from stateline.store_definition import StoreDefinition
-from stateline.streams.nodes import needs_order
-from stateline.topology import Subtopology, Topic
-from stateline.worker.changelog import (
+from stateline.model.nodes import needs_order
+from stateline.model.record_size import MAX_RECORD_BYTES
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Subtopology, Topic
+from stateline.processing.changelog import (
     OWNER_EPOCH,
     owner_headers,
     position_headers,
@@ -37,15 +37,15 @@ from stateline.worker.changelog import (
     stage,
     types_headers,
 )
+from stateline.processing.failures import FailureHandler
+from stateline.processing.operators.graph import OperatorGraph
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.stream_times import StreamTimes
+from stateline.processing.reading import NO_KEY, readable, timely, typed
+from stateline.processing.records import OutputRecord
 from stateline.worker.epochs import LOADING, NO_EPOCHS, EpochNumbers
-from stateline.worker.failures import FailureHandler
-from stateline.worker.operators.graph import OperatorGraph
-from stateline.worker.operators.interface import OperatorContext
-from stateline.worker.operators.stream_times import StreamTimes
 from stateline.worker.processing import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
-from stateline.worker.reading import NO_KEY, readable, timely, typed
-from stateline.worker.records import OutputRecord
 from stateline.worker.task_stores import TaskStores
 from stateline.worker.topic_ids import recreated, remember, unchanged
 from stateline_store import (
@@ -258,7 +258,7 @@ class Task:
         self.stores.publish(StoreState.ACTIVE)
 
     def _take_over(self, ends: Mapping[TopicPartition, int]) -> None:
-        """As which owner its stores write from now on (`stateline.worker.changelog`), to changelogs that end here."""
+        """As which owner its stores write from now on, to changelogs that end here (`processing.changelog`)."""
         self._left_at = {
             changelog: (ends[changelog], ends[changelog]) for changelog, _ in self.logged_stores() if changelog in ends
         }

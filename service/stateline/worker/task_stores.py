@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from stateline.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from stateline.log.interface import Admin, Consumer
-from stateline.topology import Subtopology, Topology
+from stateline.model.topology import Subtopology, Topology
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.restore import Restorer, plans
 from stateline.worker.task import Task, TaskState

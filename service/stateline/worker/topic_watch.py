@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from stateline.deployment.partition_counts import counted_topics, refuse_grown
 from stateline.log.interface import Admin, Consumer, TopicInfo
-from stateline.partition_counts import counted_topics, refuse_grown
-from stateline.topology import Topology
+from stateline.model.topology import Topology
 from stateline.worker.task import Task, TaskState
 from stateline_store import LogUnavailableError, TopicPartition
 

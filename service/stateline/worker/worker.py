@@ -22,17 +22,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.deployment.partition_counts import PartitionsChangedError
+from stateline.deployment.topics import ensure_topics, report_other_settings, subtopology_partitions, wanted_partitions
+from stateline.dsl.app import App
 from stateline.log.interface import Consumer, Log, Record
-from stateline.partition_counts import PartitionsChangedError
-from stateline.query import HostedPartition
-from stateline.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
-from stateline.topics import ensure_topics, report_other_settings, subtopology_partitions, wanted_partitions
-from stateline.topology import Subtopology
+from stateline.model.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
+from stateline.model.topology import Subtopology
+from stateline.processing.failures import FailureHandler
+from stateline.query.values import HostedPartition
 from stateline.worker.commit import Committer
 from stateline.worker.epochs import NO_EPOCHS, EpochGate
-from stateline.worker.failures import FailureHandler
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.global_tables import GlobalTables
 from stateline.worker.housekeeping import Housekeeping

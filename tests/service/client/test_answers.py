@@ -18,7 +18,7 @@ from stateline.client import GatewayError, NotUpToBoundError, Position, RequestE
 from stateline.client import answers as read
 from stateline.client.answers import Reply
 from stateline.client.failures import BY_REASON
-from stateline.server.problems import PROBLEMS
+from stateline.server.contract.problems import PROBLEMS
 from stateline_store import RetryLaterError, StatelineError
 
 PROBLEM = {"content-type": "application/problem+json"}

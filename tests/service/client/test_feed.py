@@ -17,7 +17,7 @@ from stateline.client import (
     UnreachableError,
 )
 from stateline.client.feed import Following
-from stateline.server.event_stream import HEARTBEAT, event_bytes, goodbye
+from stateline.server.rows.event_stream import HEARTBEAT, event_bytes, goodbye
 from stateline_store import StatelineError
 
 POLICY = Retries(deadline_s=5, first_pause_s=0.01)

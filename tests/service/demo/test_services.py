@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stateline.config import read_config
+from stateline.config.settings import read_config
 from stateline.demo.flights import app
 from stateline.demo.services import OutputFile, Services, demo_settings
-from stateline.supervisor import SAYS, Child, Supervisor
+from stateline.processes.supervisor import SAYS, Child, Supervisor
 
 
 def test_lines_go_to_the_file_and_the_last_ones_are_shown_when_a_process_ends(tmp_path: Path) -> None:

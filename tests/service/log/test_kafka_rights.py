@@ -18,7 +18,7 @@ from log_bench import until
 from ports import free_port
 from running_worker import configured
 from stateline import serdes
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import KafkaLog, NewTopic
 from stateline.log import kafka_admin as admin_module
 from stateline.log import kafka_producer as producer_module

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.server.accepting import ConnectionCounts, FairAcceptor
+from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 
 BURST = 40
 

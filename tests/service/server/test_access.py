@@ -18,12 +18,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from query_server import OwningWorker, make_app, server_process, wait_until
-from stateline import cli_tokens
-from stateline.config import load_config
+from stateline.cli import tokens as cli_tokens
+from stateline.config.settings import load_config
 from stateline.server import create_app, serve
-from stateline.server.access import AccessMiddleware, bearer_token, client_of, is_open, stores_of
-from stateline.server.limits import Limits
-from stateline.server.tokens import Tokens
+from stateline.server.guard.access import AccessMiddleware, bearer_token, client_of, is_open, stores_of
+from stateline.server.guard.limits import Limits
+from stateline.server.guard.tokens import Tokens
 from stateline_store import ConfigurationError, UnauthenticatedError
 
 STORES = ("aircraft", "blobs", "cache", "counts", "places")

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from stateline import serdes
-from stateline.serde import Serde
-from stateline.server.arrow_rows import STREAM_END, record_batch, schema_of, stream_batch, stream_start
-from stateline.store_definition import StoreDefinition, StoreKind
+from stateline.model.store_definition import StoreDefinition, StoreKind
+from stateline.serde.plain import Serde
+from stateline.server.rows.arrow_rows import STREAM_END, record_batch, schema_of, stream_batch, stream_start
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.timestamped_rows import join
 from stateline_store.versioned_reads import VersionedRecord

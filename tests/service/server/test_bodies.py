@@ -15,11 +15,11 @@ from starlette.requests import Request
 
 from query_server import OwningWorker, make_app, server_process, wait_until
 from stateline import serdes
-from stateline.config import load_config
-from stateline.server.arguments import Arguments, from_body
-from stateline.server.limits import Limits
-from stateline.server.routes import QueryRoutes
-from stateline.server.serving import Serving
+from stateline.config.settings import load_config
+from stateline.server.contract.arguments import Arguments, from_body
+from stateline.server.guard.limits import Limits
+from stateline.server.queries.routes import QueryRoutes
+from stateline.server.state.serving import Serving
 from stateline_store import InvalidArgumentError
 
 LEVEL = "default.state.isolation.level=read_committed"
@@ -81,7 +81,7 @@ def test_a_length_above_the_limit_is_refused_before_the_body_is_sent(client: htt
 def test_a_body_that_does_not_go_on_is_refused(
     state_dir: Path, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("stateline.server.bodies.PATIENCE_S", 0.01)
+    monkeypatch.setattr("stateline.server.wire.bodies.PATIENCE_S", 0.01)
     config = load_config("flights-app", environment={}, overrides=[f"state.dir={state_dir}"])
 
     async def ask() -> None:

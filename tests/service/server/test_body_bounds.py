@@ -18,11 +18,11 @@ from starlette.requests import Request
 
 from query_server import OwningWorker, server_process, wait_until
 from served_here import served_here
-from stateline.config import load_config
-from stateline.server import json_bounds
-from stateline.server.bodies import LARGEST_AT_ONCE, SMALL_BYTES, Bodies
-from stateline.server.json_bounds import MAX_DEPTH, MAX_VALUES, JsonBounds
-from stateline.server.waiting import TimeLimits
+from stateline.config.settings import load_config
+from stateline.server.state.waiting import TimeLimits
+from stateline.server.wire import json_bounds
+from stateline.server.wire.bodies import LARGEST_AT_ONCE, SMALL_BYTES, Bodies
+from stateline.server.wire.json_bounds import MAX_DEPTH, MAX_VALUES, JsonBounds
 from stateline_store import InvalidArgumentError, TooManyRequestsError
 
 QUERY = "/v1/stores/aircraft/query"
@@ -187,7 +187,7 @@ def test_no_caller_has_more_than_its_share_of_the_room() -> None:
 
 
 def test_a_body_that_comes_drop_by_drop_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateline.server.bodies.WHOLE_S", 0.05)
+    monkeypatch.setattr("stateline.server.wire.bodies.WHOLE_S", 0.05)
 
     async def receive() -> Any:
         await asyncio.sleep(0.001)

@@ -22,12 +22,12 @@ from change_scene import PARTITIONS, PATIENCE_S, Reader, Scene, reading
 from log_bench import until
 from query_server import wait_until
 from running_worker import create, read_all
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline.log import Log, NewTopic, Producer, Record
-from stateline.server import change_log
-from stateline.server.change_log import After, AfterInput, ChangeLog, TopicReader
-from stateline.server.event_stream import HEARTBEAT, Outbox, event_bytes
-from stateline.worker.changelog import position_of_changelog
+from stateline.processing.changelog import position_of_changelog
+from stateline.server.changes import log as change_log
+from stateline.server.changes.log import After, AfterInput, ChangeLog, TopicReader
+from stateline.server.rows.event_stream import HEARTBEAT, Outbox, event_bytes
 from stateline_store import CursorExpiredError, LogUnavailableError, NotReadyError, Position, PositionBound
 
 KILLS = 3

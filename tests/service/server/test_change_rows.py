@@ -28,11 +28,11 @@ from changes_app import LOGGED, TABLES
 from query_server import wait_until
 from stateline import serdes
 from stateline.log import NewTopic, Record, open_log
-from stateline.serde import Serde
-from stateline.server.arrow_rows import STREAM_END
-from stateline.server.change_batches import BATCH_BYTES, change_batch, change_schema, pieces
-from stateline.server.changes import change_members
-from stateline.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition
+from stateline.serde.plain import Serde
+from stateline.server.changes.batches import BATCH_BYTES, change_batch, change_schema, pieces
+from stateline.server.changes.routes import change_members
+from stateline.server.rows.arrow_rows import STREAM_END
 from stateline_store import DamagedDataError, Position
 from stateline_store.windowed_keys import session_key, window_key
 

@@ -21,10 +21,10 @@ from changes_app import LOGGED, SIZE_MS, TABLES
 from query_server import from_another_address, wait_until
 from stateline import serdes
 from stateline.log import Record, open_log
-from stateline.server.change_feed import read_position
-from stateline.server.change_log import After, AfterInput
-from stateline.server.changes import change_members
-from stateline.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition
+from stateline.server.changes.feed import read_position
+from stateline.server.changes.log import After, AfterInput
+from stateline.server.changes.routes import change_members
 from stateline_store import DamagedDataError, InvalidArgumentError, Position
 
 STORES = (*TABLES, *LOGGED)

@@ -17,7 +17,7 @@ from console_browser import Flights, flights
 from console_page import Console, console, lasting
 from ports import free_port
 from running_worker import produce
-from stateline.server.tokens import hash_of
+from stateline.server.guard.tokens import hash_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -8,7 +8,7 @@ from importlib.resources import files
 import httpx
 import pytest
 
-FOLDER = files("stateline.server") / "console"
+FOLDER = files("stateline.server.console") / "files"
 FILES = sorted(file.name for file in FOLDER.iterdir())
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 

@@ -110,7 +110,7 @@ def test_a_phone_needs_no_scrolling_sideways_for_a_long_error(shown: Shown) -> N
 
 
 def test_an_application_without_pipelines_shows_no_such_section(browser: Browser, tmp_path: Path) -> None:
-    from stateline.app import App
+    from stateline.dsl.app import App
 
     with (
         served_here(tmp_path, app=App("flights-app")) as here,

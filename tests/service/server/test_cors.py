@@ -9,7 +9,7 @@ import pytest
 
 from query_server import OwningWorker
 from served_here import Here, served_here
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline_store import ConfigurationError
 
 DASHBOARD = "https://dash.example"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
 from query_server import OwningWorker, from_another_address, server_process, wait_until
 from served_here import Here, served_here
-from stateline.server.cursors import Cursors, Token, signing_key
+from stateline.server.state.cursors import Cursors, Token, signing_key
 from stateline_store import DoesNotExistError
 
 EXPIRED, INVALID, NO_SUCH = (410, "CURSOR_EXPIRED"), (422, "INVALID_ARGUMENT"), (404, "DOES_NOT_EXIST")

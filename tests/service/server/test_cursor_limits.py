@@ -18,9 +18,9 @@ import pytest
 from paging import entries, follow, good, pages, refused
 from query_server import PARTITIONS, OwningWorker, wait_until
 from served_here import Here, served_here
-from stateline.query_reads import OpenScan
-from stateline.server import cursors
-from stateline.server.cursors import Cursor, Cursors
+from stateline.query.execution import OpenScan
+from stateline.server.state import cursors
+from stateline.server.state.cursors import Cursor, Cursors
 from stateline_store.rocksdb_engine import RocksDBEngine
 
 EXPIRED = (410, "CURSOR_EXPIRED")

@@ -16,7 +16,7 @@ import pytest
 from running_worker import configured, eventually, running
 from served_here import Here, served_here
 from stateline.log import Log, open_log
-from stateline.server import epochs
+from stateline.server.state import epochs
 from stateline.worker.epochs import LOADING
 from stateline.worker.publication import InstanceFile
 from stateline_store import StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition

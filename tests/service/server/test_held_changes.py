@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.log import Record
-from stateline.server.change_log import is_covered
-from stateline.server.held_changes import HeldChanges
+from stateline.server.changes.held import HeldChanges
+from stateline.server.changes.log import is_covered
 from stateline_store import Position, PositionBound
 
 PARTITION = 3
@@ -68,7 +68,7 @@ def test_a_commit_that_comes_in_many_pieces_costs_one_look_at_each_record(monkey
         looked_at += 1
         return PositionBound(position)
 
-    monkeypatch.setattr("stateline.server.held_changes.PositionBound", counting)
+    monkeypatch.setattr("stateline.server.changes.held.PositionBound", counting)
     held, given = HeldChanges(PARTITION), list[Record]()
     ends = {999: 1, 1999: 2, 99_999: 3}  # and the store has the first commit only
     for first in range(0, 100_000, 500):

@@ -16,13 +16,15 @@ import pytest
 
 from query_server import OwningWorker, server_process, wait_until
 from served_here import Here
-from stateline.query import Failure, Outcome, Terms
-from stateline.server import console_state, hidden_paths, pipelines
-from stateline.server.event_stream import EventStream, goodbye
-from stateline.server.hidden_paths import hide_directory, told
-from stateline.server.problems import problem_response, unreadable_response
-from stateline.server.streams import headers_of
-from stateline.server.waiting import TimeLimits
+from stateline.query.values import Failure, Outcome, Terms
+from stateline.server.console import state as console_state
+from stateline.server.contract import hidden_paths
+from stateline.server.contract.hidden_paths import hide_directory, told
+from stateline.server.contract.problems import problem_response, unreadable_response
+from stateline.server.rows.event_stream import EventStream, goodbye
+from stateline.server.rows.streams import headers_of
+from stateline.server.state.waiting import TimeLimits
+from stateline.server.telemetry import pipelines
 from stateline_store import CursorExpiredError, DamagedDataError, IsolationLevel, NotReadyError, StatelineError
 
 COMMITTED = "default.state.isolation.level=read_committed"

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline.server import serve
 from stateline_store import ConfigurationError
 

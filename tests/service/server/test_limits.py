@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from query_server import OwningWorker, server_process, wait_until
-from stateline.config import load_config
-from stateline.server import limits as limits_module
-from stateline.server.limits import Limits, RateLimit
+from stateline.config.settings import load_config
+from stateline.server.guard import limits as limits_module
+from stateline.server.guard.limits import Limits, RateLimit
 from stateline_store import TooManyRequestsError
 
 

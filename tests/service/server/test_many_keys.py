@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stateline import serdes
-from stateline.query import Answer, Failure, KeysQuery, Outcome, Terms
-from stateline.server.deployment import Placement
-from stateline.server.many_keys import ask_for_keys
-from stateline.server.partitions import Partitions, ServedStore
+from stateline.deployment.placements import Placement
+from stateline.query.values import Answer, Failure, KeysQuery, Outcome, Terms
+from stateline.server.state.many_keys import ask_for_keys
+from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.stores import key_value
 from stateline_store import IsolationLevel, KeyValueStore, StateDirectory, StoreContext, StoreState
 

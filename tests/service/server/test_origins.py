@@ -13,7 +13,7 @@ import pytest
 
 from console_browser import Flights
 from ports import free_port
-from stateline.server.tokens import hash_of
+from stateline.server.guard.tokens import hash_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

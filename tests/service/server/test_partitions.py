@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from stateline import serdes
-from stateline.query import Answer, Terms, WindowsQuery
-from stateline.server.deployment import Placement
-from stateline.server.partitions import Partitions, ServedStore
+from stateline.deployment.placements import Placement
+from stateline.query.values import Answer, Terms, WindowsQuery
+from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.stores import window
 from stateline_store import IsolationLevel, StateDirectory, StoreContext, StoreState, Windowed, WindowStore
 

@@ -16,13 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from served_here import Here, served_here
-from stateline import cli_tokens, serdes
-from stateline.app import App
+from stateline import serdes
+from stateline.cli import tokens as cli_tokens
 from stateline.client import Client
-from stateline.config import load_config
+from stateline.config.settings import load_config
+from stateline.dsl.app import App
 from stateline.server import create_app
-from stateline.server.hidden_paths import hide_directory
-from stateline.server.pipelines import PipelineStates
+from stateline.server.contract.hidden_paths import hide_directory
+from stateline.server.telemetry.pipelines import PipelineStates
 from stateline_store import TaskLock
 
 WRITTEN: dict[str, Any] = {

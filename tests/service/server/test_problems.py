@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from query_server import OwningWorker, wait_until
-from stateline.server.arguments import Arguments, from_body
-from stateline.server.problems import problem_of
+from stateline.server.contract.arguments import Arguments, from_body
+from stateline.server.contract.problems import problem_of
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,

@@ -14,7 +14,7 @@ import pytest
 
 from query_server import OwningWorker, make_app
 from serve_process import PATIENCE_S, Served, served, status_of, until_all_ready, wait_until
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline.server import serve
 from stateline_store import ConfigurationError
 

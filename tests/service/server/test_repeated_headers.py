@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from query_server import OwningWorker, wait_until
 from served_here import Here, served_here
-from stateline.server.http_protocol import ProblemProtocol
+from stateline.server.wire.http_protocol import ProblemProtocol
 
 HOST = "Host: localhost\r\n"
 PATH = "/v1/stores/aircraft/keys"

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from query_server import OwningWorker, server_process, wait_until
-from stateline.config import load_config
-from stateline.server.sites import Sites
+from stateline.config.settings import load_config
+from stateline.server.guard.sites import Sites
 from stateline_store import ForbiddenError
 
 LEVEL = "default.state.isolation.level=read_committed"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from stateline import serdes
-from stateline.server import snapshot_rows
-from stateline.server.arguments import Arguments, from_body, from_query_string
-from stateline.server.snapshot_filter import read_wanted, read_wanted_keys
-from stateline.store_definition import StoreDefinition, StoreKind
+from stateline.model.store_definition import StoreDefinition, StoreKind
+from stateline.server.contract.arguments import Arguments, from_body, from_query_string
+from stateline.server.snapshots import rows as snapshot_rows
+from stateline.server.snapshots.filter import read_wanted, read_wanted_keys
 from stateline_store import (
     DamagedDataError,
     InvalidArgumentError,

@@ -28,11 +28,11 @@ from query_server import (
     server_process,
     wait_until,
 )
-from stateline.config import load_config
-from stateline.server import snapshots as server_snapshots
-from stateline.server.limits import Limits
-from stateline.server.serving import Serving
-from stateline.server.snapshots import SnapshotRoutes
+from stateline.config.settings import load_config
+from stateline.server.guard.limits import Limits
+from stateline.server.snapshots import routes as server_snapshots
+from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.state.serving import Serving
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.snapshot_directory import SnapshotDirectory
 

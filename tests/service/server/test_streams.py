@@ -16,8 +16,8 @@ import pytest
 
 from query_server import TIMESTAMP_MS, OwningWorker, wait_until
 from served_here import Here, served_here
-from stateline.query import MAX_RESULT_BYTES
-from stateline.server.merged_scan import MergedScan
+from stateline.query.values import MAX_RESULT_BYTES
+from stateline.server.state.merged_scan import MergedScan
 from stateline_store import StoreState
 
 Json: TypeAlias = dict[str, Any]

@@ -13,9 +13,9 @@ import pytest
 
 from ports import free_port
 from query_server import make_app, wait_until
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline.server import serve
-from stateline.server.tls import check_tls
+from stateline.server.wire.tls import check_tls
 from stateline_store import ConfigurationError
 
 TESTS = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stateline.server.tokens import Tokens, hash_of, new_token, read_tokens
+from stateline.server.guard.tokens import Tokens, hash_of, new_token, read_tokens
 from stateline_store import ConfigurationError, UnauthenticatedError
 
 SECRET = new_token()

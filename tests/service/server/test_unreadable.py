@@ -22,10 +22,10 @@ from starlette.routing import Route
 from ports import free_port
 from query_server import OwningWorker, wait_until
 from served_here import Here, served_here
-from stateline.server.event_stream import EventStream
-from stateline.server.http_protocol import ProblemProtocol
-from stateline.server.unreadable import MAX_HEADER_BYTES, MAX_HEADERS
-from stateline.server.waiting import TimeLimits
+from stateline.server.contract.unreadable import MAX_HEADER_BYTES, MAX_HEADERS
+from stateline.server.rows.event_stream import EventStream
+from stateline.server.state.waiting import TimeLimits
+from stateline.server.wire.http_protocol import ProblemProtocol
 
 GET = b"GET /v1/stores/aircraft/keys/N1 HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /v1/stores/aircraft/query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -219,7 +219,7 @@ def test_a_large_body_is_no_long_header(connection: socket.socket) -> None:
 def test_a_request_that_does_not_come_ends_the_connection(
     here: Here, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr("stateline.server.bounded_protocol.PATIENCE_S", 0.05)
+    monkeypatch.setattr("stateline.server.wire.bounded_protocol.PATIENCE_S", 0.05)
     with connected(here.port) as connection:
         connection.sendall(sent)
         assert rest(connection).count(b"HTTP/1.1 ") == sent.count(b"\r\n\r\n")
@@ -228,7 +228,7 @@ def test_a_request_that_does_not_come_ends_the_connection(
 def test_an_answer_that_takes_long_outlives_that_patience(
     here: Here, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateline.server.bounded_protocol.PATIENCE_S", 0.01)
+    monkeypatch.setattr("stateline.server.wire.bounded_protocol.PATIENCE_S", 0.01)
     bound = json.dumps({"flights": {"0": worker.offset(0) + 1}}).replace('"', "%22").replace(" ", "")
     path = f"/v1/stores/aircraft/count?partition=0&wait_ms=300&position_bound={bound}"
     with connected(here.port) as connection:
@@ -275,7 +275,7 @@ def test_a_connection_has_one_timer_of_its_own_and_none_when_it_is_over(
 def test_what_cannot_be_read_behind_a_stream_lets_the_stream_end(
     here: Here, connection: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "stateline.server.bounded_protocol")
+    caplog.set_level(logging.INFO, "stateline.server.wire.bounded_protocol")
     connection.sendall(
         b"GET /v1/stores/aircraft/range HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n"
     )

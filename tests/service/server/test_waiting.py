@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from query_server import PARTITIONS, TOPIC, OwningWorker, server_process, wait_until
-from stateline.query_wire import LENGTH, decode_message, frame, frame_size
+from stateline.query.wire import LENGTH, decode_message, frame, frame_size
 
 
 def bound(partition: int, offset: int) -> str:

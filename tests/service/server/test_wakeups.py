@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from query_server import TOPIC, OwningWorker, make_app
-from stateline.config import load_config
-from stateline.query import Answer, KeyQuery, Outcome, Query, Terms
-from stateline.server.serving import Serving
-from stateline.server.waiting import CommitSignal, TimeLimits
-from stateline.server.worker_client import Workers
+from stateline.config.settings import load_config
+from stateline.query.values import Answer, KeyQuery, Outcome, Query, Terms
+from stateline.server.state.serving import Serving
+from stateline.server.state.waiting import CommitSignal, TimeLimits
+from stateline.server.state.worker_client import Workers
 from stateline_store import IsolationLevel, NotReadyError, Position, PositionBound, TopicPartition
 
 
 @pytest.fixture(autouse=True)
 def _no_safety_recheck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateline.server.waiting.SAFETY_RECHECK_S", 3600)
+    monkeypatch.setattr("stateline.server.state.waiting.SAFETY_RECHECK_S", 3600)
 
 
 def deadline_s(seconds: float) -> float:

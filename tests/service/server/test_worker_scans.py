@@ -11,11 +11,11 @@ import pytest
 
 from paging import Rows
 from query_server import TOPIC, OwningWorker, make_app, wait_until
-from stateline.config import load_config
-from stateline.query import Answer, RangeQuery, Terms
-from stateline.server.serving import Serving
-from stateline.server.waiting import TimeLimits
-from stateline.server.worker_client import WorkerConnection
+from stateline.config.settings import load_config
+from stateline.query.values import Answer, RangeQuery, Terms
+from stateline.server.state.serving import Serving
+from stateline.server.state.waiting import TimeLimits
+from stateline.server.state.worker_client import WorkerConnection
 from stateline_store import CursorExpiredError, IsolationLevel, Position, PositionBound, TopicPartition
 
 SCAN = RangeQuery(prefix=b"s-", limit=1)

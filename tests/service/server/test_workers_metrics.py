@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from query_server import OwningWorker
-from stateline.server.deployment import read_instances
-from stateline.server.workers_metrics import PROPERTIES, WorkerCollector, WorkerFigures
+from stateline.deployment.placements import read_instances
+from stateline.server.telemetry.workers_metrics import PROPERTIES, WorkerCollector, WorkerFigures
 from stateline.worker import publication
 from stateline.worker.publication import InstanceFile
 from stateline_store import rocksdb_engine

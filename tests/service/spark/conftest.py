@@ -12,7 +12,7 @@ import spark_archive
 from kafka_broker import missing_is_a_failure
 from maven import JarsUnavailableError, jars
 from service.spark.departures import settings
-from stateline.config import load_config
+from stateline.config.settings import load_config
 from stateline.spark.session import close_session, spark_session
 
 _REPOSITORY = Path(__file__).parents[3]

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
+from stateline.model.topology import epochs_topic
 from stateline.spark.sink.marker import Marker
-from stateline.topology import epochs_topic
 from stateline_store import TopicPartition
 
 PARTITIONS = 2

@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from stateline.serde import Serde
-from stateline.topology import Pipeline
-from stateline.windowed_serde import WindowedSerde
+from stateline.model.topology import Pipeline
+from stateline.serde.plain import Serde
+from stateline.serde.windowed import WindowedSerde
 from stateline_store import InvalidArgumentError
 
 

@@ -32,8 +32,8 @@ from faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from ports import free_port
 from query_server import wait_until
 from stateline.log import open_log
-from stateline.server.arrow_rows import STREAM_END
-from stateline.server.tokens import hash_of, new_token
+from stateline.server.guard.tokens import hash_of, new_token
+from stateline.server.rows.arrow_rows import STREAM_END
 from stateline.spark.reading.change_offsets import OffsetsJson, Told, initial, reached, spans
 from stateline.spark.reading.change_reader import ChangeReader, change_schema
 from stateline.spark.reading.change_requests import ChangeOptions

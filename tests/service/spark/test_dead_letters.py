@@ -14,8 +14,8 @@ from kafka_broker import KafkaBroker
 from log_bench import Bench
 from service.spark import departures as d
 from stateline import serdes
-from stateline.app import App
-from stateline.config import load_config
+from stateline.config.settings import load_config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.spark.drivers.status import PipelineStatus

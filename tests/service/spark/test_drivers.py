@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark import departures as d
 from stateline import serdes
-from stateline.app import App
-from stateline.config import Config, load_config
+from stateline.config.settings import Config, load_config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.spark.drivers.one_pipeline import BatchGate
 from stateline.spark.drivers.root_cause import kind_of
@@ -317,8 +317,8 @@ class Driver:
     _SCRIPT = """
 import sys
 from service.spark.departures import app, settings
-from stateline.config import load_config
-from stateline.configured_log import configured_log
+from stateline.config.settings import load_config
+from stateline.deployment.configured_log import configured_log
 from stateline.spark.drivers.several_pipelines import run_pipelines
 
 config = load_config("flights", overrides=settings(sys.argv[1]))

@@ -19,12 +19,12 @@ from pyspark.sql.types import StructType
 
 from service.spark.row_oracle import expected
 from stateline import serdes
-from stateline.serde import Serde
+from stateline.model.topology import Pipeline, Topic, Windowing
+from stateline.serde.plain import Serde
 from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.json_texts import json_texts
 from stateline.spark.sink.result_checks import check_schema
 from stateline.spark.sink.result_records import result_records, topic_names
-from stateline.topology import Pipeline, Topic, Windowing
 from stateline_store import RecordError, TopologyError
 
 # Spark reads schemas that are written as text.

@@ -16,8 +16,8 @@ from kafka_broker import KafkaBroker
 from service.spark import departures as d
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
-from stateline.app import App
-from stateline.config import Config, load_config
+from stateline.config.settings import Config, load_config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline.spark import KTable

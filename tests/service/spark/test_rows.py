@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from stateline import serdes
-from stateline.serde import Serde
+from stateline.model.topology import Pipeline, Topic
+from stateline.serde.plain import Serde
 from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.result_checks import check_pipeline
 from stateline.spark.sink.result_records import ResultRecord, result_records
 from stateline.spark.sources.embedded_offsets import limited, to_json, to_offsets, to_topic_ids
-from stateline.topology import Pipeline, Topic
 from stateline_store import RecordError, TopicPartition, TopologyError
 
 WHEN = datetime(2013, 1, 1, 5, tzinfo=UTC)

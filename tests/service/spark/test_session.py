@@ -16,9 +16,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from stateline.app import App
-from stateline.cli import explained
-from stateline.config import Config, load_config
+from stateline.cli.main import explained
+from stateline.config.settings import Config, load_config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.spark import connector
 from stateline.spark.connector import require_connector

@@ -18,16 +18,16 @@ from kafka_broker import KafkaBroker
 from log_bench import Bench, drain, until
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
-from stateline.cli import explained
+from stateline.cli.main import explained
+from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.log.embedded_producer import EmbeddedProducer
-from stateline.partition_counts import PartitionsChangedError
+from stateline.model.topology import Pipeline, Topic
+from stateline.processes.supervisor import RestartPolicy
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.epoch_sink import EpochSink, Written
 from stateline.spark.sink.marker import Marker
-from stateline.supervisor import RestartPolicy
-from stateline.topology import Pipeline, Topic
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
 
 QUERY = "a query"

@@ -11,8 +11,8 @@ from running_worker import configured, create, eventually, produce, running
 from served_here import Here, served_here
 from service.spark import departures as d
 from stateline import serdes
-from stateline.app import App
-from stateline.config import load_config
+from stateline.config.settings import load_config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.spark.drivers.one_pipeline import run_pipeline
 

@@ -15,12 +15,12 @@ from running_worker import configured, create, eventually, read_all, running
 from served_here import served_here
 from service.spark import departures as d
 from stateline import serdes
-from stateline.app import App
-from stateline.config import Config, load_config
+from stateline.config.settings import Config, load_config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
-from stateline.query import home_partition
+from stateline.model.topology import Windowing
+from stateline.query.values import home_partition
 from stateline.spark.drivers.one_pipeline import run_pipeline
-from stateline.topology import Windowing
 
 HOUR_MS, GAP_MS, PARTITIONS = 3_600_000, 600_000, 3
 LONG = timedelta(days=400)

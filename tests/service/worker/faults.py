@@ -15,11 +15,11 @@ import pytest
 
 from running_worker import Stores, configured, create, produce, read_all
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.log.embedded_file import OFFSET_BITS
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.task import Task
 from stateline.worker.worker import Worker

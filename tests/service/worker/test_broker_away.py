@@ -21,10 +21,10 @@ from kafka_broker import KafkaBroker, needed
 from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from service.worker.faults import NEVER_MS, Watched
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.config import Config
-from stateline.configured_log import configured_log
-from stateline.store_views import StoreView
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline.worker import worker as worker_module
 from stateline.worker.topic_watch import TopicWatch

@@ -15,17 +15,17 @@ from service.worker.faults import CHANGELOG as CHANGELOG_TOPIC
 from service.worker.faults import GUARANTEES, IN, Place, entries
 from service.worker.test_task_stores import CHANGELOG, opened
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.deployment.placements import Placement
+from stateline.dsl.app import App
 from stateline.log import Record
-from stateline.query import Answer, Failure, KeyQuery, Terms
-from stateline.serde import JsonSerde, Serde
-from stateline.server.deployment import Placement
-from stateline.server.partitions import Partitions, ServedStore
-from stateline.store_definition import StoreDefinition
-from stateline.streams.windows import SessionWindows, TumblingWindows
-from stateline.windowed_serde import WindowedSerde
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.windows import SessionWindows, TumblingWindows
+from stateline.processing.changelog import position_headers, types_headers, types_of_changelog
+from stateline.query.values import Answer, Failure, KeyQuery, Terms
+from stateline.serde.plain import JsonSerde, Serde
+from stateline.serde.windowed import WindowedSerde
+from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.worker import restore
-from stateline.worker.changelog import position_headers, types_headers, types_of_changelog
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,

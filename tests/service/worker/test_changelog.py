@@ -9,7 +9,7 @@ import pytest
 
 from running_worker import create, read_all
 from stateline.log import EmbeddedLog, Log, Record
-from stateline.worker.changelog import (
+from stateline.processing.changelog import (
     end_of_last_commit,
     position_headers,
     position_of_changelog,

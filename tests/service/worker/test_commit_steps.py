@@ -14,12 +14,12 @@ import pytest
 from running_worker import create, eventually, read_all, running
 from service.worker.faults import EXACTLY_ONCE, IN, NEVER_MS, Place, Watched, counting, entries
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.log.embedded_producer import EmbeddedProducer
-from stateline.query_wire import LENGTH, decode_message, frame
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
+from stateline.query.wire import LENGTH, decode_message, frame
 from stateline.worker import InputRecord, Output
 from stateline.worker.publication import socket_path
 from stateline.worker.task import TaskState

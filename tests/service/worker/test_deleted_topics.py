@@ -12,10 +12,10 @@ import pytest
 from running_worker import Stores, configured, create, produce
 from service.worker.faults import Watched
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.configured_log import configured_log
+from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
 from stateline.log import Log, embedded_consumer
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.worker import Worker
 from stateline_store import DoesNotExistError, TopologyError

@@ -13,10 +13,10 @@ import pytest
 from kafka_broker import KafkaBroker
 from running_worker import Stores, configured, create, eventually, produce, running
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.configured_log import configured_log
+from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
 from stateline.log import Log, Record
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, restore
 from stateline.worker.restore import StoreRestore
 from stateline_store import TopicPartition

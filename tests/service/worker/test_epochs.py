@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from log_bench import until
 from running_worker import Stores, configured, eventually, running
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.interface import Record
-from stateline.topology import epochs_topic
+from stateline.model.topology import epochs_topic
 from stateline.worker.epochs import LOADING, Epoch, EpochGate, Epochs, epoch_of
 from stateline_store import DamagedDataError, StateDirectory, TopicPartition
 from whole_epochs import PARTITIONS, Pipeline, whole_app

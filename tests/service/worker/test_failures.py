@@ -11,9 +11,9 @@ import pytest
 
 from running_worker import configured, create, eventually, produce, read_all, running
 from stateline import serdes
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Record
-from stateline.worker.failures import failure
+from stateline.processing.failures import failure
 from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, RecordError
 

@@ -13,15 +13,15 @@ import pytest
 
 from running_worker import eventually, read_all, running
 from service.worker.faults import IN, Entry, Place
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.deployment.placements import Placement
+from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded import EmbeddedAdmin
-from stateline.query import Answer, KeyQuery, Outcome, RangeQuery, Terms
-from stateline.server.deployment import Placement
-from stateline.server.partitions import Partitions, ServedStore
+from stateline.processing.changelog import types_headers
+from stateline.query.values import Answer, KeyQuery, Outcome, RangeQuery, Terms
+from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.worker import restore, task
-from stateline.worker.changelog import types_headers
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.task import TaskState
 from stateline_store import (

@@ -20,8 +20,8 @@ from service.worker.faults import (
     table_only,
 )
 from stateline.log import Record
-from stateline.server.change_log import After, TopicReader
-from stateline.worker.changelog import owner_epoch, owner_headers, position_headers, without_former_owners
+from stateline.processing.changelog import owner_epoch, owner_headers, position_headers, without_former_owners
+from stateline.server.changes.log import After, TopicReader
 from stateline_store import Position
 
 

@@ -16,11 +16,11 @@ from kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failu
 from ports import free_port
 from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.kafka import KafkaLog
 from stateline.log.kafka_producer import KafkaProducer
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import TopicPartition
 

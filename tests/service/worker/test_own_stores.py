@@ -14,8 +14,8 @@ from own_stores import OwnStore
 from running_worker import read_all
 from service.worker.faults import GUARANTEES, IN, NEVER_MS, Place, Watched, entries, fail_commit_of_stores
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.worker import InputRecord

@@ -19,11 +19,11 @@ from query_server import wait_until
 from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from served_here import served_here
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.cli import explained
+from stateline.cli.main import explained
+from stateline.deployment.partition_counts import PartitionsChangedError
+from stateline.dsl.app import App
 from stateline.log import KafkaLog, Log, open_log
-from stateline.partition_counts import PartitionsChangedError
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline.worker.worker import Worker
 

@@ -13,10 +13,10 @@ import pytest
 from running_worker import Stores, create, running
 from service.worker.faults import EXACTLY_ONCE, Place, counting, entries
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log import Record
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import LockedError, StateDirectory, TopologyError
 

@@ -14,8 +14,8 @@ import pytest
 from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from service.worker.faults import GUARANTEES
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log
 from stateline.worker.worker import Worker
 from stateline_store import DoesNotExistError, RecordError, TopicPartition

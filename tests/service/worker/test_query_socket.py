@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from stateline.query import Answer, Failure, HostedPartition, KeyQuery, Outcome, RangeQuery, Rows, Terms
-from stateline.query_wire import (
+from stateline.query.values import Answer, Failure, HostedPartition, KeyQuery, Outcome, RangeQuery, Rows, Terms
+from stateline.query.wire import (
     LENGTH,
     MAX_FRAME_BYTES,
     WireRequest,
@@ -336,7 +336,7 @@ def test_a_client_that_reads_nothing_does_not_hold_up_another(
 def test_an_answer_that_fits_no_frame_is_an_error(
     client: Client, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateline.query_wire.MAX_FRAME_BYTES", 500)
+    monkeypatch.setattr("stateline.query.wire.MAX_FRAME_BYTES", 500)
     store.put(b"k", b"x" * 1000)
     assert "larger" in client.ask(query())["error"]
 
@@ -579,7 +579,7 @@ def test_a_scan_whose_entries_fit_no_frame_is_not_kept(
 ) -> None:
     letters.put(b"b", b"x" * 1000)
     number = begun(client)
-    monkeypatch.setattr("stateline.query_wire.MAX_FRAME_BYTES", 500)
+    monkeypatch.setattr("stateline.query.wire.MAX_FRAME_BYTES", 500)
     assert "larger" in client.ask(more(2, number, limit=1))["error"]
     assert "larger" in client.ask(scan(3, limit=2))["error"]
     assert len(served._scans) == 0

@@ -14,9 +14,9 @@ import pytest
 from kafka_broker import KafkaBroker
 from running_worker import Stores, configured, create, eventually, produce, running
 from service.worker.faults import CHANGELOG, GUARANTEES, IN, NEVER_MS, Place, Watched, counting, entries, rename
-from stateline.configured_log import configured_log
+from stateline.deployment.configured_log import configured_log
+from stateline.processing.changelog import owner_headers, position_headers
 from stateline.worker import tasks
-from stateline.worker.changelog import owner_headers, position_headers
 from stateline.worker.task import READ_COMMITTED, Task, TaskState
 from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, LogUnavailableError, Position, StoreState, TopicPartition

@@ -13,10 +13,10 @@ from kafka_broker import KafkaBroker
 from running_worker import Stores, configured, create, eventually, produce, running
 from service.worker.faults import GUARANTEES
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log import KafkaLog
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 
 

@@ -17,9 +17,9 @@ import pytest
 from running_worker import configured, create, eventually, produce, running
 from service.worker.faults import NEVER_MS, Place, counting, entries
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import Log
-from stateline.store_views import WindowView
+from stateline.processing.store_views import WindowView
 from stateline.worker import InputRecord, reporting
 from stateline.worker.publication import InstanceFile, publish
 from stateline_store import RetryLaterError

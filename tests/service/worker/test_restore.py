@@ -11,10 +11,10 @@ import pytest
 
 from running_worker import Stores, configured, create, eventually, produce, running
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.log.embedded import EmbeddedAdmin
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, RecordError, SecondaryReader, TopicPartition

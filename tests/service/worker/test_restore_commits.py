@@ -22,11 +22,11 @@ from service.worker.faults import (
     fail_commit_of_stores,
 )
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.log.embedded import EmbeddedAdmin
 from stateline.log.embedded_file import LogFile
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, restore
 from stateline.worker.restore import StoreRestore
 from stateline_store import DamagedDataError, IsolationLevel, PoisonedError, TopicPartition, TransactionalStore

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stateline import serdes
-from stateline.app import App
-from stateline.query import HostedPartition
+from stateline.dsl.app import App
+from stateline.query.values import HostedPartition
 from stateline.stores import key_value
 from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import (

@@ -11,7 +11,7 @@ import pytest
 
 from own_stores import OwnStore
 from stateline import serdes, stores
-from stateline.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition
 from stateline.worker.task_stores import TaskStores
 from stateline_store import (
     IsolationLevel,

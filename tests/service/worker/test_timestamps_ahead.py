@@ -11,11 +11,11 @@ import pytest
 from running_worker import create, read_all
 from service.worker.faults import IN, Entry, Place, counting
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import Record
-from stateline.store_views import WindowView
+from stateline.processing.reading import timely
+from stateline.processing.store_views import WindowView
 from stateline.worker import InputRecord
-from stateline.worker.reading import timely
 from stateline_store import RecordError
 
 HOUR_MS = 3_600_000

@@ -14,10 +14,10 @@ import pytest
 
 from running_worker import configured, create, running
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.deployment.topics import ensure_topics, other_settings, report_other_settings
+from stateline.dsl.app import App
 from stateline.log import Admin, Log, NewTopic
-from stateline.store_definition import StoreDefinition
-from stateline.topics import ensure_topics, other_settings, report_other_settings
+from stateline.model.store_definition import StoreDefinition
 from stateline_store import ConfigurationError
 
 HOUR = timedelta(hours=1)
@@ -69,7 +69,11 @@ def app_of(log: Log, kind: str) -> App:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and r.name == "stateline.topics"]
+    return [
+        r.getMessage()
+        for r in caplog.records
+        if r.levelno >= logging.WARNING and r.name == "stateline.deployment.topics"
+    ]
 
 
 def test_a_changelog_that_stateline_made_has_its_settings_and_nothing_is_said(
@@ -120,7 +124,7 @@ def test_where_settings_may_not_be_read_the_worker_goes_on(
 
     monkeypatch.setattr(type(admin), "topic_settings", refused)
     app = app_of(log, "key_value")
-    with caplog.at_level(logging.INFO, "stateline.topics"):
+    with caplog.at_level(logging.INFO, "stateline.deployment.topics"):
         report_other_settings(app.topology(), admin)
     assert "Topic authorization failed" in caplog.text
     assert warnings(caplog) == []

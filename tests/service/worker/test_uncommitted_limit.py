@@ -8,8 +8,8 @@ import pytest
 
 from service.worker.faults import IN, NEVER_MS, Place, Watched, entries
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.store_views import StoreView
+from stateline.dsl.app import App
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.commit import Committer
 from stateline.worker.task import Task

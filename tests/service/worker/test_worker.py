@@ -17,12 +17,12 @@ import pytest
 
 from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from stateline import serdes, stores
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log, open_log
-from stateline.query import CountQuery, Terms
-from stateline.query_wire import WireRequest, encode_request, frame
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
+from stateline.query.values import CountQuery, Terms
+from stateline.query.wire import WireRequest, encode_request, frame
 from stateline.worker import InputRecord, Output
 from stateline.worker.commit import Committer
 from stateline.worker.publication import socket_path

@@ -33,10 +33,10 @@ from service.worker.faults import (
     work_off_and_make_anew,
 )
 from stateline import serdes, stores
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded_producer import EmbeddedProducer
-from stateline.store_views import StoreView
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output, restore
 from stateline.worker.commit import Committer
 from stateline.worker.restore import StoreRestore

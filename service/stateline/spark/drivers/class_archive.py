@@ -22,8 +22,8 @@ from types import FrameType
 
 import pyspark
 
-from stateline.config import Config, load_config
-from stateline.free_memory import free_bytes
+from stateline.config.settings import Config, load_config
+from stateline.processes.free_memory import free_bytes
 from stateline.spark.drivers.process import kill_jvm
 from stateline.spark.session import default_class_archive, java_program, record_class_archive
 from stateline.spark.submit import is_submitted

@@ -17,9 +17,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.deployment.topics import ensure_topics
+from stateline.dsl.app import App
 from stateline.log import Log
+from stateline.model.topology import Pipeline
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
 from stateline.spark.drivers.root_cause import first_line, is_of_other_state, kind_of, root_cause
@@ -31,8 +33,6 @@ from stateline.spark.sink.dead_letters import dead_letters_of
 from stateline.spark.sink.epoch_sink import EpochSink
 from stateline.spark.sink.rows import now_ms
 from stateline.spark.sources.frames import TopicFrames, topic_frames
-from stateline.topics import ensure_topics
-from stateline.topology import Pipeline
 from stateline_store import DoesNotExistError, StatelineError, TopologyError
 from stateline_store.directory import StateDirectory, make_directory
 

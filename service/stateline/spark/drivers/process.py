@@ -15,7 +15,7 @@ from types import FrameType
 
 from pyspark.sql import SparkSession
 
-from stateline.config import Config
+from stateline.config.settings import Config
 from stateline.spark.session import close_session, spark_session
 from stateline_store import LockedError
 from stateline_store.directory import TaskLock

@@ -18,10 +18,13 @@ from dataclasses import dataclass, field, replace
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import SparkSession
 
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.deployment.topics import ensure_topics
+from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.interface import Admin
+from stateline.model.topology import Pipeline, Topology
+from stateline.processes.supervisor import RestartPolicy
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import recording_class_archive
 from stateline.spark.drivers.one_pipeline import (
@@ -36,9 +39,6 @@ from stateline.spark.drivers.status import Progress, StatusFile
 from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.sink.rows import now_ms
 from stateline.spark.sources.frames import topic_frames
-from stateline.supervisor import RestartPolicy
-from stateline.topics import ensure_topics
-from stateline.topology import Pipeline, Topology
 from stateline_store import CallerError, ConfigurationError, RecordError, StatelineError, TopologyError
 from stateline_store.directory import TaskLock, make_directory
 

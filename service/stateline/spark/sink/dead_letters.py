@@ -12,15 +12,15 @@ from pathlib import Path
 
 import orjson
 
-from stateline.config import Config
+from stateline.config.settings import Config
 from stateline.log import Log
+from stateline.model.topology import Pipeline, Topic
+from stateline.processing.failures import dead_letter
+from stateline.processing.records import OutputRecord
 from stateline.spark.sink.checkpoint import checkpoint_end_offsets
 from stateline.spark.sink.topic_records import records_between
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.frames import TopicFrames
-from stateline.topology import Pipeline, Topic
-from stateline.worker.failures import dead_letter
-from stateline.worker.records import OutputRecord
 from stateline_store import InvalidArgumentError, TopicPartition
 
 _WAY_OUT = "it has records for the dead-letter topic, so start the pipeline again when the log answers"

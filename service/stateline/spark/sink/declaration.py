@@ -16,8 +16,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stateline.model.topology import Pipeline
 from stateline.spark.operators.declared import Declared
-from stateline.topology import Pipeline
 
 VERSION = 1
 _SHOWN_CHARACTERS = 200  # of a value in an error

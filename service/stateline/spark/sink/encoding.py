@@ -15,13 +15,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stateline.model.topology import Pipeline
 from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TOPIC
 from stateline.spark.sink.json_texts import object_texts
 from stateline.spark.sink.result_checks import named_columns, value_columns
 from stateline.spark.sink.result_keys import inner_keys, window_suffixes
 from stateline.spark.sink.result_records import ENCODED, topic_names
 from stateline.spark.sink.rows import SHOWN_CHARACTERS
-from stateline.topology import Pipeline
 
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 

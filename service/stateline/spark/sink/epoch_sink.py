@@ -38,6 +38,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from stateline.log import Admin, Log, NewTopic, Producer, TopicInfo
+from stateline.model.topology import Pipeline, epochs_topic
+from stateline.processing.records import OutputRecord
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import checkpoint_end_offsets
 from stateline.spark.sink.dead_letters import DeadLetters
@@ -49,8 +51,6 @@ from stateline.spark.sink.result_records import RecordParts, ResultRecord, resul
 from stateline.spark.sink.result_table import Difference, ResultTable
 from stateline.spark.sink.rows import SHOWN_CHARACTERS, now_ms
 from stateline.spark.sink.topic_records import all_records, last_offsets
-from stateline.topology import Pipeline, epochs_topic
-from stateline.worker.records import OutputRecord
 from stateline_store import (
     FencedError,
     InDoubtError,

@@ -24,8 +24,9 @@ from pathlib import Path
 
 import orjson
 
+from stateline.deployment.partition_counts import counts_as_json, counts_of_json
 from stateline.log.interface import TopicInfo
-from stateline.partition_counts import counts_as_json, counts_of_json
+from stateline.model.topology import Pipeline, epochs_topic
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import (
     checkpoint_query_id,
@@ -39,7 +40,6 @@ from stateline.spark.sink.marker import Marker
 from stateline.spark.sink.partitions import as_read, counted_topics, refuse_grown
 from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sources.embedded_offsets import Offsets, to_offsets
-from stateline.topology import Pipeline, epochs_topic
 from stateline_store import DamagedDataError, TopologyError
 
 _logger = logging.getLogger(__name__)

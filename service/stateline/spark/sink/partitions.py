@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from stateline.deployment.partition_counts import PartitionsChangedError, grown
 from stateline.log.interface import TopicInfo
-from stateline.partition_counts import PartitionsChangedError, grown
+from stateline.model.topology import Pipeline
 from stateline.spark.sink.result_records import topic_names
-from stateline.topology import Pipeline
 from stateline_store import TopicPartition
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pyspark.sql import types as t
 
+from stateline.model.topology import Pipeline, Topic
+from stateline.serde.windowed import WindowedSerde
 from stateline.spark.columns import DELETED, ORDER, TOPIC
-from stateline.topology import Pipeline, Topic
-from stateline.windowed_serde import WindowedSerde
 from stateline_store import TopologyError
 
 TIMES = (t.TimestampType, t.TimestampNTZType)

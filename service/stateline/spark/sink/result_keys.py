@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateline.serde import Serde
+from stateline.model.topology import Pipeline, Windowing
+from stateline.serde.plain import Serde
+from stateline.serde.windowed import WindowedSerde
 from stateline.spark.sink.json_texts import iso_texts
 from stateline.spark.sink.rows import is_utf8, key_text, plain
-from stateline.topology import Pipeline, Windowing
-from stateline.windowed_serde import WindowedSerde
 from stateline_store import InvalidArgumentError
 
 _INTEGERS = {"int32": pa.int32(), "int64": pa.int64()}

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import murmur2
 
-from stateline.topology import Pipeline
-from stateline.windowed_serde import WindowedSerde
+from stateline.model.topology import Pipeline
+from stateline.serde.windowed import WindowedSerde
 from stateline_store import RecordError
 
 ENCODED = pa.schema(

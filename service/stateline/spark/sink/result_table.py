@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from stateline.log import Record
+from stateline.model.topology import Pipeline
 from stateline.spark.sink.result_records import RecordParts, ResultRecord, home, topic_names, two_rows_of
-from stateline.topology import Pipeline
 
 # Topic → key → digest. Python's own hash of bytes: 64 bits, with a key of each process, so never kept.
 _Digests = dict[str, dict[bytes, int]]

@@ -28,15 +28,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructType
 
-from stateline.config import Config
+from stateline.config.settings import Config
 from stateline.log import EmbeddedLog, Log
+from stateline.model.topology import Topic
 from stateline.spark.columns import DELETED
 from stateline.spark.connector import no_connector
 from stateline.spark.operators.ktable import KTable, table_of
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import FORMAT, EmbeddedLogSource
-from stateline.topology import Topic
 from stateline_store import TopologyError
 
 SKIPPED = "skipped"

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from stateline.app import App
-from stateline.config import Config
+from stateline.config.settings import Config
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, NewTopic
+from stateline.model.topology import Pipeline
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.operators.packing import packed
 from stateline.spark.sources.frames import topic_frames
-from stateline.topology import Pipeline
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Results = dict[str, list[dict[str, Any]]]

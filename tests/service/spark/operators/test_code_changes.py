@@ -16,13 +16,13 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from service.spark.departures import read_all, settings
 from service.spark.operators.bench import OperatorBench
 from stateline import serdes
-from stateline.app import App
-from stateline.config import load_config
+from stateline.config.settings import load_config
+from stateline.dsl.app import App
+from stateline.model.topology import Pipeline, Topic, Windowing
 from stateline.spark import KTable, join_stream_table, session_aggregate, table_of
 from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.spark.operators.declared import declared_operators
 from stateline.spark.sink.declaration import declaration_of, differences
-from stateline.topology import Pipeline, Topic, Windowing
 from stateline_store import TopologyError
 
 Value = dict[str, Any]

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from service.spark.departures import read_all, settings
 from service.spark.operators.bench import OperatorBench, Record
 from stateline import serdes
-from stateline.app import App
-from stateline.config import load_config
+from stateline.config.settings import load_config
+from stateline.dsl.app import App
 from stateline.spark import KTable
 from stateline.spark.columns import TOPIC
 from stateline.spark.drivers.one_pipeline import run_pipeline

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from service.spark.operators.bench import OperatorBench, Record, declare, newest
 from stateline import serdes
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.spark.columns import DELETED, TOPIC
 
 app = App("operators")

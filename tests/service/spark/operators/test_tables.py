@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark.operators.bench import OperatorBench, Record, declare, newest
 from stateline import serdes
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.spark import KTable, table_of
 from stateline_store import TopologyError
 

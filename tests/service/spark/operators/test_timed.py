@@ -28,7 +28,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from service.spark.operators.bench import OperatorBench, Record, declare, newest
 from stateline import serdes
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.spark import KTable, join_stream_table, session_aggregate
 from stateline_store import TopologyError
 

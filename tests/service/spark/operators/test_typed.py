@@ -18,12 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark.operators.bench import OperatorBench, declare, newest
 from stateline import serdes
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import NewTopic
+from stateline.model.topology import Topic
 from stateline.spark import KTable
 from stateline.spark.operators.packing import packed, struct_type, unpacked
 from stateline.spark.sources.frames import TopicFrames, topic_frames
-from stateline.topology import Topic
 from stateline_store import TopologyError
 
 DOUBLES = [

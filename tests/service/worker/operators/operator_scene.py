@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from running_worker import Stores, configured, create, eventually, produce, read_all, running
-from stateline.app import App
+from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log, Record
 from stateline_store import TopicPartition
 from stateline_store.timestamped_rows import TIMESTAMP

@@ -13,8 +13,8 @@ import pytest
 from running_worker import configured, create, eventually, produce, read_all, running
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
+from stateline.deployment.topics import ensure_topics
 from stateline.log import open_log
-from stateline.topics import ensure_topics
 from stateline_store import RecordError, TopologyError
 
 Declared = tuple[App, Callable[..., Any]]

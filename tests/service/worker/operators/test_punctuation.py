@@ -17,14 +17,14 @@ from running_worker import Stores, configured, create, eventually, produce, read
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes, stores
 from stateline.log import open_log
-from stateline.store_views import StoreView
-from stateline.topology import Processor, Punctuation, Topic
+from stateline.model.topology import Processor, Punctuation, Topic
+from stateline.processing.failures import FailureHandler
+from stateline.processing.operators.stream_times import StreamTimes
+from stateline.processing.records import Output
+from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.failures import FailureHandler
-from stateline.worker.operators.stream_times import StreamTimes
 from stateline.worker.processing import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
-from stateline.worker.records import Output
 from stateline_store import InvalidArgumentError, RecordError, TopologyError
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]

@@ -71,7 +71,7 @@ def test_sessions_that_are_not_in_memory_are_read_from_the_store(
 ) -> None:
     monkeypatch.setattr("stateline.worker.pace._MAX_SLICE_RECORDS", 5)
     for name, limit in (("_KEYS", keys), ("_SESSIONS", sessions), ("_BYTES", size)):
-        monkeypatch.setattr(f"stateline.worker.operators.session_cache.{name}", limit)
+        monkeypatch.setattr(f"stateline.processing.operators.session_cache.{name}", limit)
     kept = timedelta(minutes=5)
     scene = Scene(built(WINDOWS, lambda w: w.count("kept", retention=kept)), tmp_path, 1)
     for part in (events(500, keys=10), events(500, 1, first=500, keys=10)):

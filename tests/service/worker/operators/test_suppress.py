@@ -82,7 +82,7 @@ def test_each_window_that_closes_is_given_on_once_with_its_final_value_over_rest
 ) -> None:
     monkeypatch.setattr("stateline.worker.pace._MAX_SLICE_RECORDS", slices)
     if slices == 5:
-        monkeypatch.setattr("stateline.worker.operators.emit_final._KEYS", 3)  # the store is looked through often
+        monkeypatch.setattr("stateline.processing.operators.emit_final._KEYS", 3)  # the store is looked through often
     windows, make = WINDOWS[kind]
     scene = Scene(built(windows), tmp_path, 2, {"processing.guarantee": guarantee})
     for part in (events(300), events(300, 1, first=300)):

@@ -11,8 +11,8 @@ import pytest
 
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
-from stateline.streams.table import Table
-from stateline.worker.operators.table_join import JoinKind, outcome
+from stateline.dsl.table import Table
+from stateline.processing.operators.table_join import JoinKind, outcome
 from stateline_store import RecordError, TopologyError
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]

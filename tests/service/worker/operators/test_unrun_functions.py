@@ -13,7 +13,7 @@ import pytest
 
 from service.worker.operators.operator_scene import Scene
 from stateline import App, SessionWindows, TumblingWindows, serdes
-from stateline.serde import Serde
+from stateline.serde.plain import Serde
 from stateline_store import RecordError
 
 GAP = timedelta(minutes=1)

@@ -1,0 +1,80 @@
+"""Find the user's `App` from ``module:app``, as uvicorn does, and say in one line why it cannot be had."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from stateline.dsl.app import App
+from stateline_store.errors import ConfigurationError
+
+_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_NOT_THE_USERS = (str(Path(__file__).parents[1]), "<frozen", *_LIBRARIES)
+
+
+def load_app(target: str) -> App:
+    """The App that ``module:attribute`` names; without ``:attribute`` it is ``app``.
+
+    The working directory is searched first, as if Python had been started there. Raises `ConfigurationError`
+    when there is no such module, when importing it raises (named with file and line of the user's code), when
+    it has no such attribute, or when that is no App.
+    """
+    module_name, _, attribute = target.partition(":")
+    if not module_name or "/" in module_name or module_name.endswith(".py"):
+        raise ConfigurationError(f"{target!r} is not MODULE:APP: write flights:app for `app` in flights.py.")
+    module = _imported(module_name)
+    found: object = module
+    for part in (attribute or "app").split("."):
+        if not hasattr(found, part):
+            if module.__file__ is None:  # Python takes any folder of that name for a package
+                raise _a_folder(module_name, module)
+            apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+            hint = f"try {module_name}:{apps[0]}" if apps else "it defines no App"
+            raise ConfigurationError(f"{module_name} ({module.__file__}) has no {part!r}: {hint}.")
+        found = getattr(found, part)
+    if not isinstance(found, App):
+        raise ConfigurationError(f"{target} is of type {type(found).__name__}, not a stateline App.")
+    return found
+
+
+def _a_folder(name: str, module: ModuleType) -> ConfigurationError:
+    folder = next(iter(module.__path__), "unknown")
+    last = name.rpartition(".")[2]
+    return ConfigurationError(f"{name} is a folder here ({folder}), no module: run in the folder that has {last}.py.")
+
+
+def _imported(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigurationError(f"There is no module {error.name!r} in {here} or on the Python path.") from error
+        raise _import_failed(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _import_failed(name, error) from error
+
+
+def _import_failed(name: str, error: BaseException) -> ConfigurationError:
+    text = " ".join(str(error).split()) or "no message"
+    place = _place(error)
+    at = "" if place in text else f" at {place}"  # what was declared wrongly tells where itself
+    return ConfigurationError(f"Importing {name} failed{at}: {type(error).__name__}: {text}")
+
+
+def _place(error: BaseException) -> str:
+    """``file:line`` of the deepest line that is the user's own, not a library's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    frame = (users or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}"

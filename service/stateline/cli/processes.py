@@ -1,0 +1,107 @@
+"""Which processes an application consists of, as children of a supervisor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from stateline.config.directory import make_state_directory
+from stateline.config.settings import Config
+from stateline.dsl.app import App
+from stateline.processes.supervisor import Child
+from stateline_store.directory import TaskLock
+from stateline_store.errors import ConfigurationError, DoesNotExistError, LockedError
+
+# Pipelines and the server stop first, together. The server forwards queries of uncommitted state to the
+# workers: it has to answer what it has accepted while they still live. Pipelines write the workers' input and
+# are the slowest to stop. The workers then commit and close with nothing arriving and nobody asking.
+_FIRST, _LAST = 0, 1
+ALL_PIPELINES = "pipelines"  # the name of the process that runs several
+_RUN_LOCK = ".run-lock"  # in the application's directory, held by `stateline run`
+
+
+@contextmanager
+def only_run(config: Config) -> Iterator[None]:
+    """Be the one `stateline run` of this application in this state directory while the block runs.
+
+    The workers of a second one would have the same names, and be started again and again in vain. Raises
+    `ConfigurationError` while the first one lives, however it was started.
+    """
+    application = make_state_directory(config).application
+    try:
+        lock = TaskLock(application / _RUN_LOCK)
+    except LockedError as error:
+        holder = (application / _RUN_LOCK).read_text().strip() or "unknown"
+        raise ConfigurationError(
+            f"{config.application_id} is run in {application} already (process {holder}): stop that `stateline run` "
+            "first. More workers are a setting of it (num.workers); another run beside it needs another state.dir."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def application_children(app: App, config: Config, target: str, passed_on: Sequence[str]) -> list[Child]:
+    """The pipelines' processes, `num.workers` workers (none when nothing is kept), and a server.
+
+    Two workers cannot share one ``group.instance.id``: each gets the configured one with its number behind it.
+    """
+    topology = app.topology()
+    workers = config.num_workers if topology.subtopologies else 0
+    children = pipeline_children(config, list(topology.pipelines), target, passed_on)
+    for number in range(workers):
+        name = f"worker-{number}"
+        static = ("--set", f"group.instance.id={config.group_instance_id}-{number}") if config.group_instance_id else ()
+        command = _command("worker", target, "--instance", name, *passed_on, *static)
+        children.append(Child(name, command, stop_order=_LAST))
+    children.append(Child("server", _command("serve", target, *passed_on), stop_order=_FIRST))
+    return children
+
+
+def pipeline_children(config: Config, names: Sequence[str], target: str, passed_on: Sequence[str]) -> list[Child]:
+    """One process per pipeline, or one for all of them as `pipeline.drivers` says. A mistake in a pipeline ends that
+    process alone."""
+    if len(names) > 1 and share_a_driver(config, names):
+        command = _command("pipeline", target, *names, *passed_on)
+        return [Child(ALL_PIPELINES, command, stop_order=_FIRST, ends_alone=True)]
+    commands = {name: _command("pipeline", target, name, *passed_on) for name in names}
+    return [Child(name, command, stop_order=_FIRST, ends_alone=True) for name, command in commands.items()]
+
+
+def share_a_driver(config: Config, names: Sequence[str]) -> bool:
+    """Whether these pipelines run in one process: as configured, and always what ``spark-submit`` has started."""
+    from stateline.spark.submit import is_submitted
+
+    return len(names) == 1 or config.pipeline_drivers == "one" or is_submitted()
+
+
+def chosen_pipelines(app: App, names: Sequence[str]) -> list[str]:
+    """The pipelines of these names, all when none is given.
+
+    Raises `DoesNotExistError` for a name that the application does not declare, or when it declares none.
+    """
+    declared = list(app.topology().pipelines)
+    if not declared:
+        raise DoesNotExistError(f"Application {app.application_id!r} declares no pipeline.")
+    for name in names:
+        if name not in declared:
+            raise DoesNotExistError(f"There is no pipeline {name!r}: the App declares {', '.join(declared)}.")
+    return list(dict.fromkeys(names)) or declared
+
+
+def run_pipelines_here(app: App, config: Config, names: Sequence[str], *, available_now: bool) -> None:
+    """Run these pipelines in this process until SIGTERM or SIGINT, or all that is there now has been read.
+
+    Raises as `run_pipelines` does.
+    """
+    from stateline.deployment.configured_log import configured_log
+    from stateline.spark.drivers.several_pipelines import run_pipelines
+
+    with closing(configured_log(config)) as log:
+        run_pipelines(app, names, config, log, available_now=available_now)
+
+
+def _command(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "stateline", *arguments)

@@ -1,0 +1,171 @@
+"""`stateline snapshot`: stores of a running server as files, all of one moment.
+
+    DIR/<store>/part-00000.parquet    a file per partition: written as .part-….tmp, renamed when it is whole
+    DIR/snapshot.json                 {"id", "created_at", "position", "stores": {store: rows}}
+    DIR/_SUCCESS                      empty; written last: without it something is missing
+
+Columns and types are those of the server's Arrow streams; times are `timestamp[ms, UTC]` in Parquet as in Arrow files,
+so that whoever reads them sees times. A connection that is lost is taken up again where it was. pyarrow is imported
+when the first rows come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from stateline.spark.reading.pinned import pinned
+from stateline.spark.reading.snapshot_server import PLANNING_S, Asked, SnapshotServer, segment
+from stateline.spark.reading.source_options import read_server
+from stateline_store.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stateline.config.settings import Config
+
+Format = Literal["parquet", "arrow"]
+_FORMATS: tuple[Format, ...] = ("parquet", "arrow")
+_TIMES = ("timestamp", "start", "end", "valid_to")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is written, and where to. `bounds` are as the contract names them: `prefix`, `as_of`, …"""
+
+    stores: tuple[str, ...]
+    format: Format
+    directory: Path
+    columns: tuple[str, ...] | None
+    bounds: Mapping[str, str]
+    ttl_s: int
+
+
+def url_of(config: Config) -> str:
+    """Where the server of an application is, by its settings, asked from this machine."""
+    host = config.server_host if config.server_host not in ("0.0.0.0", "::") else "127.0.0.1"
+    scheme = "http" if config.server_tls_certificate_file is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.server_port}"
+
+
+def server_at(url: str | None, token_file: Path | None, ca_file: Path | None) -> SnapshotServer:
+    """Whom to ask, on this machine unless told. Raises `InvalidArgumentError` for an address that is none."""
+    options = {"url": url or "http://127.0.0.1:8000"}
+    options |= {name: str(path.resolve()) for name, path in (("token_file", token_file), ("ca_file", ca_file)) if path}
+    return read_server(options, os.environ)
+
+
+def wanted(
+    stores: Sequence[str],
+    format_: str,
+    directory: Path,
+    *,
+    columns: str | None,
+    prefix: str | None,
+    as_of: str | None,
+    ttl_s: int,
+) -> Wanted:
+    """What the command line asks for. Raises `InvalidArgumentError` for a format that is none."""
+    chosen = next((each for each in _FORMATS if each == format_), None)
+    if chosen is None:
+        raise InvalidArgumentError(f"--to {format_[:60]!r}: {' or '.join(_FORMATS)} is accepted.")
+    bounds = {"prefix": prefix, "as_of": as_of}
+    return Wanted(
+        tuple(dict.fromkeys(stores)),
+        chosen,
+        directory,
+        None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        {name: text for name, text in bounds.items() if text is not None},
+        ttl_s,
+    )
+
+
+def export(server: SnapshotServer, wanted: Wanted) -> dict[str, int]:
+    """Write the files; the rows of each store. Raises `InvalidArgumentError` for a directory that has something in it,
+    what the server refuses, and `CursorExpiredError` when the snapshot goes meanwhile. It is released at the end,
+    however that comes.
+    """
+    _check_directory(wanted.directory)
+    described = {
+        store: server.ask(Asked("GET", f"/v1/stores/{segment(store)}"), patience_s=PLANNING_S)
+        for store in wanted.stores
+    }
+    schemas = {store: _schema(said, wanted.columns) for store, said in described.items()}
+    with pinned(server, wanted.stores, wanted.ttl_s) as snapshot:
+        counts = {
+            store: _write_store(server, wanted, store, parts, schemas[store])
+            for store, parts in snapshot["stores"].items()
+        }
+        about = {name: snapshot[name] for name in ("id", "created_at", "position")} | {"stores": counts}
+        (wanted.directory / "snapshot.json").write_text(json.dumps(about, indent=1) + "\n")
+        (wanted.directory / "_SUCCESS").touch()
+    return counts
+
+
+def _check_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        found = next(directory.iterdir(), None)
+    except OSError as error:
+        raise InvalidArgumentError(f"--out {directory} cannot be written: {error.strerror}.") from error
+    if found is not None:
+        raise InvalidArgumentError(f"--out {directory} has {found.name} in it: name an empty folder, or a new one.")
+
+
+def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
+    """What a store's files have: the columns wanted, times as times."""
+    import pyarrow as pa
+
+    kinds = {
+        "string": pa.utf8(),
+        "binary": pa.binary(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "double": pa.float64(),
+    }
+    known = {
+        column["name"]: pa.timestamp("ms", "UTC") if column["name"] in _TIMES else kinds[column["type"]]
+        for column in said["columns"]
+    }
+    for name in wanted or ():
+        if name not in known:
+            raise InvalidArgumentError(
+                f"--columns {name[:60]!r} is none of {said['store']!r}: it has {', '.join(known)}."
+            )
+    return pa.schema([(name, known[name]) for name in (known if wanted is None else wanted)])
+
+
+def _write_store(
+    server: SnapshotServer, wanted: Wanted, store: str, parts: Mapping[str, Any], schema: pa.Schema
+) -> int:
+    from stateline.spark.reading.http_rows import RowsQuery, batches
+
+    folder = wanted.directory / store
+    folder.mkdir()
+    query, total = RowsQuery(tuple(schema.names), tuple(wanted.bounds.items())), 0
+    for number in sorted(parts, key=int):
+        path = folder / f"part-{int(number):05d}.{wanted.format}"
+        with closing(batches(server, parts[number]["path"], query)) as found:
+            total += _write(path, wanted.format, found, schema)
+    return total
+
+
+def _write(path: Path, format_: Format, found: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
+    """One file of these rows, though there be none: whole, or not there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    draft, rows = path.with_name(f".{path.name}.tmp"), 0
+    writer: Any = pq.ParquetWriter(draft, schema) if format_ == "parquet" else pa.ipc.new_file(str(draft), schema)
+    with writer:
+        for batch in found:
+            arrays = [array.cast(kind) for array, kind in zip(batch.columns, schema.types, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            rows += batch.num_rows
+    draft.rename(path)
+    return rows

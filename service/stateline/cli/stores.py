@@ -1,0 +1,103 @@
+"""`stateline stores`: an application's stores, and what the state directory of this machine holds of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from stateline.cli.table import Row, as_text
+from stateline.config.settings import Config
+from stateline.dsl.app import App
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topology
+from stateline_store import NotPresentError, Position, StateDirectory
+from stateline_store.directory import holds_database
+from stateline_store.offline_store import OfflineStore
+
+
+class Held(NamedTuple):
+    """What is on disk of one store's partition, as committed."""
+
+    partition: int
+    approximate_entries: int
+    position: Position
+
+
+def stores(app: App, config: Config, *, as_json: bool) -> str:
+    """The listing as text. Reads beside running workers, and neither makes nor writes a file in the state directory."""
+    topology = app.topology()
+    held = {name: _held(config, topology, definition) for name, definition in topology.stores.items()}
+    return as_text(store_rows(topology, held, as_json=as_json), as_json=as_json)
+
+
+def nothing_there(config: Config) -> str | None:
+    """What to tell the caller when there is no state directory of this application; None when there is."""
+    application = config.state_dir / config.application_id
+    if application.is_dir():
+        return None
+    return f"There is no state directory {application}: no worker has run with this state.dir here."
+
+
+def store_rows(topology: Topology, held: Mapping[str, Sequence[Held]], *, as_json: bool) -> list[Row]:
+    """One row per store, with its partitions on disk summed up for people, listed for programs."""
+    return [
+        {
+            "store": name,
+            "kind": definition.kind,
+            "key": definition.key.name,
+            "value": definition.value.name,
+            "persistent": definition.persistent,
+            "changelog": definition.changelog(topology.application_id),
+            "subtopology": topology.subtopology_of(name).ordinal,
+            **(_listed(held[name]) if as_json else _summed(held[name])),
+        }
+        for name, definition in topology.stores.items()
+    ]
+
+
+def _listed(held: Sequence[Held]) -> Row:
+    return {
+        "partitions": {
+            str(part.partition): {
+                "approximate_entries": part.approximate_entries,
+                "position": part.position.to_json(),
+            }
+            for part in held
+        }
+    }
+
+
+def _summed(held: Sequence[Held]) -> Row:
+    position = Position()
+    for part in held:
+        position = position.merge(part.position)
+    return {
+        "partitions": len(held),
+        "entries": sum(part.approximate_entries for part in held),
+        "position": json.dumps(position.to_json()) if position else None,
+    }
+
+
+def _held(config: Config, topology: Topology, definition: StoreDefinition) -> list[Held]:
+    application = config.state_dir / config.application_id
+    if not definition.persistent or not application.is_dir():
+        return []
+    directory = StateDirectory(config.state_dir, config.application_id)
+    ordinal = topology.subtopology_of(definition.name).ordinal
+    tasks = [task for task in directory.tasks() if task.startswith(f"{ordinal}_")]
+    found = (_read(directory, task, definition) for task in tasks)
+    return [part for part in found if part is not None]
+
+
+def _read(directory: StateDirectory, task: str, definition: StoreDefinition) -> Held | None:
+    """None when no owner ever opened the store in this task."""
+    database = directory.store(task, definition.name, timestamped=definition.timestamped)
+    if not holds_database(database):
+        return None
+    try:
+        store = OfflineStore(database)
+    except NotPresentError:
+        return None
+    with store:
+        return Held(int(task.partition("_")[2]), store.approximate_num_entries(), store.commit.position)

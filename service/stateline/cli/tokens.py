@@ -1,0 +1,235 @@
+"""`stateline token`: adds to, lists and removes from a tokens file (`stateline.server.guard.tokens`).
+
+A server that runs sees a change with its next request. The file is replaced as a whole, under a lock on its folder, so
+two commands at once lose nothing and no server reads half of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from stateline.cli.help import FLAGS, PlainHelp
+from stateline_store.errors import ConfigurationError, DoesNotExistError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from stateline.server.guard.tokens import TokenEntry, TokensFile
+
+SETTING, VARIABLE = "server.tokens.file", "STATELINE_SERVER_TOKENS_FILE"
+SETTINGS_FILE = Path("stateline.toml")
+Role = Literal["read", "admin"]
+
+_DURATION = re.compile(r"(\d{1,6})([mhdw])")
+_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+
+commands = typer.Typer(
+    name="token",
+    help="Say who may ask the server what.\n\nTokens are in a file (server.tokens.file), as hashes. A running server "
+    "sees each change at once.\n\nExample: stateline token add dashboard --stores orders,totals --expires 90d",
+    epilog=FLAGS,
+    rich_markup_mode=None,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is, for listings and logs.")]
+TokensPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        envvar=VARIABLE,
+        show_envvar=False,
+        help=f"The tokens file; else {SETTING} of the environment or of ./{SETTINGS_FILE}.",
+    ),
+]
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def add(
+    name: Name,
+    role: Annotated[
+        Role, typer.Option(help="An admin reads every store, those to come included, and changes all snapshots.")
+    ] = "read",
+    stores: Annotated[
+        str | None, typer.Option(metavar="A,B", help="The stores that it may read.", show_default="all")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="In 30m, 12h, 90d or 8w, or a time as in 2027-01-31T12:00Z.")
+    ] = None,
+    file: TokensPath = None,
+) -> None:
+    """Make a token and print it, this once.
+
+    The file, made if need be, keeps only its hash.
+
+    Example: stateline token add dashboard --stores orders,totals --expires 90d
+    """
+    from stateline.server.guard.tokens import hash_of, new_token
+
+    token = new_token()
+    path = tokens_file(file)
+    entry = new_entry(name, hash_of(token), role, stores, expires, datetime.now(UTC))
+    with _locked(path):
+        _write(path, with_entry(_read(path), entry))
+    typer.echo(f"{entry.name} is in {path}. The token is shown this once:", err=True)
+    typer.echo(token)
+
+
+@commands.command("list", cls=PlainHelp, epilog=FLAGS)
+def list_tokens(
+    file: TokensPath = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """List whose tokens there are and what they may do.
+
+    Example: stateline token list --json
+    """
+    from stateline.cli.table import as_text
+    from stateline.server.guard.tokens import read_tokens_file
+
+    known = read_tokens_file(tokens_file(file))
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "name": entry.name,
+            "role": entry.role,
+            "stores": list(entry.stores) if as_json and entry.stores != "*" else ",".join(entry.stores),
+            "expires_at": None if entry.expires_at is None else entry.expires_at.isoformat(),
+            "expired": entry.expires_at is not None and entry.expires_at <= now,
+        }
+        for entry in known.tokens
+    ]
+    typer.echo(as_text(rows, as_json=as_json))
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def remove(name: Name, file: TokensPath = None) -> None:
+    """Make a token invalid.
+
+    Requests that send it are refused from now on, and its streams are cut off.
+
+    Example: stateline token remove dashboard
+    """
+    path = tokens_file(file)
+    with _locked(path):
+        _write(path, without_entry(_read(path), name))
+
+
+def tokens_file(given: Path | None) -> Path:
+    """The tokens file: the one that was given, else what ./stateline.toml says.
+
+    Raises `ConfigurationError` when neither names one.
+    """
+    from stateline.config.sources import from_tree
+
+    if given is None:
+        try:
+            tree = tomllib.loads(SETTINGS_FILE.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            tree = {}
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(f"{SETTINGS_FILE} cannot be read as TOML: {error}") from error
+        setting = dict(from_tree(tree, str(SETTINGS_FILE))).get(SETTING)
+        if setting is None:
+            raise ConfigurationError(f"Which file? Name it with --file, or set {SETTING} in {SETTINGS_FILE}.")
+        given = Path(str(setting.value))
+    return given.resolve()  # a link stays one
+
+
+def new_entry(
+    name: str, digest: bytes, role: Role, stores: str | None, expires: str | None, now: datetime
+) -> TokenEntry:
+    """An entry of the file from what the command line says. Raises `InvalidArgumentError` for what makes none."""
+    from pydantic import ValidationError
+
+    from stateline.server.guard.token_errors import told
+    from stateline.server.guard.tokens import TokenEntry
+
+    names: Literal["*"] | tuple[str, ...] = "*"
+    if stores is not None:
+        names = tuple(dict.fromkeys(part.strip() for part in stores.split(",")))
+        if "" in names:
+            raise InvalidArgumentError(f"--stores {stores!r} has an empty name: separate names with commas.")
+    try:
+        return TokenEntry(
+            name=name,
+            sha256=digest.hex(),
+            role=role,
+            stores=names,
+            expires_at=None if expires is None else expiry(expires, now),
+        )
+    except ValidationError as error:
+        raise InvalidArgumentError(f"That makes no token: {told(error)}.") from error
+
+
+def expiry(text: str, now: datetime) -> datetime:
+    """When a token expires that is made now: after a duration, or at a time of ISO 8601, UTC unless it says otherwise.
+
+    Raises `InvalidArgumentError` for what is neither, and for a time that is over.
+    """
+    if found := _DURATION.fullmatch(text):
+        return (now + int(found[1]) * _UNITS[found[2]]).replace(microsecond=0)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"--expires {text!r} is no time: write 30m, 12h, 90d or 8w, or a time as in 2027-01-31T12:00Z."
+        ) from error
+    when = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+    if when <= now:
+        raise InvalidArgumentError(f"--expires {text!r} is over already.")
+    return when
+
+
+def with_entry(known: TokensFile, entry: TokenEntry) -> TokensFile:
+    """The file with one more. Raises `InvalidArgumentError` when there is one of that name."""
+    if any(other.name == entry.name for other in known.tokens):
+        raise InvalidArgumentError(
+            f"There is a token {entry.name!r} already: add one of another name, hand it out, then remove the old one."
+        )
+    return known.model_copy(update={"tokens": (*known.tokens, entry)})
+
+
+def without_entry(known: TokensFile, name: str) -> TokensFile:
+    """The file with one less. Raises `DoesNotExistError` when there is none of that name."""
+    rest = tuple(entry for entry in known.tokens if entry.name != name)
+    if len(rest) == len(known.tokens):
+        names = ", ".join(entry.name for entry in rest) or "none"
+        raise DoesNotExistError(f"There is no token {name!r}; there are: {names}.")
+    return known.model_copy(update={"tokens": rest})
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One writer at a time: the lock is the folder's, because the file itself is replaced."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigurationError(f"{path.parent} cannot be opened: {error.strerror}.") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _read(path: Path) -> TokensFile:
+    from stateline.server.guard.tokens import TokensFile, read_tokens_file
+
+    return read_tokens_file(path) if path.exists() else TokensFile(tokens=())
+
+
+def _write(path: Path, known: TokensFile) -> None:
+    from stateline_store.durable_files import replace_file
+
+    owner = path.stat() if path.exists() else None
+    replace_file(path, known.model_dump_json(indent=2).encode() + b"\n")
+    if owner is not None and os.geteuid() == 0:
+        os.chown(path, owner.st_uid, owner.st_gid)  # else a server under another user could not read it any more

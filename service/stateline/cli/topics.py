@@ -1,0 +1,137 @@
+"""`stateline topics`: what an application's topics are for, and which of them are missing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+
+from stateline.cli.table import Row, as_text
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log, log_exists
+from stateline.deployment.table_topics import kept_for_ever, table_settings
+from stateline.deployment.topics import report_other_settings
+from stateline.dsl.app import App
+from stateline.log.interface import Admin, NewTopic, TopicInfo
+from stateline.model.topology import Topology, epochs_topic
+from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PARTITIONS = 4
+
+
+def topics(
+    app: App, config: Config, *, create: bool, delete: Sequence[str], partitions: int | None, as_json: bool
+) -> str:
+    """The listing as text, after deleting these topics, and creating missing source topics, if that is wanted.
+
+    Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`;
+    `DoesNotExistError`, and deletes nothing, for one that the application does not have.
+    """
+    topology = app.topology()
+    roles = topic_roles(topology, config.dead_letter_topic)
+    if not create and not log_exists(config):
+        refuse_to_delete(topology, roles, {}, delete)
+        return as_text(topic_rows(roles, {}, {}), as_json=as_json)  # a listing makes no file
+    is_written = create or bool(delete)
+    with closing(configured_log(config, read_only=not is_written)) as log, closing(log.admin()) as admin:
+        existing = admin.topics()
+        if delete:
+            refuse_to_delete(topology, roles, existing, delete)
+            admin.delete_topics(delete)
+            existing = {name: info for name, info in existing.items() if name not in delete}
+        if create:
+            if partitions is not None:
+                refuse_other_counts(roles, existing, partitions)
+            report_other_settings(topology, admin)
+            create_missing(topology, admin, missing_of_the_users(roles, existing), partitions or DEFAULT_PARTITIONS)
+            existing = admin.topics()
+        counts = {name: _records(admin, existing[name]) for name in roles if name in existing}
+    return as_text(topic_rows(roles, existing, counts), as_json=as_json)
+
+
+USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates those of the other roles
+
+
+def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, str]:
+    """Topic → what it is for: source, output, dead letter (the user's), result, repartition, changelog; external, the
+    changelog of a Kafka Streams application."""
+    changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
+    results = {topic.name for p in topology.pipelines.values() for topic in p.results}
+    read = topology.topics_read().keys()
+    roles = {name: "source" if name in read else "output" for name in topology.required_topics()}
+    roles |= dict.fromkeys(topology.external_topics(), "external")
+    if dead_letter_topic is not None:
+        roles.setdefault(dead_letter_topic, "dead letter")
+    for topic in topology.created_topics():
+        role = "result" if topic.name in results else "repartition"
+        roles[topic.name] = "changelog" if topic.name in changelogs - results - read else role
+    return roles
+
+
+def missing_of_the_users(roles: Mapping[str, str], existing: Mapping[str, TopicInfo]) -> list[str]:
+    """The topics that the user has to create and has not."""
+    return [name for name, role in roles.items() if role in USERS_ROLES and name not in existing]
+
+
+def create_missing(topology: Topology, admin: Admin, names: Sequence[str], partitions: int) -> None:
+    """Create these topics: those that are tables keep what a table needs. What keeps all records for ever is said."""
+    settings = table_settings(topology)
+    admin.create_topics(NewTopic(name, partitions, settings.get(name, {})) for name in names)
+    for name in kept_for_ever(topology):
+        if name in names:
+            logger.info(
+                "Topic %s is read as a table and as a stream: it keeps all records for ever (retention.ms=-1)", name
+            )
+
+
+def refuse_to_delete(
+    topology: Topology, roles: Mapping[str, str], existing: Mapping[str, TopicInfo], names: Iterable[str]
+) -> None:
+    """Raise for a topic that is not there, not the application's, or another application's."""
+    epochs = {epochs_topic(topology.application_id, name) for name in topology.pipelines}
+    own = {name for name, role in roles.items() if role != "external"} | epochs
+    for name in names:
+        if name not in own or name not in existing:
+            there = ", ".join(sorted(own & existing.keys())) or "none"
+            raise DoesNotExistError(f"--delete {name!r}: the application has no such topic. It has {there}.")
+
+
+def refuse_other_counts(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], partitions: int) -> None:
+    """Raise for topics of the user's that exist with other than this many partitions."""
+    counts = {name: existing[name].partitions for name in roles if roles[name] in USERS_ROLES and name in existing}
+    others = [f"{name} has {count}" for name, count in counts.items() if count != partitions]
+    if others:
+        raise InvalidArgumentError(
+            f"--partitions {partitions} is for topics that are created, and some exist with another number: "
+            f"{', '.join(others)}. Nothing was created: leave out --partitions, give theirs, or delete them first."
+        )
+
+
+def topic_rows(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], counts: Mapping[str, int]) -> list[Row]:
+    """One row per topic; of a missing one partitions and records are None."""
+    return [
+        {
+            "topic": name,
+            "role": role,
+            "partitions": existing[name].partitions if name in existing else None,
+            "records": counts.get(name),
+            "state": _state(role, name in existing),
+        }
+        for name, role in roles.items()
+    ]
+
+
+def _state(role: str, exists: bool) -> str:
+    if exists:
+        return "exists"
+    if role == "external":
+        return "MISSING: its Kafka Streams application creates it"
+    return "MISSING: create it" if role in USERS_ROLES else "created at the first start"
+
+
+def _records(admin: Admin, topic: TopicInfo) -> int:
+    """Offsets from the first kept to the end: the records, and what compaction and transactions left out."""
+    marks = (admin.watermarks(TopicPartition(topic.name, p)) for p in range(topic.partitions))
+    return sum(end - first for first, end in marks)

@@ -1,0 +1,1 @@
+"""Settings: their names, defaults, types and units, and where each value came from."""

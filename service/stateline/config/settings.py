@@ -1,0 +1,422 @@
+"""The settings of an application, under Kafka Streams' names where Kafka Streams has the setting.
+
+Sources, the later one wins: Stateline's defaults, `App(..., config={...})`, a TOML file (`stateline.toml` in
+the working directory, or ``--config FILE``), the environment (``STATELINE_COMMIT_INTERVAL_MS=100``), and
+``--set commit.interval.ms=100``. `load_config` decides and touches nothing; `read_config` reads file and
+environment.
+
+Settings that begin with ``consumer.``, ``producer.`` or ``admin.`` go to librdkafka as they are, those that
+begin with ``spark.`` to Spark, under their full names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+)
+
+from stateline.config.sources import Given, from_environment, from_overrides, from_tree
+from stateline.config.types import (
+    EMBEDDED,
+    AccessLogging,
+    Allowed,
+    BytesOrUnlimited,
+    Count,
+    CountOrUnlimited,
+    Directory,
+    Guarantee,
+    Handler,
+    Isolation,
+    LogFormat,
+    Milliseconds,
+    MillisecondsOrUnlimited,
+    OptionalAddresses,
+    OptionalFile,
+    OptionalOrigins,
+    OptionalText,
+    PassedOn,
+    Percent,
+    PipelineDrivers,
+    Port,
+    ProductionHandler,
+    Replication,
+    Servers,
+    Switch,
+    Text,
+    Upgrade,
+    UpgradeFrom,
+    Wait,
+)
+from stateline_store.errors import ConfigurationError
+from stateline_store.state_store import IsolationLevel
+
+DEFAULT_FILE = "stateline.toml"
+
+
+class SettingDescription(NamedTuple):
+    """One setting as it stands: its dotted name, its value as text, where it came from, what it is for."""
+
+    name: str
+    value: str
+    origin: str
+    description: str
+    allowed: str
+
+
+class Config(BaseModel):
+    """Every setting of a running application. Immutable, so thread-safe. `load_config` makes one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    application_id: Text
+    """The application's name: its consumer group, its state directory, the prefix of its internal topics."""
+    bootstrap_servers: Servers = EMBEDDED
+    """Where topics live: the embedded log (in the state directory, or in the file PATH), or Kafka brokers."""
+    processing_guarantee: Guarantee = "at_least_once"
+    """exactly_once_v2 commits results and input offsets in one Kafka transaction."""
+    commit_interval_ms: Milliseconds = Field(
+        default_factory=lambda data: 100 if data.get("processing_guarantee") == "exactly_once_v2" else 30_000
+    )
+    """How often stores and offsets are committed: 30000 unless set, 100 under exactly_once_v2."""
+    state_dir: Directory = Path(".stateline")
+    """Stores live in <state.dir>/<application.id>. Never a directory that the system cleans, such as /tmp."""
+    default_state_isolation_level: Isolation = Field(
+        default_factory=lambda data: (
+            IsolationLevel.READ_COMMITTED
+            if data.get("processing_guarantee") == "exactly_once_v2"
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+    )
+    """Of queries that name none: READ_UNCOMMITTED unless set, READ_COMMITTED under exactly_once_v2."""
+    repartition_purge_interval_ms: Milliseconds = 30_000
+    """How often records of repartition topics whose processing is committed are deleted."""
+    statestore_uncommitted_max_bytes: BytesOrUnlimited = 64 * 1024 * 1024
+    """Workers commit early rather than hold more than this in their buffers: each has a num.workers-th of it."""
+    state_cleanup_delay_ms: Milliseconds = 600_000
+    """A task's directory that no worker has used for so long is deleted, unless a store in it could not be rebuilt."""
+    automatic_state_relocation: Switch = True
+    """Move stores whose subtopology has another number now; false refuses to start and shows what is elsewhere."""
+    upgrade_from: UpgradeFrom = None
+    """v1 while stores get timestamps: plain files are served until this is unset again (needs upgrade.mode)."""
+    upgrade_mode: Upgrade = None
+    """in_place builds the new files beside the plain ones; roll_over leaves that to new instances."""
+    statestore_sync: Switch = False
+    """fsync each commit. Without it a power cut can lose the last commits, which are then replayed."""
+    group_instance_id: OptionalText = None
+    """Static membership: a restarted worker of this name keeps its tasks and its disk. Unset: <host>-<instance>."""
+    session_timeout_ms: Milliseconds = 45_000
+    """After this long without a heartbeat a worker's tasks go to others."""
+    transaction_timeout_ms: Milliseconds = 60_000
+    """After this long the broker aborts an open transaction."""
+    max_poll_interval_ms: Milliseconds = 300_000
+    """After this long without a poll a worker is taken for stuck."""
+    deserialization_exception_handler: Handler = "fail"
+    """What becomes of a record that cannot be read."""
+    processing_exception_handler: Handler = "fail"
+    """What becomes of a record whose processor raises."""
+    production_exception_handler: ProductionHandler = "fail"
+    """What becomes of a record that is forwarded and that the log refuses."""
+    dead_letter_topic: OptionalText = None
+    """Where a handler of dead-letter sends records (errors.dead.letter.queue.topic.name)."""
+    max_timestamp_ahead_ms: MillisecondsOrUnlimited = -1
+    """A record whose timestamp is further ahead of the worker's clock counts as one that cannot be read."""
+    replication_factor: Replication = -1
+    """Of the changelog and repartition topics that Stateline creates."""
+    server_host: Text = "127.0.0.1"
+    """The address that the server listens on."""
+    server_port: Port = 8000
+    """The port that the server listens on."""
+    server_wait_max_ms: Wait = 60_000
+    """The largest wait_ms of a query; a larger one is refused."""
+    server_limit_default: Count = 1_000
+    """Entries on a page of a query that names no limit."""
+    server_limit_max: Count = 10_000
+    """The largest limit of a query."""
+    server_body_max_bytes: Count = 4 * 1024 * 1024
+    """The largest body of a request; all large ones of a process together have 16 times as much."""
+    server_processes: Count = 1
+    """Server processes behind the port, each with a core's worth of answers."""
+    server_drain_ms: Wait = 0
+    """How long a server that was told to stop still takes requests, while /readyz says 503."""
+    server_access_log: AccessLogging = "off"
+    """A log line for each request, or for slow and failed ones."""
+    server_slow_query_ms: Wait = 1_000
+    """A request that takes so long is slow."""
+    server_cursor_ttl_ms: Milliseconds = 60_000
+    """How long after its last page a cursor is kept."""
+    server_cursors_max: Count = 256
+    """Cursors of a server process at a time; of who has most, the one used longest ago makes room."""
+    server_cursors_max_bytes: Count = 1_073_741_824
+    """Files on disk that only cursors and streams keep; beyond that the first cursor of who has most goes."""
+    server_snapshots_max: Count = 16
+    """Snapshots of an application that are kept at once; one more gets TOO_MANY_REQUESTS."""
+    server_snapshots_max_bytes: BytesOrUnlimited = 10_737_418_240
+    """Bytes on disk that only snapshots keep; beyond that none is made and no lease made longer."""
+    server_snapshot_ttl_max_ms: Milliseconds = 3_600_000
+    """The longest lease of a snapshot, counted from when it is made or renewed; a longer one is refused."""
+    server_query_timeout_ms: Milliseconds = 60_000
+    """How long a query may work before its answer begins, wait_ms not counted; then it gets TOO_MANY_REQUESTS."""
+    server_scans_max: CountOrUnlimited = 64
+    """Scans that a server process runs at once; one more gets TOO_MANY_REQUESTS."""
+    server_rate_limit: CountOrUnlimited = -1
+    """Requests per second of a token, or of an address without one, at a server process; more get TOO_MANY_REQUESTS."""
+    server_caller_share_percent: Percent = 50
+    """Of snapshots, change feeds and large bodies together, how much one caller may have: a token, or an address."""
+    server_forwarded_allow_ips: OptionalAddresses = None
+    """Proxies whose X-Forwarded-For is believed, where server.rate.limit counts addresses: nobody's unless set."""
+    server_cors_origins: OptionalOrigins = None
+    """Origins whose pages may ask the server from a browser, and read what it answers."""
+    server_tokens_file: OptionalFile = None
+    """Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."""
+    server_tls_certificate_file: OptionalFile = None
+    """The server's certificate and those between it and the root, as PEM: it speaks TLS (needs server.tls.key.file)."""
+    server_tls_key_file: OptionalFile = None
+    """The certificate's private key, as PEM, without a password."""
+    server_insecure: Switch = False
+    """Something else guards the server: without tokens listen on any address, be asked by any name."""
+    server_changes_max: Count = 64
+    """Change feeds that are read at once; one more is refused with 429."""
+    server_changes_buffer_bytes: Count = 1024 * 1024
+    """What may wait to be sent to the reader of a change feed, and about as much that was read from Kafka ahead."""
+    server_changes_slow_ms: Milliseconds = 30_000
+    """The reader of a change feed who takes nothing for so long is disconnected."""
+    server_changes_heartbeat_ms: Milliseconds = 5_000
+    """How often a change feed without changes sends a sign of life."""
+    num_workers: Count = 1
+    """Worker processes that `stateline run` starts."""
+    log_format: LogFormat = "text"
+    """Of what the processes log: lines of text, or an object of JSON on each line."""
+    spark_master: Text = "local[2]"
+    """The Spark master that pipelines run on."""
+    spark_jars: OptionalText = None
+    """Spark's Kafka connector: a folder of jars (default: share/stateline/spark-jars), or Maven coordinates."""
+    spark_trigger_interval_ms: Wait = 500
+    """The pause between the starts of two micro-batches of a pipeline; 0 starts the next at once."""
+    pipeline_drivers: PipelineDrivers = "each"
+    """Under `stateline run`: a driver process for each pipeline, or one for all of them, which takes less memory."""
+    pipeline_restart_max_ms: Milliseconds = 30_000
+    """The longest pause before a pipeline that failed starts again; the first is 500 ms, each is twice the last."""
+    consumer: PassedOn = Field(default_factory=dict)
+    """consumer.*: settings of librdkafka's consumer."""
+    producer: PassedOn = Field(default_factory=dict)
+    """producer.*: settings of librdkafka's producer."""
+    admin: PassedOn = Field(default_factory=dict)
+    """admin.*: settings of librdkafka's admin client."""
+    spark: PassedOn = Field(default_factory=dict)
+    """spark.*: settings of the Spark session, here under their full names (spark.sql.shuffle.partitions)."""
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether processing.guarantee is exactly_once_v2."""
+        return self.processing_guarantee == "exactly_once_v2"
+
+    @property
+    def worker_uncommitted_max_bytes(self) -> int:
+        """What one worker may hold: its share of statestore.uncommitted.max.bytes, at least 1; -1 for no limit."""
+        limit = self.statestore_uncommitted_max_bytes
+        return limit if limit < 0 else max(1, limit // self.num_workers)
+
+    def caller_share(self, most: int) -> int:
+        """How many of these one caller may have: server.caller.share.percent, rounded up."""
+        return -(-most * self.server_caller_share_percent // 100)
+
+    def describe(self) -> list[SettingDescription]:
+        """Every setting in the order of declaration, and each one that is passed on. Secrets are hidden."""
+        return list(self._rows())
+
+    def origin(self, name: str) -> str:
+        """Where the setting of this dotted name was set, as error messages say it."""
+        return self._origins.get(name, "default")
+
+    def _rows(self) -> Iterator[SettingDescription]:
+        for field, info in type(self).model_fields.items():
+            value, about = getattr(self, field), info.description or ""
+            if field not in _PASSED_ON:
+                yield self._row(dotted_name(field), value, about, _allowed(field))
+                continue
+            for key in sorted(value):
+                name = key if field == "spark" else f"{field}.{key}"
+                yield self._row(name, value[key], about, _allowed(field))
+
+    def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
+        text = "[hidden]" if _SECRET.search(name) else _as_text(value)
+        return SettingDescription(name, text, self.origin(name), about, allowed)
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _ports_exist(cls, value: str) -> str:
+        servers = [] if value.partition(":")[0] == EMBEDDED else value.split(",")
+        if not all(1 <= int(server.rpartition(":")[2]) <= 65535 for server in servers):
+            raise ValueError("no such port")
+        return value
+
+    @field_validator(
+        "statestore_uncommitted_max_bytes",
+        "server_snapshots_max_bytes",
+        "replication_factor",
+        "server_scans_max",
+        "server_rate_limit",
+    )
+    @classmethod
+    def _minus_one_or_positive(cls, value: int) -> int:
+        if value < 1 and value != -1:
+            raise ValueError("neither -1 nor positive")
+        return value
+
+
+_PASSED_ON = ("consumer", "producer", "admin", "spark")
+_SECRET = re.compile(r"password|secret|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
+_IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
+
+
+def dotted_name(field: str) -> str:
+    """The setting's name as users write it: `commit_interval_ms` is ``commit.interval.ms``."""
+    return _IRREGULAR.get(field, field.replace("_", "."))
+
+
+_FIELDS = {dotted_name(field): field for field in Config.model_fields if field not in _PASSED_ON}
+
+
+def load_config(
+    application_id: str,
+    *,
+    file: Mapping[str, object] | None = None,
+    file_name: str = DEFAULT_FILE,
+    environment: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+    defaults: Mapping[str, object] | None = None,
+) -> Config:
+    """The settings that follow from these sources (module docstring for their order). Pure.
+
+    `file` is parsed TOML, flat or nested; `overrides` are ``name=value`` texts; `defaults` are the App's,
+    under dotted names. Raises `ConfigurationError`, one line: setting, value, origin, what is allowed.
+    """
+    given = {"application.id": Given(application_id, "App")}
+    sources = (
+        from_tree(defaults or {}, "App(config=…)"),
+        from_tree(file or {}, file_name),
+        from_environment(environment or {}, known=_FIELDS),
+        from_overrides(overrides),
+    )
+    for source in sources:
+        for name, setting in source:
+            _check_known(name, setting)
+            given[name] = setting
+    if given["application.id"].value != application_id:
+        raise _refused("application.id", given["application.id"], f"what the App says, {application_id!r}")
+    config = _validated(given)
+    config._origins.update({name: setting.origin for name, setting in given.items()})
+    _check_together(config, given)
+    return config
+
+
+def read_config(
+    application_id: str,
+    *,
+    path: Path | None = None,
+    overrides: Sequence[str] = (),
+    defaults: Mapping[str, object] | None = None,
+) -> Config:
+    """`load_config` over the environment and a file: `path`, or `stateline.toml` here if there is one."""
+    chosen = path or Path(DEFAULT_FILE)
+    try:
+        tree = tomllib.loads(chosen.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if path is not None:
+            raise ConfigurationError(f"--config: there is no file {path}.") from error
+        tree = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{chosen} cannot be read as TOML: {error}") from error
+    return load_config(
+        application_id,
+        file=tree,
+        file_name=str(chosen),
+        environment=os.environ,
+        overrides=overrides,
+        defaults=defaults,
+    )
+
+
+def _check_known(name: str, given: Given) -> None:
+    if name in _FIELDS or name.startswith(tuple(f"{prefix}." for prefix in _PASSED_ON)):
+        return
+    near = difflib.get_close_matches(name.replace("_", ".").lower(), _FIELDS, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else "`stateline config` lists all settings."
+    raise ConfigurationError(f"Unknown setting {name} = {given.value!r} (from {given.origin}). {hint}")
+
+
+def _validated(given: Mapping[str, Given]) -> Config:
+    values: dict[str, Any] = {}
+    for name, setting in given.items():
+        if field := _FIELDS.get(name):
+            values[field] = setting.value
+            continue
+        prefix, _, rest = name.partition(".")
+        if not isinstance(setting.value, str | int | float):
+            raise _refused(name, setting, _allowed(prefix))
+        values.setdefault(prefix, {})[name if prefix == "spark" else rest] = _as_text(setting.value)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        field = str(error.errors()[0]["loc"][0])
+        raise _refused(dotted_name(field), given[dotted_name(field)], _allowed(field)) from error
+
+
+def _check_together(config: Config, given: Mapping[str, Given]) -> None:
+    """Rules over two settings; the message shows the one that has to change."""
+    default = Given("", "the defaults")
+    for field in ("deserialization_exception_handler", "processing_exception_handler"):
+        if getattr(config, field) == "dead-letter" and config.dead_letter_topic is None:
+            name = dotted_name(field)
+            need = f"needs a topic in {dotted_name('dead_letter_topic')}, or choose fail or skip"
+            raise ConfigurationError(f"{name} = 'dead-letter' (from {given[name].origin}) {need}.")
+    if config.exactly_once and config.transaction_timeout_ms < config.commit_interval_ms:
+        name = "transaction.timeout.ms"
+        setting = Given(config.transaction_timeout_ms, given.get(name, default).origin)
+        raise _refused(name, setting, f"at least commit.interval.ms, {config.commit_interval_ms}")
+    if config.upgrade_from is not None and config.upgrade_mode is None:
+        raise ConfigurationError(
+            f"upgrade.from = {config.upgrade_from!r} (from {given['upgrade.from'].origin}) needs upgrade.mode: "
+            f"{_allowed('upgrade_mode')}."
+        )
+    if (config.server_tls_certificate_file is None) != (config.server_tls_key_file is None):
+        there, missing = "server.tls.certificate.file", "server.tls.key.file"
+        if config.server_tls_certificate_file is None:
+            there, missing = missing, there
+        raise ConfigurationError(
+            f"{there} = {str(given[there].value)!r} (from {given[there].origin}) needs {missing}: set both, or neither."
+        )
+    if config.server_limit_default > config.server_limit_max:
+        name = "server.limit.default"
+        setting = Given(config.server_limit_default, given.get(name, default).origin)
+        raise _refused(name, setting, f"at most server.limit.max, {config.server_limit_max}")
+
+
+def _refused(name: str, given: Given, allowed: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} = {given.value!r} (from {given.origin}) is not allowed: use {allowed}.")
+
+
+def _allowed(field: str) -> str:
+    metadata = Config.model_fields[field].metadata
+    return next(mark.text for mark in metadata if isinstance(mark, Allowed))
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)

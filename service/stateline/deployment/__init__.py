@@ -1,0 +1,1 @@
+"""What the processes of one application leave each other, on disk and in the log."""

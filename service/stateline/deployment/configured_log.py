@@ -1,0 +1,33 @@
+"""The log of a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stateline.config.settings import Config
+from stateline.config.types import EMBEDDED
+from stateline.log import Log, open_log
+
+
+def log_exists(config: Config) -> bool:
+    """False for an embedded log whose file is not there yet: opening it would make it."""
+    kind, colon, path = config.bootstrap_servers.partition(":")
+    return kind != EMBEDDED or (Path(path) if colon else config.state_dir / "log.db").exists()
+
+
+def configured_log(config: Config, *, read_only: bool = False) -> Log:
+    """The log that these settings describe; the caller closes it. `read_only` and what raises are `open_log`'s."""
+    return open_log(
+        config.bootstrap_servers,
+        config.state_dir,
+        consumer=config.consumer,
+        producer=config.producer,
+        admin=config.admin,
+        session_timeout_ms=config.session_timeout_ms,
+        max_poll_interval_ms=config.max_poll_interval_ms,
+        transaction_timeout_ms=config.transaction_timeout_ms,
+        replication_factor=config.replication_factor,
+        # A store that syncs its commits must not outlive, in a power cut, the log that they came from.
+        sync=config.statestore_sync,
+        read_only=read_only,
+    )

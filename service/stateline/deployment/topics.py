@@ -1,0 +1,197 @@
+"""Topics an application needs: the user's must exist, Stateline's own are created (Kafka Streams' names, settings)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Mapping
+from types import MappingProxyType
+
+from stateline.deployment.partition_counts import refuse_grown, refuse_other_changelogs
+from stateline.deployment.table_topics import loses_rows, table_settings
+from stateline.log.interface import Admin, NewTopic, TopicInfo
+from stateline.model.external_stores import settings_of_changelog
+from stateline.model.topology import InternalTopic, Topology
+from stateline_store import ConfigurationError, TopologyError
+
+logger = logging.getLogger(__name__)
+
+
+def ensure_topics(
+    topology: Topology,
+    admin: Admin,
+    *,
+    also_required: Iterable[str] = (),
+    counted: Mapping[str, TopicInfo] = MappingProxyType({}),
+) -> dict[str, int]:
+    """Create what is missing of Stateline's own topics; the partition count of every topic of the application.
+
+    `also_required` is the dead-letter topic, if there is one; `counted` are topics that stores were made of, as they
+    were then. Raises `TopologyError` naming the user's topics that do not exist, each kind by what it is for, and
+    internal topics whose partition count no longer fits; `PartitionsChangedError` when a topic has another number of
+    partitions than its stores were made for. Calling it from several processes at once is fine.
+    """
+    found = admin.topics()
+    existing = {name: info.partitions for name, info in found.items()}
+    _refuse_without_changelog(topology.external_topics(), existing)
+    missing = _missing(topology, also_required, existing)
+    if missing:
+        raise TopologyError(
+            f"Missing {missing}. Create what is missing first (`stateline topics … --create`): Stateline creates only "
+            "its own topics."
+        )
+    wanted = wanted_partitions(topology.created_topics(), existing)
+    refuse_grown(topology, counted, found)
+    refuse_other_changelogs(topology, existing, wanted)
+    _check_declared(topology, existing)
+    new = [
+        NewTopic(topic.name, wanted[topic.name], topic.settings)
+        for topic in topology.created_topics()
+        if topic.name not in existing
+    ]
+    if new:
+        admin.create_topics(new)
+        logger.info("Created topics %s", ", ".join(f"{t.name} ({t.partitions})" for t in new))
+    return {**wanted, **existing}
+
+
+def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[str]) -> None:
+    """Raise `TopologyError` naming the first changelog of another application that is not there, and those that are."""
+    names = set(existing)
+    for name, owner in external.items():
+        if name not in names:
+            there = ", ".join(sorted(n for n in names if n.startswith(f"{owner}-") and n.endswith("-changelog")))
+            raise TopologyError(
+                f"There is no topic {name}: the Kafka Streams application {owner!r} creates it when it starts, "
+                "Stateline does not. Start the application first; if it runs, look at `of` and at the store's name. "
+                f"Changelogs of {owner!r} that there are: {there or 'none'}."
+            )
+
+
+def _missing(topology: Topology, dead_letters: Iterable[str], existing: Container[str]) -> str:
+    """``source topics: a, b; dead-letter topic: c (…)``, empty when all are there."""
+    required = topology.required_topics()
+    read = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
+    read |= {topic.name for pipeline in topology.pipelines.values() for topic in pipeline.inputs}
+    kinds = {
+        "source topic": {name for name in required if name in read},
+        "output topic": {name for name in required if name not in read},
+        "dead-letter topic": set(dead_letters).difference(required),
+    }
+    parts = []
+    for kind, names in kinds.items():
+        if absent := sorted(name for name in names if name not in existing):
+            setting = " (errors.dead.letter.queue.topic.name)" if kind == "dead-letter topic" else ""
+            parts.append(f"{kind}{'s' if len(absent) > 1 else ''}: {', '.join(absent)}{setting}")
+    return "; ".join(parts)
+
+
+_IS_OTHER = "Topic %s has other settings than Stateline gives it, and keeps them: %s. To change them: %s"
+_LOSES_ROWS = (
+    "Topic %s deletes old records (%s), and a table is kept of it: what was deleted is missing when the table is made "
+    "anew, as after a lost disk. Let it keep them: %s"
+)
+_DOES_NOT_FIT = (
+    "Topic %s has other settings than Kafka Streams gives the changelog of such a store as is declared: %s. Unless "
+    "they were set by hand, the store is of another kind there, or has another retention."
+)
+
+
+def report_other_settings(topology: Topology, admin: Admin, *, of: Container[str] | None = None) -> None:
+    """Log one warning for each of Stateline's own topics whose settings are not those it would be created with, for
+    each topic of the user's that deletes what a table of it needs, and for each changelog of a Kafka Streams
+    application whose settings do not fit what was declared of its store; of these topics alone, if they are given.
+
+    Somebody may have meant it so: nothing is altered. All settings are asked for in one request; a login that may not
+    ask gets no warnings.
+    """
+    tables = table_settings(topology)
+    wanted = {topic.name: topic.settings for topic in topology.created_topics()}
+    external = {d.source.name: d for d in topology.stores.values() if d.source is not None and d.external is not None}
+    try:
+        found = admin.topic_settings([name for name in {**wanted, **external, **tables} if of is None or name in of])
+    except ConfigurationError as error:
+        logger.info("Whether topics have the settings that Stateline gives them is not known: %s", error)
+        return
+    for name, settings in found.items():
+        if name not in wanted and name not in external:
+            if loses_rows(topology, name, settings):
+                logger.warning(_LOSES_ROWS, name, _age(settings), alter_command(name, tables[name]))
+            continue
+        expected = settings_of_changelog(external[name]) if name in external else wanted[name]
+        if others := other_settings(expected, settings):
+            listed = "; ".join(f"{each}: found {there}, wanted {ours}" for each, (there, ours) in others.items())
+            if name in external:
+                logger.warning(_DOES_NOT_FIT, name, listed)
+            else:
+                logger.warning(_IS_OTHER, name, listed, alter_command(name, {each: expected[each] for each in others}))
+
+
+def alter_command(topic: str, settings: Mapping[str, str]) -> str:
+    """Kafka's own command that gives a topic these settings."""
+    listed = ",".join(f"{name}=[{value}]" if "," in value else f"{name}={value}" for name, value in settings.items())
+    return (
+        "kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name "
+        f"{topic} --add-config {listed}"
+    )
+
+
+def _age(settings: Mapping[str, str]) -> str:
+    names = ("cleanup.policy", "retention.ms", "retention.bytes")
+    return ", ".join(f"{name}={settings[name]}" for name in names if settings.get(name, "-1") != "-1")
+
+
+def other_settings(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Setting → (found, wanted), of those among `wanted` that are not so. Pure."""
+    there = {name: found.get(name, "nothing") for name in wanted}
+    return {
+        name: (there[name], value)
+        for name, value in wanted.items()
+        if {*there[name].replace(" ", "").split(",")} != {*value.split(",")}
+    }
+
+
+def wanted_partitions(topics: Iterable[InternalTopic], existing: Mapping[str, int]) -> dict[str, int]:
+    """How many partitions each created topic needs: its own say, else as many as the largest it is like.
+
+    A topic may be like one that is itself created (a repartition topic's readers have changelogs).
+    """
+    waiting = list(topics)
+    counts: dict[str, int] = {}
+    while waiting:
+        known = {**counts, **existing}
+        ready = [t for t in waiting if t.partitions or all(name in known for name in t.like)]
+        if not ready:
+            names = ", ".join(sorted(t.name for t in waiting))
+            raise TopologyError(f"The partition counts of {names} depend on each other: give one of them `partitions`.")
+        for topic in ready:
+            counts[topic.name] = topic.partitions or max(known[name] for name in topic.like)
+        waiting = [t for t in waiting if t.name not in counts]
+    return counts
+
+
+def subtopology_partitions(topology: Topology, counts: Mapping[str, int]) -> dict[int, int]:
+    """Subtopology → its number of tasks.
+
+    Raises `TopologyError` when its source topics have different counts: they would not be co-partitioned.
+    """
+    partitions: dict[int, int] = {}
+    for subtopology in topology.subtopologies:
+        found = {topic.name: counts[topic.name] for topic in subtopology.sources}
+        if len(set(found.values())) > 1:
+            listed = ", ".join(f"{name} has {count}" for name, count in found.items())
+            raise TopologyError(
+                f"Topics that are processed together need equal partition counts, but {listed}: send one through a "
+                'topic of as many as the other, with .repartition("a-name", partitions=…) or app.repartition.'
+            )
+        partitions[subtopology.ordinal] = next(iter(found.values()))
+    return partitions
+
+
+def _check_declared(topology: Topology, existing: Mapping[str, int]) -> None:
+    for topic in topology.created_topics():
+        found, declared = existing.get(topic.name), topic.partitions
+        if topic.name.endswith("-repartition") and declared is not None and found not in (None, declared):
+            raise TopologyError(
+                f"Repartition topic {topic.name} has {found} partitions, and {declared} are declared: declare as many "
+                "as it has, or start under a new application.id."
+            )

@@ -1,0 +1,1 @@
+"""What an application's module says: streams, tables, stores, processors, pipelines (docs/streams.md)."""

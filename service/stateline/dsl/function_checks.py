@@ -1,0 +1,123 @@
+"""Whether an operator can call the function that an application gives it: said where it is declared. Pure.
+
+A function of another number of arguments fails for every record; a coroutine or a generator runs nothing when it is
+called, so that input would be committed and nothing stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from pathlib import Path
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
+from typing import TypeVar
+
+from stateline.serde.plain import shown
+from stateline_store import TopologyError
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+_SHOWN = 100  # characters of what a function takes
+# Types, and not the abstract classes of `collections.abc`: with those the look at each result takes ten times as long.
+_UNRUN = {CoroutineType: "coroutine", GeneratorType: "generator", AsyncGeneratorType: "generator"}
+
+T = TypeVar("T")
+
+
+def check_function(
+    operator: str, function: object, *arguments: str, role: str = "function", may_yield: bool = False
+) -> None:
+    """Raise `TopologyError` unless a call with these arguments, by position, runs the function to its result.
+
+    The message has the operator, what it calls its `role` with, and file and line of the application that declares it.
+    What tells nothing of its arguments, as some functions written in C, is taken. With `may_yield` generators are, too:
+    the operator goes through what comes back.
+    """
+    count = len(arguments)
+    calls = (
+        f"with {count} argument{'' if count == 1 else 's'}: {', '.join(arguments)}" if count else "without arguments"
+    )
+    where = f"{operator} at {declared_at()}"
+    if not callable(function):
+        raise TopologyError(
+            f"{where} was given {shown(function)} as its {role}: give a function. It is called {calls}."
+        )
+    called = _called(function)
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        raise TopologyError(
+            f"{where} was given {_name(function)} as its {role}, which is async and would never run: give a plain "
+            f"function. It is called {calls}."
+        )
+    if inspect.isgeneratorfunction(called) and not may_yield:
+        raise TopologyError(
+            f"{where} was given {_name(function)} as its {role}, which has a yield in it and would never run: give a "
+            f"function that returns. It is called {calls}."
+        )
+    if (takes := _other_arguments(function, arguments)) is not None:
+        raise TopologyError(f"{where} calls its {role} {calls}. {_name(function)} takes {takes}.")
+
+
+def refuse_unrun(result: T) -> T:
+    """What a function gave, as it is. Raises `TopologyError` if that is a coroutine or a generator, which nothing would
+    run: a decorator can hide it from `check_function`."""
+    kind = _UNRUN.get(type(result))
+    if kind is None:
+        return result
+    if isinstance(result, CoroutineType | GeneratorType):
+        result.close()  # or Python warns of one that was never awaited
+    raise TopologyError(f"The function gave a {kind}, and nothing runs it: give a plain function.")
+
+
+def name_of(what: str, name: str | None, function: object) -> str:
+    """The name that was given, else the function's own. Raises `TopologyError` when there is neither."""
+    own: object = name or getattr(function, "__name__", None)
+    if isinstance(own, str):
+        return own
+    place = f"{what.capitalize()} at {declared_at()}"
+    if callable(function):
+        raise TopologyError(f"{place} was given {shown(function)}, which has no name of its own: give one with name=….")
+    raise TopologyError(f"{place} was given {shown(function)} as its function: give a function.")
+
+
+def declared_at() -> str:
+    """``file:line`` of the application that is being declared: the innermost that is not this package's."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _called(function: object) -> object:
+    """Whose code a call runs, as far as that is certain: what other decorators wrap they may run to its end."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, MethodType):
+            function = function.__func__
+        elif isinstance(function, functools._lru_cache_wrapper):
+            function = function.__wrapped__
+        else:
+            break
+    if isinstance(function, type) or inspect.isroutine(function):
+        return function
+    return type(function).__call__
+
+
+def _other_arguments(function: object, given: tuple[str, ...]) -> str | None:
+    """What it takes, if a call with these arguments must fail."""
+    try:
+        # Not what a decorator wraps: it may call that with others.
+        signature = inspect.signature(function, follow_wrapped=False)  # type: ignore[arg-type]  # callable
+    except (ValueError, TypeError):
+        return None  # written in C: it can only be tried
+    try:
+        signature.bind(*given)
+    except TypeError:
+        plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        text = str(signature.replace(parameters=plain, return_annotation=signature.empty))
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]}...)"
+    return None
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__name__", None) or shown(function)

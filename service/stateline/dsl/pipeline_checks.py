@@ -1,0 +1,80 @@
+"""Whether what `App.pipeline` was given makes sense: said where it is declared, before Spark has started. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import get_args, get_type_hints
+
+from stateline.model.topology import Pipeline, Windowing
+from stateline_store import InvalidArgumentError, TopologyError
+
+
+def check_declared(pipeline: Pipeline) -> None:
+    """Raise `InvalidArgumentError` naming the argument and its value unless the pipeline can be run."""
+    if not (pipeline.reads or pipeline.tables):
+        raise _wrong(pipeline, "reads=[] and tables=[]", "name a topic: without one it never gets a row")
+    if not pipeline.key:
+        raise _wrong(pipeline, "key=[]", "name the columns that make the key of a result row")
+    columns = [*pipeline.key, *([] if pipeline.timestamp is None else [pipeline.timestamp])]
+    if strange := [column for column in columns if not isinstance(column, str) or not column]:
+        raise _wrong(pipeline, f"the column {strange[0]!r}", "a column is named by a text")
+    hints = get_type_hints(Pipeline)
+    for argument in ("output_mode", "result"):
+        allowed = get_args(hints[argument])
+        if getattr(pipeline, argument) not in allowed:
+            raise _wrong(pipeline, f"{argument}={getattr(pipeline, argument)!r}", f"use one of {', '.join(allowed)}")
+    trigger_ms = pipeline.trigger_ms
+    if trigger_ms is not None and (type(trigger_ms) is not int or trigger_ms < 0):
+        raise _wrong(pipeline, f"trigger_ms={trigger_ms!r}", "give whole milliseconds, 0 for without a pause")
+    names = [topic.name for topic in pipeline.results]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise _wrong(pipeline, f"the result topic {min(twice)!r} twice", "name each once, in `writes` or in `branches`")
+    if loop := {topic.name for topic in pipeline.inputs}.intersection(names):
+        raise _wrong(pipeline, f"{min(loop)!r} as input and as result", "it would read what it writes for ever")
+
+
+def refuse_shared_results(pipeline: Pipeline, others: Iterable[Pipeline]) -> None:
+    """Raise `TopologyError` if one of these writes to a result topic of this pipeline's: in complete mode each would
+    delete the other's rows, and neither could be started over without the other."""
+    results = {topic.name for topic in pipeline.results}
+    for other in others:
+        if shared := sorted(results.intersection(topic.name for topic in other.results)):
+            raise TopologyError(
+                f"Pipelines {other.name!r} and {pipeline.name!r} both write to {shared[0]!r}: give each a result topic "
+                "of its own. Who wants the rows of both in one place can merge them: app.stream(…).merge(…)."
+            )
+
+
+def refuse_other_writers(pipelines: Iterable[Pipeline], writers: Mapping[str, str]) -> None:
+    """Raise `TopologyError` if one of `writers`, each by the topic that it writes to, writes to a result topic that is
+    its pipeline's alone.
+
+    A table is: in complete mode the driver deletes what it did not write, and in the others the newest row of a key
+    would be now the one's and now the other's. So are whole epochs: what another writes lies beyond the end of the
+    newest one, and nobody would see it until the next. Rows of a stream stand each for itself.
+    """
+    for pipeline in pipelines:
+        if pipeline.result == "stream" and not pipeline.whole_epochs:
+            continue
+        whose = "whole_epochs=True" if pipeline.result == "stream" else "result='table'"
+        advice = "" if pipeline.whole_epochs else ", or declare the pipeline with result='stream'"
+        for name in sorted(topic.name for topic in pipeline.results if topic.name in writers):
+            raise TopologyError(
+                f"Pipeline {pipeline.name!r} and {writers[name]} both write to {name!r}, which with {whose} is the "
+                f"pipeline's alone: give each a topic of its own{advice}."
+            )
+
+
+def check_windowing(windowing: Windowing) -> None:
+    """Raise `InvalidArgumentError` unless it says what results are of."""
+    if not isinstance(windowing, Windowing):
+        raise InvalidArgumentError(f"windowing={windowing!r}: give a stateline.model.topology.Windowing.")
+    kinds = get_args(get_type_hints(Windowing)["kind"])
+    if windowing.kind not in kinds:
+        raise InvalidArgumentError(f"{windowing}: its kind is one of {', '.join(kinds)}.")
+    if type(windowing.size_ms) is not int or windowing.size_ms <= 0:
+        raise InvalidArgumentError(f"{windowing}: its size is whole milliseconds, 1 or more.")
+
+
+def _wrong(pipeline: Pipeline, what: str, advice: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"Pipeline {pipeline.name!r} was given {what}: {advice}.")

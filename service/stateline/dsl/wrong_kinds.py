@@ -1,0 +1,72 @@
+"""What an application gives where something else belongs: named, with what belongs there instead. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, TypeVar
+
+from stateline.dsl.function_checks import declared_at
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topic
+from stateline.serde.plain import shown
+from stateline_store import TopologyError
+
+T = TypeVar("T")
+Wanted: TypeAlias = Literal[
+    "topic", "declared topic", "store", "new store", "stream", "table", "declared table", "table to join"
+]
+
+_KEEP_IT = "keep what it has with .to_table(…), and give that"
+_ADVICE: dict[Wanted, str] = {
+    "topic": "give its name, or what app.topic(…) returned",
+    "declared topic": "give what app.topic(…) or app.repartition(…) returned",
+    "store": "give what app.store(…) or app.table(…) returned",
+    "new store": "give what one of the functions of stateline.stores returned, such as stores.key_value(…)",
+    "stream": "give what app.stream(…) returned, or one of a stream's methods",
+    "table": "give what app.ktable(…) returned, or a table that was made of others",
+    "declared table": "give what app.table(…) returned",
+    "table to join": "give a Table, what app.table(…) returned, or, with on=…, what app.global_table(…) returned",
+}
+# By what was given; else the above.
+_INSTEAD: dict[tuple[Wanted, str], str] = {
+    ("topic", "Stream"): "write it to a topic with .to(…), and give that topic",
+    ("topic", "Table"): "give the topic that it is of, or write its changes to one with .to_stream().to(…)",
+    ("topic", "WindowedTable"): "write its changes to a topic with .to_stream().to(…), and give that topic",
+    ("topic", "StoreDefinition"): "give the topic that it is of",
+    ("store", "Table"): "give its .store",
+    ("store", "WindowedTable"): "give its .store",
+    ("store", "GlobalTable"): "join a stream with it by Stream.join(…, on=…), or give what app.table(…) returned",
+    ("store", "Stream"): _KEEP_IT + " table's .store",
+    ("stream", "Table"): "give its .to_stream()",
+    ("stream", "WindowedTable"): "give its .to_stream()",
+    ("table", "Stream"): _KEEP_IT,
+    ("table", "StoreDefinition"): "give app.ktable(…) of it",
+    ("table", "GlobalTable"): "join a stream with it by Stream.join(…, on=…)",
+    ("table to join", "Stream"): _KEEP_IT + "; pipelines join streams with each other",
+}
+
+
+def wrong_kind(operator: str, given: object, wanted: Wanted) -> TopologyError:
+    """The error to raise: `operator` was given this, and takes what `wanted` says."""
+    advice = _INSTEAD.get((wanted, type(given).__name__), _ADVICE[wanted])
+    return TopologyError(
+        f"{operator} at {declared_at()} was given {_described(given)}, which is no {wanted}: {advice}."
+    )
+
+
+def listed(operator: str, argument: str, given: Iterable[T]) -> tuple[T, ...]:
+    """What stands in a list. Raises `TopologyError` for one thing alone, a text above all, which Python would take
+    for a list of letters."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TopologyError(
+            f"{operator} at {declared_at()} was given {argument}={_described(given)}: give it as a list, […]."
+        )
+    return tuple(given)
+
+
+def _described(given: object) -> str:
+    if isinstance(given, Topic | StoreDefinition):
+        return f"the {'topic' if isinstance(given, Topic) else 'store'} {given.name!r}"
+    if type(given).__module__.startswith("stateline."):
+        return f"a {type(given).__name__}"
+    return shown(given)

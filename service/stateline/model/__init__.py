@@ -1,0 +1,1 @@
+"""What an application is, as plain values: topics, stores, nodes, windows, and the topology of them all."""

@@ -1,0 +1,84 @@
+"""Stores of Kafka Streams applications, kept here from their changelogs and served, read only. Pure.
+
+A changelog's records are the rows of a store: key, value and timestamp, in bytes that the stores here share
+(docs/formats.md). So such a store is a table of that topic, of any kind that Kafka Streams has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Pipeline, Processor, Topic, checked_name, checked_store_name
+from stateline.serde.external import ExternalKey, ExternalValue
+from stateline.serde.plain import Serde
+from stateline.serde.windowed import WindowedSerde
+from stateline_store import TopologyError
+
+_KINDS = ("key_value", "timestamped_key_value", "window", "timestamped_window", "session", "versioned")
+
+
+def changelog_of(own_application: str, definition: StoreDefinition, of: str, changelog: str | None) -> Topic:
+    """The topic that a store of the application `of` is read from, `changelog` or that of Kafka Streams' name.
+
+    Raises `TopologyError` when `of` is the own application, and for a definition that is none of Kafka Streams' kinds.
+    """
+    checked_name("application", of)
+    if of == own_application:
+        raise TopologyError(
+            f"of={of!r} is this application's own id: its workers would join the consumer group of the other one and "
+            f"commit offsets for it. Give this one another id, as in App({of + '-http'!r})."
+        )
+    if definition.kind not in _KINDS or definition.source is not None or not definition.logged:
+        raise TopologyError(
+            f"{definition.name!r} cannot be a store of Kafka Streams application {of!r}: "
+            f"{_what_it_is(definition)}. Declare it as it is there, with stores.…, as one of {', '.join(_KINDS)}."
+        )
+    whose = f"Store {definition.name!r} of Kafka Streams application {of!r}"
+    return Topic(
+        checked_name("topic", changelog or f"{of}-{definition.name}-changelog"),
+        ExternalKey(_topic_key(definition), whose, definition.plain_kind, definition.retain_duplicates),
+        ExternalValue(definition.value, whose),
+        external=of,
+    )
+
+
+def kept_from(topic: Topic, definition: StoreDefinition, name: str | None) -> StoreDefinition:
+    """The store as it is kept here of its changelog, under this name or its own."""
+    return replace(definition, name=checked_store_name(name or definition.name), source=topic)
+
+
+def settings_of_changelog(definition: StoreDefinition) -> dict[str, str]:
+    """What Kafka Streams sets of the changelog of such a store, and what tells it from those of other kinds."""
+    versions = {} if definition.kind == "versioned" else {"min.compaction.lag.ms": "0"}
+    return {**versions, **definition.changelog_settings()}
+
+
+def refuse_writers(topics: Iterable[Topic], processors: Iterable[Processor], pipelines: Iterable[Pipeline]) -> None:
+    """Raise `TopologyError` if something would write to a changelog of another application: it would ruin the store."""
+    owners = {topic.name: topic.external for topic in topics if topic.external is not None}
+    written = [(f"Processor {p.name!r}", topic.name) for p in processors for topic in p.forwards]
+    written += [(f"Pipeline {p.name!r}", topic.name) for p in pipelines for topic in p.results]
+    for writer, topic in written:
+        if topic in owners:
+            raise TopologyError(
+                f"{writer} writes to {topic!r}, a changelog of Kafka Streams application {owners[topic]!r}: it is read "
+                "only here. Write to a topic that the application reads."
+            )
+
+
+def _what_it_is(definition: StoreDefinition) -> str:
+    if definition.source is not None:
+        return "it is a table"
+    return "it has no changelog" if not definition.logged else f"it is of kind {definition.kind}"
+
+
+def _topic_key(definition: StoreDefinition) -> Serde:
+    match definition.plain_kind:
+        case "window":
+            return WindowedSerde(definition.key, "window")
+        case "session":
+            return WindowedSerde(definition.key, "session")
+        case _:
+            return definition.key

@@ -1,0 +1,15 @@
+"""GlobalTable: a topic that every worker has whole, in memory, to be looked up in (Kafka Streams' `GlobalKTable`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stateline.model.store_definition import StoreDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTable:
+    """What `App.global_table` returns, for `Stream.join` and `Stream.left_join`. `store` is how it is kept: not with
+    tasks, and not served."""
+
+    store: StoreDefinition

@@ -1,0 +1,116 @@
+"""Operators as an application declares them, and what follows on each. Pure: the worker makes the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Processor, Subtopology, Topic
+
+if TYPE_CHECKING:
+    from stateline.processing.operators.interface import Operator, OperatorContext, Source
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One operator. Each task makes its own with `make`; what that returns goes to the `children`, in this order.
+
+    `stores` are those that it reads or writes, `forwards` the topics that it writes to. A node that `looks_up` in a
+    table wants to find there what was in it when each single record was read. One that calls a function of the user's
+    `on_changes` wants each change of its own where a failure must cost that one only. One whose result depends on which
+    of several topics a record came from first wants them `in_order` of their timestamps.
+    """
+
+    name: str
+    make: Callable[[OperatorContext], Operator]
+    stores: tuple[StoreDefinition, ...] = ()
+    forwards: tuple[Topic, ...] = ()
+    looks_up: StoreDefinition | None = None
+    on_changes: bool = False
+    in_order: bool = False
+    children: list[Node] = field(default_factory=list)
+
+    def then(self, child: Node) -> Node:
+        """Hand on to this one too; it is returned."""
+        self.children.append(child)
+        return child
+
+
+@dataclass(eq=False, slots=True)
+class Root:
+    """Where the records of a topic come in: as a stream, or as changes of a table that is kept of it."""
+
+    topic: Topic
+    make: Callable[[OperatorContext], Source]
+    table: StoreDefinition | None = None
+    children: list[Node] = field(default_factory=list)
+
+    def then(self, child: Node) -> Node:
+        """As `Node.then`."""
+        self.children.append(child)
+        return child
+
+
+def nodes_of(roots: Iterable[Root]) -> list[Node]:
+    """All that follows on these, each once."""
+    waiting, found = [child for root in roots for child in root.children], dict[int, Node]()
+    while waiting:
+        node = waiting.pop(0)
+        if id(node) not in found:
+            found[id(node)] = node
+            waiting += node.children
+    return list(found.values())
+
+
+def processor_of(topic: Topic, roots: tuple[Root, ...]) -> Processor:
+    """What the topology knows of the operators that get the records of one topic."""
+    nodes = nodes_of(roots)
+    stores = [root.table for root in roots if root.table is not None] + [s for node in nodes for s in node.stores]
+    forwards = [topic for node in nodes for topic in node.forwards]
+    return Processor(
+        f"{topic.name}-operators",
+        _not_called,
+        topic,
+        tuple({store.name: store for store in stores}.values()),
+        tuple({topic.name: topic for topic in forwards}.values()),
+        roots,
+    )
+
+
+def looks_up_its_own(roots: Sequence[Root]) -> bool:
+    """Whether operators look up in a table that records of the same topic change: then each record must go through all
+    of them before the next one."""
+    nodes = nodes_of(roots)
+    changed = {root.table.name for root in roots if root.table is not None}
+    changed |= {root.topic.name for root in roots}  # tables are looked for by their topic, too
+    for node in nodes:
+        if node.looks_up is None:
+            changed |= {store.name for store in node.stores}
+    wanted = [node.looks_up for node in nodes if node.looks_up is not None]
+    return any(t.name in changed or (t.source is not None and t.source.name in changed) for t in wanted)
+
+
+def is_met_twice(roots: Sequence[Root]) -> bool:
+    """Whether rows of one topic come together again after they have parted, in an operator or in a topic: then each
+    record must go through all operators before the next one, or a slice would come in another order."""
+    parents: list[Root | Node] = [*roots, *nodes_of(roots)]
+    met = [id(child) for parent in parents for child in parent.children]
+    topics = [topic.name for parent in parents if isinstance(parent, Node) for topic in parent.forwards]
+    return len(set(met)) < len(met) or len(set(topics)) < len(topics)
+
+
+def calls_on_changes(roots: Iterable[Root]) -> bool:
+    """Whether functions of the user's are called with changes, of which there is one for several records of a key."""
+    return any(node.on_changes for node in nodes_of(roots))
+
+
+def needs_order(subtopology: Subtopology) -> bool:
+    """Whether records of its several topics must be taken by their timestamps."""
+    roots = [root for processor in subtopology.processors for root in processor.roots]
+    return len(subtopology.sources) > 1 and any(node.in_order for node in nodes_of(roots))
+
+
+def _not_called(*arguments: object) -> None:
+    raise AssertionError("Operators are run by the worker's operator graph.")

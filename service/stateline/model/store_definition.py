@@ -1,0 +1,165 @@
+"""A store as an application declares it, before there is one of it per task. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from stateline.serde.plain import Serde, check_serde, shown, type_name
+from stateline_store import (
+    KeyValueStore,
+    SessionStore,
+    StateStore,
+    StoreTypes,
+    TimestampedKeyValueStore,
+    TimestampedSessionStore,
+    TimestampedWindowStore,
+    TopologyError,
+    TransactionalStore,
+    VersionedStore,
+    WindowStore,
+)
+
+if TYPE_CHECKING:
+    from stateline.model.topology import Topic
+
+StoreKind: TypeAlias = Literal[
+    "key_value",
+    "timestamped_key_value",
+    "window",
+    "timestamped_window",
+    "session",
+    "timestamped_session",
+    "versioned",
+    "custom",
+]
+
+COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+# Kafka Streams adds a day, for clocks that differ: to the retention of windows, where it is a setting
+# (windowstore.changelog.additional.retention.ms), and to the compaction lag of versions (VersionedChangelogTopicConfig,
+# where it is not).
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDefinition:
+    """`source` is the topic of a table, None for other stores.
+
+    `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
+    `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes. `factory` makes a user's
+    own store from its name. `is_operators`: an operator alone writes it.
+    """
+
+    name: str
+    kind: StoreKind
+    key: Serde
+    value: Serde
+    persistent: bool = True
+    logged: bool = True
+    source: Topic | None = None
+    retention_ms: int = 0
+    window_size_ms: int = 0
+    retain_duplicates: bool = False
+    factory: Callable[[str], StateStore] | None = None
+    is_operators: bool = False
+    session_gap_ms: int = 0
+
+    def __post_init__(self) -> None:
+        check_serde(self.key)
+        check_serde(self.value)
+
+    def build(self) -> StateStore:
+        """A store of this kind, not yet opened. Raises `TopologyError` when a factory made something else."""
+        return self._own() if self.factory is None else self._of_the_users(self.factory(self.name))
+
+    @property
+    def timestamped(self) -> bool:
+        """Whether each value carries a timestamp in the store's own bytes (KIP-258's format)."""
+        return self.kind.startswith("timestamped_")
+
+    @property
+    def plain_kind(self) -> str:
+        """The kind without its timestamps: as `StoreSchema.kind`."""
+        return self.kind.removeprefix("timestamped_")
+
+    @property
+    def types(self) -> StoreTypes:
+        """What its files say of its bytes, and are compared with."""
+        gap_ms = self.session_gap_ms or None
+        return StoreTypes(type_name(self.key), type_name(self.value), self.window_size_ms or None, gap_ms)
+
+    @property
+    def description(self) -> str:
+        """What its bytes are, in words: equal where one process can read what the other one has."""
+        return f"{self.kind} with {self.types}"
+
+    @property
+    def key_value(self) -> bool:
+        """Whether keys alone name the values: what key and range queries ask."""
+        return self.kind in ("key_value", "timestamped_key_value")
+
+    @property
+    def external(self) -> str | None:
+        """The id of the Kafka Streams application whose store it is; None of the application's own."""
+        return None if self.source is None else self.source.external
+
+    def changelog(self, application_id: str) -> str | None:
+        """The topic that this store can be rebuilt from: a table's own topic, or a changelog; None without."""
+        if self.source is not None:
+            return self.source.name
+        return f"{application_id}-{self.name}-changelog" if self.logged else None
+
+    def changelog_settings(self) -> Mapping[str, str]:
+        """The settings of that changelog when Stateline creates it (Kafka Streams' own)."""
+        kept_ms = str(self.retention_ms + _DAY_MS)
+        if self.kind == "versioned":
+            return {**COMPACTED, "min.compaction.lag.ms": kept_ms}
+        if self.key_value or self.kind == "custom":
+            return COMPACTED
+        # With duplicates no record is ever replaced (there: `WindowStoreBuilder`).
+        policy = "delete" if self.retain_duplicates and not self.timestamped else "compact,delete"
+        return {**COMPACTED, "cleanup.policy": policy, "retention.ms": kept_ms}
+
+    def _of_the_users(self, made: object) -> StateStore:
+        """What the factory made, if it is what was declared."""
+        if not isinstance(made, StateStore):
+            raise TopologyError(f"The factory of store {self.name!r} made {shown(made)}: make a StateStore.")
+        declared, actual = (self.name, self.persistent), (made.name, made.persistent)
+        if actual != declared:
+            raise TopologyError(
+                f"The factory of store {self.name!r} made one of (name, persistent) {actual}, declared is {declared}: "
+                "let both say the same."
+            )
+        kind = type(made)
+        defined = kind.staged_changes is not StateStore.staged_changes and kind.restore is not StateStore.restore
+        if self.logged and not defined:  # its changelog would stay empty, and a lost disk would be noticed too late
+            raise TopologyError(
+                f"Store {self.name!r} is logged, but {kind.__name__} does not define both `staged_changes` and "
+                "`restore`: define them, or declare the store with logged=False."
+            )
+        return made
+
+    def _own(self) -> TransactionalStore:
+        name, persistent = self.name, self.persistent
+        match self.kind:
+            case "key_value":
+                return KeyValueStore(name, persistent=persistent)
+            case "timestamped_key_value":
+                return TimestampedKeyValueStore(name, persistent=persistent)
+            case "window" | "timestamped_window":
+                window = TimestampedWindowStore if self.timestamped else WindowStore
+                return window(
+                    name,
+                    retention_ms=self.retention_ms,
+                    window_size_ms=self.window_size_ms,
+                    retain_duplicates=self.retain_duplicates,
+                    persistent=persistent,
+                )
+            case "session" | "timestamped_session":
+                session = TimestampedSessionStore if self.timestamped else SessionStore
+                return session(name, retention_ms=self.retention_ms, persistent=persistent)
+            case "versioned":
+                return VersionedStore(name, history_retention_ms=self.retention_ms, persistent=persistent)
+            case "custom":
+                raise AssertionError(f"Store {name!r} is of the user's own kind and has no factory.")

@@ -1,0 +1,1 @@
+"""Records through processors and operators: what both the worker and Spark's pipelines do with them."""

@@ -1,0 +1,165 @@
+"""What becomes of a record that cannot be read, or whose processor raises.
+
+The settings `deserialization.exception.handler` and `processing.exception.handler` each name one policy:
+
+- fail (the default): the worker stops, and nothing of the record is kept.
+- skip: the record is left out and counted.
+- dead-letter: the same, and it is sent to the topic `errors.dead.letter.queue.topic.name`.
+
+`production.exception.handler` is fail or skip, for a record that was forwarded and that the log refuses.
+
+Dead letters carry the record's own key, value and headers, and Kafka Streams' headers of KIP-1034.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from typing import Literal
+
+from stateline.log.interface import Record
+from stateline.processing.records import OutputRecord
+from stateline.serde.plain import shown
+from stateline_store import RecordError, StatelineError
+
+logger = logging.getLogger(__name__)
+
+# A dead letter is larger than its record; it should still be one that a broker takes.
+_TRACE_CHARACTERS = 4_000
+_SAY_INTERVAL_S = 60.0
+
+Policy = Literal["fail", "skip", "dead-letter"]
+
+
+# What a user's code raises: `raise SystemExit` is meant to end the code's own process, and a processor has none.
+Raised = Exception | SystemExit
+
+
+def failure(record: Record, what: str, error: Raised) -> str:
+    """Where the record stands, what went wrong, and where in the code: one line, whatever the error's message is."""
+    return (
+        f"{what} failed on {record.topic}-{record.partition} offset {record.offset} key {shown(record.key)}: "
+        f"{_told(error)}."
+    )
+
+
+def _told(error: Raised) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    place = _raised_at(error)
+    return f"{type(error).__name__}: {text if place else text.rstrip('.')}{place}"
+
+
+def _raised_at(error: Raised) -> str:
+    """Of a user's error the line that raised it; ours say themselves what is wrong."""
+    if isinstance(error, StatelineError) or error.__traceback__ is None:
+        return ""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f" ({frame.filename}:{frame.lineno})"
+
+
+class FailureHandler:
+    """Applies the policies, counts what was left out, and collects dead letters. One worker's, one thread's."""
+
+    def __init__(
+        self,
+        reading: Policy,
+        processing: Policy,
+        dead_letter_topic: str | None,
+        production: Literal["fail", "skip"] = "fail",
+    ) -> None:
+        self._reading, self._processing, self._production = reading, processing, production
+        self._topic = dead_letter_topic
+        self._dead_letters: list[OutputRecord] = []
+        self.skipped = 0
+        self.dead_lettered = 0
+        self.dropped = 0
+        self._said_s: dict[str, float] = {}
+
+    @property
+    def undoes_writes(self) -> bool:
+        """Whether the worker goes on after a processor has failed, so that its writes must be undone."""
+        return self._processing != "fail"
+
+    @property
+    def writes_dead_letters(self) -> bool:
+        """Whether a record may be written to a dead-letter topic."""
+        return self._topic is not None and "dead-letter" in (self._reading, self._processing)
+
+    @property
+    def leaves_out_refused(self) -> bool:
+        """Whether a forwarded record that the log refuses is left out."""
+        return self._production == "skip"
+
+    def cannot_read(self, record: Record, error: Raised) -> None:
+        """A key or value that its serde refuses. Raises `RecordError` under the policy fail."""
+        self._handle("deserialization.exception.handler", self._reading, record, "Reading", error)
+
+    def cannot_process(self, record: Record, processor: str, error: Raised) -> None:
+        """A processor raised. Raises `RecordError` under the policy fail."""
+        self._handle("processing.exception.handler", self._processing, record, f"Processor {processor!r}", error)
+
+    def cannot_punctuate(self, name: str, timestamp_ms: int, error: Raised) -> None:
+        """A punctuation raised, which has no record: under the policies skip and dead-letter it is counted as skipped.
+        Raises `RecordError` under the policy fail."""
+        described = f"Punctuation {name!r} failed at {timestamp_ms}: {_told(error)}."
+        self._skip("processing.exception.handler", self._processing, described, error)
+
+    def cannot_produce(self, topic: str, key: bytes | None, error: Raised) -> None:
+        """The log refuses a record that was forwarded. Raises `RecordError` under the policy fail, and always for a
+        dead letter: it is all that is left of a record."""
+        described = f"The log refuses a record for {topic!r} of key {shown(key)}: {_told(error)}."
+        if topic == self._topic:
+            raise RecordError(f"{described} It is a dead letter, which no policy leaves out.") from error
+        self._skip("production.exception.handler", self._production, described, error)
+
+    def drop(self, records: int, why: str) -> None:
+        """Operators leave these out, by Kafka Streams' rules and under every policy; logged once a minute for a reason.
+
+        `why` goes on after "records that".
+        """
+        if not records:
+            return
+        self.dropped += records
+        now_s = time.monotonic()
+        if now_s - self._said_s.get(why, -_SAY_INTERVAL_S) >= _SAY_INTERVAL_S:
+            self._said_s[why] = now_s
+            logger.warning("Operators drop records that %s: %d so far, for all reasons", why, self.dropped)
+
+    def take_dead_letters(self) -> list[OutputRecord]:
+        """Dead letters that have not been taken yet."""
+        taken, self._dead_letters = self._dead_letters, []
+        return taken
+
+    def _skip(self, setting: str, policy: Policy, described: str, error: Raised) -> None:
+        """What no dead letter can be made of."""
+        if policy == "fail":
+            raise RecordError(f"{described} Mend it, or set {setting} to skip.") from error
+        self.skipped += 1
+        logger.warning("%s (policy %s)", described, policy)
+
+    def _handle(self, setting: str, policy: Policy, record: Record, what: str, error: Raised) -> None:
+        described = failure(record, what, error)
+        if policy == "fail":
+            raise RecordError(f"{described} Mend it, or set {setting} to skip or dead-letter.") from error
+        if policy == "dead-letter" and self._topic is not None:
+            self._dead_letters.append(dead_letter(self._topic, record, error))
+            self.dead_lettered += 1
+        else:
+            self.skipped += 1
+        logger.warning("%s (policy %s)", described, policy)
+
+
+def dead_letter(topic: str, record: Record, error: Raised) -> OutputRecord:
+    """The record for the dead-letter topic: as it is, and what went wrong in Kafka Streams' headers."""
+    trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
+    added = {
+        "__streams.errors.exception": type(error).__qualname__,
+        "__streams.errors.message": str(error)[:_TRACE_CHARACTERS],
+        "__streams.errors.stacktrace": trace,
+        "__streams.errors.topic": record.topic,
+        "__streams.errors.partition": str(record.partition),
+        "__streams.errors.offset": str(record.offset),
+    }
+    headers = [*record.headers, *((name, value.encode("utf-8", "replace")) for name, value in added.items())]
+    return OutputRecord(topic, record.key, record.value, record.timestamp_ms, headers)

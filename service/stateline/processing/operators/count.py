@@ -1,0 +1,65 @@
+"""count: how many records a key has had. The store's rows: ``timestamp:i64 ‖ count:i64``, both big-endian.
+
+As Kafka Streams' `KStreamAggregate` with a count: records without a key or without a value are left out, and the
+timestamp is the largest of those that were counted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from stateline.processing.operators.grouping import with_key_and_value
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.rows import Changes, Rows, plain
+
+_ROW = struct.Struct(">qq")  # what a timestamped store of int64 holds. On disk: never change
+
+Counted = TypeVar("Counted", bound=Hashable)
+
+
+class Count:
+    """Rows in, changes of the table of counts out."""
+
+    def __init__(self, store: str, context: OperatorContext) -> None:
+        self._store = context.stores[store]
+        self._failures = context.failures
+
+    def process(self, rows: Rows) -> Changes:
+        rows = with_key_and_value(rows, self._failures)
+        keys = rows.known_keys
+        counts, newest = counted(keys, rows.timestamps)
+        distinct = list(counts)
+        old = self._store.get_rows(distinct)
+        new, stamps = added(counts, newest, old)
+        last = dict(zip(keys, rows.records, strict=True))
+        self._store.put_rows(dict(zip(distinct, new, strict=True)))
+        return Changes(distinct, plain(old), plain(new), stamps, list(last.values()))
+
+
+def counted(what: Sequence[Counted], timestamps: Sequence[int]) -> tuple[Mapping[Counted, int], Mapping[Counted, int]]:
+    """How often each is there, in the order of their coming, and the largest timestamp of each."""
+    newest = dict(zip(what, timestamps, strict=True))
+    if timestamps != sorted(timestamps):
+        for each, at_ms in zip(what, timestamps, strict=True):
+            if at_ms > newest[each]:
+                newest[each] = at_ms
+    return Counter(what), newest
+
+
+def added(
+    counts: Mapping[Counted, int], newest: Mapping[Counted, int], old: Iterable[bytes | None]
+) -> tuple[list[bytes | None], list[int]]:
+    """The stored rows after these counts, and their timestamps; `old` are those before, in the same order."""
+    new: list[bytes | None] = []
+    stamps = []
+    for (each, count), row in zip(counts.items(), old, strict=True):
+        at_ms = newest[each]
+        if row is not None:
+            before_ms, before = _ROW.unpack(row)
+            at_ms, count = max(at_ms, before_ms), count + before
+        new.append(_ROW.pack(at_ms, count))
+        stamps.append(at_ms)
+    return new, stamps

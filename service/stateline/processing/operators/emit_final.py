@@ -1,0 +1,94 @@
+"""Final results: each window or session once, when it has closed.
+
+As Kafka Streams' windowed aggregations with ``EmitStrategy.onWindowClose`` (KIP-825), and for those who read the result
+as ``suppress(untilWindowCloses)``: the windows are looked up in the store of the aggregation, there is no second one.
+How far they were given on is kept with that store, in the same commit as the windows and the results
+(`window_times.begin` says what holds after a crash).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from stateline.log.interface import Record
+from stateline.model.windows import AnyWindows, SessionWindows
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.rows import Changes
+from stateline_store.segmented_store import SegmentedStore
+from stateline_store.segments import PREFIX
+from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
+
+_KEYS = 50_000  # of windows that close next; of one store and partition
+
+
+class EmitFinal:
+    """Takes the changes of windows as a sign that time goes on; gives the final values, by time, then by key.
+
+    The keys of open windows are in memory, as long as they are not too many; then only those that close next are, and
+    the store is looked through for more when these have closed.
+    """
+
+    def __init__(self, store: str, windows: AnyWindows, context: OperatorContext) -> None:
+        kept = context.stores[store]
+        if not isinstance(kept, SegmentedStore):
+            raise AssertionError(f"Store {store!r} keeps no windows.")
+        self._store, self._times = kept, context.times
+        self._sessions = isinstance(windows, SessionWindows)
+        # The first of the two numbers behind a key, the start of a window, the end of a session, says when it closes.
+        self._suffix = SESSION_SUFFIX if self._sessions else WINDOW_SUFFIX
+        self._closed_after = windows.closed_after_ms
+        # What closes up to this time, and is not given on yet, is in `_next`.
+        self._known_to = self._times.emitted(store) - self._closed_after
+        self._next: list[tuple[int, bytes]] = []
+        self._waiting: set[bytes] = set()
+
+    def process(self, changes: Changes) -> Changes | None:
+        now = self._times.observed(self._store.name)
+        last_ms = now - self._closed_after
+        self._remember((key for key, new in zip(changes.keys, changes.new, strict=True) if new is not None), last_ms)
+        if last_ms > self._known_to:
+            from_ms, self._known_to = self._known_to + 1, MAX_TIMESTAMP_MS
+            with self._store.rows_between(from_ms, MAX_TIMESTAMP_MS) as rows:
+                self._remember((key[PREFIX.size :] for key, _ in rows), last_ms, from_ms)
+        self._times.emit(self._store.name, now)
+        return self._close(last_ms, changes.records[-1])
+
+    def _remember(self, keys: Iterable[bytes], last_ms: int, from_ms: int = 0) -> None:
+        """Those of these keys whose time is this or later; if they are too many, not those of the latest times. What
+        closes up to `last_ms` is needed now."""
+        unpack, width, waiting, most = self._suffix.unpack_from, self._suffix.size, self._waiting, _KEYS
+        for key in keys:
+            time_ms = unpack(key, len(key) - width)[0]
+            if from_ms <= time_ms <= self._known_to and key not in waiting:
+                waiting.add(key)
+                heappush(self._next, (time_ms, key))
+                if len(waiting) > most:
+                    self._forget_later_half(last_ms)
+                    most = max(_KEYS, 2 * len(waiting))
+
+    def _forget_later_half(self, last_ms: int) -> None:
+        self._next.sort()  # a sorted list is a heap
+        # All of one time are known, or none.
+        self._known_to = max(self._next[len(self._next) // 2][0] - 1, last_ms)
+        self._next = [(time_ms, key) for time_ms, key in self._next if time_ms <= self._known_to]
+        self._waiting.intersection_update([key for _, key in self._next])
+
+    def _close(self, last_ms: int, record: Record) -> Changes | None:
+        closed = []
+        while self._next and self._next[0][0] <= last_ms:
+            closed.append(heappop(self._next))
+        self._waiting.difference_update(key for _, key in closed)
+        stored = self._store.get_rows(self._store.with_segments(key for _, key in closed))
+        # Of sessions some have become part of others since.
+        there = [(key, row, at_ms) for (at_ms, key), row in zip(closed, stored, strict=True) if row is not None]
+        if not there:
+            return None
+        return Changes(
+            [key for key, _, _ in there],
+            [None] * len(there),
+            [row[8:] for _, row, _ in there],
+            [at_ms if self._sessions else TIMESTAMP.unpack_from(row)[0] for _, row, at_ms in there],
+            [record] * len(there),
+        )

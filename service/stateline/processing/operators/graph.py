@@ -1,0 +1,75 @@
+"""The operators of one task: made of what the application declared, and run slice by slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stateline.log.interface import Record
+from stateline.model.nodes import Node, calls_on_changes, is_met_twice, looks_up_its_own, nodes_of
+from stateline.model.topology import Subtopology
+from stateline.processing.operators.interface import Operator, OperatorContext, Source
+from stateline.processing.operators.rows import Changes, Rows
+from stateline.processing.operators.stream_times import StreamTimes
+from stateline.processing.records import OutputRecord
+from stateline_store import TopicPartition
+
+
+class OperatorGraph:
+    """One task's, one thread's. A node that several others lead to, as a join's two sides do, is made once."""
+
+    def __init__(self, subtopology: Subtopology, context: OperatorContext) -> None:
+        """The stores are open and restored."""
+        self._context = context
+        self._made: dict[int, Operator] = {}
+        self._sources: dict[str, list[tuple[Source, Sequence[Node]]]] = {}
+        self._one_by_one: set[str] = set()
+        for processor in subtopology.processors:
+            if processor.roots:
+                topic = processor.source.name
+                roots = sorted(processor.roots, key=lambda root: root.table is None)  # tables are there to look up in
+                self._sources[topic] = [(root.make(context), root.children) for root in roots]
+                if (
+                    looks_up_its_own(roots)
+                    or is_met_twice(roots)
+                    or (context.failures.undoes_writes and calls_on_changes(roots))
+                ):
+                    self._one_by_one.add(topic)
+                # All of them now: one that begins later would find what others have kept meanwhile.
+                for node in nodes_of(roots):
+                    self._operator(node)
+
+    def takes_one_by_one(self, topic: str) -> bool:
+        """Whether each record of this topic must go through all operators before the next."""
+        return topic in self._one_by_one
+
+    def before_tables(self, topic: str, records: Sequence[Record]) -> None:
+        """Records that can be read, before the tables of the topic take them."""
+        for source, _ in self._sources.get(topic, ()):
+            source.before(records)
+
+    def process(self, topic: str, records: Sequence[Record]) -> list[OutputRecord]:
+        """The same records afterwards; what is to be written out."""
+        for source, children in self._sources.get(topic, ()):
+            self._hand_on(source.read(records), children)
+        outputs, self._context.outputs = self._context.outputs, []
+        return outputs
+
+    @property
+    def times(self) -> StreamTimes:
+        """How far in time the task's operators and punctuations have come."""
+        return self._context.times
+
+    def marks(self, store: str) -> Mapping[TopicPartition, int]:
+        """What this store's next commit has to write with its offsets."""
+        return self._context.times.marks(store)
+
+    def _hand_on(self, batch: Rows | Changes | None, children: Sequence[Node]) -> None:
+        if batch is None or not batch.records:
+            return
+        for node in children:
+            self._hand_on(self._operator(node).process(batch), node.children)
+
+    def _operator(self, node: Node) -> Operator:
+        if id(node) not in self._made:
+            self._made[id(node)] = node.make(self._context)
+        return self._made[id(node)]

@@ -1,0 +1,89 @@
+"""What goes from operator to operator: the rows of a stream, or the changes of a table, a slice of them at once.
+
+Both are kept by columns, because a slice has up to thousands of rows and most operators need few of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from stateline.log.interface import Record
+from stateline.serde.plain import Serde
+from stateline_store.timestamped_rows import TIMESTAMP
+
+
+class Column:
+    """Keys or values, as bytes (`raw`) and as what their serde reads (`typed`), which is read when it is first asked
+    for. None is None in both. Do not change either list."""
+
+    __slots__ = ("_typed", "raw", "serde")
+
+    def __init__(self, serde: Serde, raw: list[bytes | None], typed: list[Any] | None = None) -> None:
+        """`raw` was written or checked by the serde, so that reading it cannot fail."""
+        self.serde = serde
+        self.raw = raw
+        self._typed = typed
+
+    @property
+    def typed(self) -> list[Any]:
+        """As objects."""
+        if self._typed is None:
+            read = self.serde.deserialize
+            self._typed = [None if data is None else read(data) for data in self.raw]
+        return self._typed
+
+    def pick(self, places: Iterable[int]) -> Column:
+        """The rows at these places."""
+        places = list(places)
+        typed = None if self._typed is None else [self._typed[place] for place in places]
+        return Column(self.serde, [self.raw[place] for place in places], typed)
+
+
+class Rows(NamedTuple):
+    """Rows of a stream, in order. `records` are those that they were made of: what a failure is told of."""
+
+    keys: Column
+    values: Column
+    timestamps: Sequence[int]
+    records: Sequence[Record]
+
+    @property
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Key and value of each row, as their serdes read them."""
+        return zip(self.keys.typed, self.values.typed, strict=True)
+
+    @property
+    def known_keys(self) -> list[bytes]:
+        """The keys of rows of which each has one."""
+        return self.keys.raw  # type: ignore[return-value]  # as it says
+
+    def pick(self, places: Sequence[int]) -> Rows:
+        """The rows at these places, in this order."""
+        if len(places) == len(self.records):
+            return self
+        return Rows(
+            self.keys.pick(places),
+            self.values.pick(places),
+            [self.timestamps[place] for place in places],
+            [self.records[place] for place in places],
+        )
+
+
+class Changes(NamedTuple):
+    """Changes of a table: each key once, with the value before the slice and the one after it, None for none.
+
+    Keys and values are bytes as the table's changelog has them: those of windows and sessions with their times.
+    `timestamps` are those of the new values, of a deletion the record's. `records` made the changes.
+    """
+
+    keys: Sequence[bytes]
+    old: Sequence[bytes | None]
+    new: Sequence[bytes | None]
+    timestamps: Sequence[int]
+    records: Sequence[Record]
+
+
+def plain(rows: Iterable[bytes | None]) -> list[bytes | None]:
+    """The values of a timestamped store's rows, without their timestamps; None for none."""
+    return [None if row is None else row[TIMESTAMP.size :] for row in rows]

@@ -1,0 +1,146 @@
+"""Aggregations over sessions. A row of the store, a timestamped session store, is
+``segment ‖ key ‖ end:i64 ‖ start:i64`` → ``timestamp:i64 ‖ aggregate``.
+
+As Kafka Streams' `KStreamSessionWindowAggregate`: records without a key are left out, those without a value are counted
+and given to functions. A record and the sessions that lie within the gap of it become one, unless that had ended too
+long ago. The stored timestamp is that of the record that came last, the one of the change the session's end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from stateline.model.record_size import refuse_too_large
+from stateline.model.windows import SessionWindows
+from stateline.processing.operators.folding import Folding
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.rows import Changes, Rows
+from stateline.processing.operators.session_cache import Session, SessionCache, Sessions
+from stateline.processing.operators.window_times import LATE, begin, placed_in_time
+from stateline_store import TimestampedSessionStore
+from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, session_key
+
+_END = attrgetter("end_ms")
+
+
+class SessionAggregate:
+    """Rows in, changes of the table of sessions out. A record for which a function fails changes nothing, and does not
+    move time. Sessions that begin and are joined to others within a slice leave no trace."""
+
+    def __init__(
+        self, name: str, store: str, windows: SessionWindows, folding: Folding, context: OperatorContext
+    ) -> None:
+        kept = context.stores[store]
+        if not isinstance(kept, TimestampedSessionStore):
+            raise AssertionError(f"Store {store!r} keeps no sessions with timestamps.")
+        self._name, self._store, self._context, self._folding = name, kept, context, folding
+        self._gap, self._closed_after = windows.gap_ms, windows.closed_after_ms
+        self._retention = kept.segments.retention_ms
+        begin(kept, windows, context)
+        self._known = SessionCache(kept)
+
+    def process(self, rows: Rows) -> Changes | None:
+        rows = placed_in_time(rows, self._context)
+        keys = rows.known_keys
+        typed_keys, values = (rows.keys.typed, rows.values.typed) if self._folding.typed else (keys, keys)
+        observed, store_time = self._context.times.observed(self._store.name), self._store.stream_time_ms
+        before = self._read(keys, rows.timestamps)
+        held, last, late = dict(before), dict[bytes, int](), 0
+
+        def joined(row: tuple[bytes, Any, Any, int]) -> Sessions | None:
+            key, typed_key, value, at_ms = row
+            return self._joined(held[key], store_time, observed, key, typed_key, value, at_ms)
+
+        given = zip(keys, typed_keys, values, rows.timestamps, strict=True)
+        calls_a_user = self._folding.typed
+        each = self._context.each(self._name, rows.records, given, joined)
+        for place, sessions in each if calls_a_user else enumerate(map(joined, given)):
+            if sessions is None:
+                late += 1
+                continue
+            key, at_ms = keys[place], rows.timestamps[place]
+            held[key], last[key] = sessions, place
+            observed = max(observed, at_ms)
+            store_time = max(store_time, at_ms)
+        if late:
+            self._context.failures.drop(late, LATE)
+        if not last:
+            return None
+        changed = [
+            (*difference, rows.records[place])
+            for key, place in last.items()
+            for difference in _differences(key, before[key], held[key])
+        ]
+        for key in last:
+            self._known.put(key, held[key])
+        self._known.trim()
+        self._context.times.observe(self._store.name, observed)
+        row_keys = [key for key, _, _, _, _ in changed]
+        new = [now for _, _, _, now, _ in changed]
+        stored = zip(self._store.with_segments(row_keys), new, strict=True)
+        self._store.put_rows({key: None if now is None else now.row for key, now in stored}, store_time)
+        return Changes(
+            row_keys,
+            [None if was is None else was.aggregate for _, _, was, _, _ in changed],
+            [None if now is None else now.aggregate for now in new],
+            [end_ms for _, end_ms, _, _, _ in changed],
+            [record for _, _, _, _, record in changed],
+        )
+
+    def _read(self, keys: Sequence[bytes], times: Sequence[int]) -> dict[bytes, Sessions]:
+        """The sessions of these keys that the records can be joined to."""
+        oldest: dict[bytes, int] = {}
+        for key, at_ms in zip(keys, times, strict=True):
+            if at_ms <= oldest.get(key, MAX_TIMESTAMP_MS):
+                oldest[key] = at_ms
+        get, gap = self._known.get, self._gap
+        return {key: get(key, at_ms - gap) for key, at_ms in oldest.items()}
+
+    def _joined(
+        self, sessions: Sessions, store_time: int, observed: int, key: bytes, typed_key: Any, value: Any, at_ms: int
+    ) -> Sessions | None:
+        """The sessions of a key with one more record; None for one that comes too late. Those that the store's
+        retention hides are not joined."""
+        least_end = max(at_ms - self._gap, store_time - self._retention + 1)
+        first = behind = len(sessions)
+        start_ms = end_ms = at_ms
+        if sessions and sessions[-1].end_ms >= least_end:  # else it comes behind all of them
+            first = behind = bisect_left(sessions, least_end, key=_END)
+            while behind < len(sessions) and sessions[behind].start_ms <= at_ms + self._gap:
+                start_ms, end_ms = min(start_ms, sessions[behind].start_ms), max(end_ms, sessions[behind].end_ms)
+                behind += 1
+        if end_ms + self._closed_after <= max(observed, at_ms):
+            return None
+        found = sessions[first:behind]
+        aggregate = self._folding.join(typed_key, value, [s.aggregate for s in found])
+        refuse_too_large(key, aggregate, self._context.max_record_bytes)
+        made = () if aggregate is None else (Session(end_ms, start_ms, at_ms, aggregate),)
+        if end_ms >= least_end:
+            return (*sessions[:first], *made, *sessions[behind:])
+        kept = [s for s in sessions if s not in found and (s.end_ms, s.start_ms) != (end_ms, start_ms)]
+        return tuple(sorted((*kept, *made)))
+
+
+def _differences(
+    key: bytes, before: Sessions, after: Sessions
+) -> Iterable[tuple[bytes, int, Session | None, Session | None]]:
+    """What of a key's sessions is other than before: the changelog's key, the end, what was there, and what is."""
+    if after and before == after[:-1]:  # one more, behind all others
+        (end_ms, start_ms, _, _) = now = after[-1]
+        return ((session_key(key, start_ms, end_ms), end_ms, None, now),)
+    old = {(s.end_ms, s.start_ms): s for s in before}
+    new = {(s.end_ms, s.start_ms): s for s in after}
+    gone = [
+        (session_key(key, start_ms, end_ms), end_ms, was, None)
+        for (end_ms, start_ms), was in old.items()
+        if (end_ms, start_ms) not in new
+    ]
+    other = [
+        (session_key(key, start_ms, end_ms), end_ms, old.get((end_ms, start_ms)), now)
+        for (end_ms, start_ms), now in new.items()
+        if now != old.get((end_ms, start_ms))
+    ]
+    return gone + other

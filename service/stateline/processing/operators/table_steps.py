@@ -1,0 +1,104 @@
+"""Tables of tables: their changes, kept in stores of their own.
+
+A function gets a key and a value, as their serdes read them; a change for which it fails is left out, so that the
+result's key stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stateline.model.record_size import refuse_too_large
+from stateline.processing.operators.grouping import with_key
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.rows import Changes, Rows, plain
+from stateline.serde.plain import Serde
+from stateline_store.timestamped_rows import TIMESTAMP
+
+
+class Keep:
+    """Takes changes, puts their new values into a store, and gives what changed there.
+
+    What is not there and stays away is no change.
+    """
+
+    def __init__(self, store: str, context: OperatorContext) -> None:
+        self._store = context.stores[store]
+
+    def process(self, changes: Changes) -> Changes:
+        stored = self._store.get_rows(changes.keys)
+        places = [n for n, row in enumerate(stored) if row is not None or changes.new[n] is not None]
+        keys, new = [changes.keys[n] for n in places], [changes.new[n] for n in places]
+        stamps = [changes.timestamps[n] for n in places]
+        pack = TIMESTAMP.pack
+        rows = zip(keys, new, stamps, strict=True)
+        self._store.put_rows({key: None if data is None else pack(at) + data for key, data, at in rows})
+        return Changes(keys, plain(stored[n] for n in places), new, stamps, [changes.records[n] for n in places])
+
+
+class NewestOfEachKey:
+    """The rows of a stream as changes of a table, whose old values are not known yet. Rows without a key are dropped,
+    those without a value delete, as Kafka Streams' `toTable` has it."""
+
+    def __init__(self, name: str, context: OperatorContext) -> None:
+        self._name, self._context = name, context
+
+    def process(self, rows: Rows) -> Changes:
+        rows = _fitting(self._name, with_key(rows, self._context.failures), self._context)
+        newest = {key: place for place, key in enumerate(rows.keys.raw) if key is not None}
+        kept = rows.pick(list(newest.values()))
+        keys = [key for key in kept.keys.raw if key is not None]
+        return Changes(keys, [None] * len(keys), kept.values.raw, kept.timestamps, kept.records)
+
+
+def _fitting(name: str, rows: Rows, context: OperatorContext) -> Rows:
+    """The rows that a changelog takes; the others have failed."""
+    pairs = list(zip(rows.keys.raw, rows.values.raw, strict=True))
+    if all(len(key or b"") + len(value or b"") <= context.max_record_bytes for key, value in pairs):
+        return rows
+    fitting = context.each(name, rows.records, pairs, lambda pair: refuse_too_large(*pair, context.max_record_bytes))
+    return rows.pick([place for place, _ in fitting])
+
+
+class MapTable:
+    """Changes with what the function makes of key, value and the value's bytes; None, and what is deleted, deletes."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Any, Any, bytes], bytes | None],
+        key: Serde,
+        value: Serde,
+        context: OperatorContext,
+    ) -> None:
+        """The serdes are those of the changes that come in."""
+        self._name, self._function, self._context = name, function, context
+        self._key, self._value = key, value
+
+    def process(self, changes: Changes) -> Changes:
+        def mapped(pair: tuple[bytes, bytes | None]) -> bytes | None:
+            key, data = pair
+            if data is None:
+                return None
+            made = self._function(self._key.deserialize(key), self._value.deserialize(data), data)
+            refuse_too_large(key, made, self._context.max_record_bytes)
+            return made
+
+        pairs = zip(changes.keys, changes.new, strict=True)
+        return changed(changes, self._context.each(self._name, changes.records, pairs, mapped))
+
+
+def changed(changes: Changes, made: Iterable[tuple[int, bytes | None]]) -> Changes:
+    """The changes at these places, with new values; the old ones are not known yet."""
+    places, new = [], []
+    for place, data in made:
+        places.append(place)
+        new.append(data)
+    return Changes(
+        [changes.keys[place] for place in places],
+        [None] * len(places),
+        new,
+        [changes.timestamps[place] for place in places],
+        [changes.records[place] for place in places],
+    )

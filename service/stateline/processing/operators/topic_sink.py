@@ -1,0 +1,40 @@
+"""Rows that leave to a topic: part of the task's next commit."""
+
+from __future__ import annotations
+
+from stateline.model.record_size import refuse_too_large
+from stateline.model.topology import Topic
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.rows import Rows
+from stateline.processing.operators.stateless import written
+from stateline.processing.records import OutputRecord
+from stateline.serde.windowed import partition_key
+
+
+class TopicSink:
+    """Writes each row to a topic, with the row's timestamp, and gives nothing on. Rows of windows and sessions go where
+    their inner key belongs.
+
+    Rows have been written by serdes of the same names, so their bytes are the topic's; others are written anew.
+    """
+
+    def __init__(self, name: str, topic: Topic, context: OperatorContext) -> None:
+        self._name, self._topic, self._context = name, topic, context
+
+    def process(self, rows: Rows) -> None:
+        topic = self._topic
+        same = (rows.keys.serde.name, rows.values.serde.name) == (topic.key.name, topic.value.name)
+
+        def checked(place: int) -> tuple[bytes | None, bytes | None]:
+            if same:
+                key, value = rows.keys.raw[place], rows.values.raw[place]
+            else:
+                key = written(topic.key, rows.keys.typed[place])
+                value = written(topic.value, rows.values.typed[place])
+            refuse_too_large(key, value, self._context.max_record_bytes)
+            return key, value
+
+        places = range(len(rows.records))
+        for place, (key, value) in self._context.each(self._name, rows.records, places, checked):
+            where = partition_key(topic.key, key)
+            self._context.outputs.append(OutputRecord(topic.name, key, value, rows.timestamps[place], (), where))

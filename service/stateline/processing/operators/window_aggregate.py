@@ -1,0 +1,156 @@
+"""Aggregations over tumbling and hopping windows. A row of the store, a timestamped window store, is
+``segment ‖ key ‖ start:i64 ‖ 0:i32`` → ``timestamp:i64 ‖ aggregate``.
+
+As Kafka Streams' `KStreamWindowAggregate`: records without a key are left out, those without a value are counted and
+given to functions. A record goes into those of its windows that are still open, as of the largest timestamp up to it
+and with it. The timestamp of a window is the largest of its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from stateline.log.interface import Record
+from stateline.model.windows import TimeWindows
+from stateline.processing.operators.count import added, counted
+from stateline.processing.operators.folding import Folding, next_row
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.rows import Changes, Rows, plain
+from stateline.processing.operators.window_times import LATE, begin, placed_in_time
+from stateline_store import WindowStore
+from stateline_store.segments import PREFIX
+from stateline_store.timestamped_rows import TIMESTAMP
+
+_Window = tuple[bytes, int]  # key and start
+
+
+class _WindowOperator:
+    """The store of the windows, and how far its operator has come in time."""
+
+    def __init__(self, store: str, windows: TimeWindows, context: OperatorContext) -> None:
+        kept = context.stores[store]
+        if not isinstance(kept, WindowStore):
+            raise AssertionError(f"Store {store!r} keeps no windows.")
+        self._store, self._context = kept, context
+        self._size, self._advance = windows.size_ms, windows.advance_ms
+        self._closed_after = windows.closed_after_ms
+        begin(kept, windows, context)
+
+    def _starts(self, at_ms: int) -> range:
+        """Of the windows that a record of this time belongs to."""
+        first = max(0, at_ms - self._size + self._advance) // self._advance * self._advance
+        return range(first, at_ms + 1, self._advance)
+
+    def _keep(
+        self,
+        windows: Iterable[_Window],
+        keys: Sequence[bytes],
+        old: Iterable[bytes | None],
+        new: Sequence[bytes | None],
+        stamps: Sequence[int],
+        records: Sequence[Record],
+        observed_ms: int,
+    ) -> Changes:
+        """Stage the new rows of these windows, whose stored keys these are; what changed."""
+        self._store.put_rows(dict(zip(keys, new, strict=True)), max(start for _, start in windows))
+        self._context.times.observe(self._store.name, observed_ms)
+        return Changes([key[PREFIX.size :] for key in keys], plain(old), plain(new), stamps, records)
+
+
+class WindowCount(_WindowOperator):
+    """Rows in, changes of the table of counts out."""
+
+    def process(self, rows: Rows) -> Changes | None:
+        rows = placed_in_time(rows, self._context)
+        if not rows.records:
+            return None
+        observed = max(self._context.times.observed(self._store.name), max(rows.timestamps))
+        windows, timestamps, records = self._open_windows(rows)
+        if not windows:
+            return None  # all were late, so that none was the newest
+        counts, newest = counted(windows, timestamps)
+        keys = self._store.stored_keys(counts)
+        old = self._store.get_rows(keys)
+        new, stamps = added(counts, newest, old)
+        last = dict(zip(windows, records, strict=True))
+        return self._keep(counts, keys, old, new, stamps, list(last.values()), observed)
+
+    def _open_windows(self, rows: Rows) -> tuple[list[_Window], Sequence[int], Sequence[Record]]:
+        """A window for each record, several when they overlap, with the records' timestamps and the records."""
+        keys, times, records = rows.known_keys, rows.timestamps, rows.records
+        oldest = self._starts(min(times))[0]
+        if oldest + self._closed_after > max(self._context.times.observed(self._store.name), max(times)):
+            if self._size == self._advance:
+                size = self._size
+                return list(zip(keys, [at_ms - at_ms % size for at_ms in times], strict=True)), times, records
+            found = [((key, s), n) for n, (key, t) in enumerate(zip(keys, times, strict=True)) for s in self._starts(t)]
+        else:
+            found = list(self._not_late(keys, times))
+        places = [place for _, place in found]
+        return [window for window, _ in found], [times[n] for n in places], [records[n] for n in places]
+
+    def _not_late(self, keys: Sequence[bytes], times: Sequence[int]) -> Iterator[tuple[_Window, int]]:
+        """The open windows of each record, with its place."""
+        observed, late = self._context.times.observed(self._store.name), 0
+        for place, (key, at_ms) in enumerate(zip(keys, times, strict=True)):
+            observed = max(observed, at_ms)
+            for start in self._starts(at_ms):
+                if start + self._closed_after > observed:
+                    yield (key, start), place
+                else:
+                    late += 1
+        if late:
+            self._context.failures.drop(late, LATE)
+
+
+class WindowFold(_WindowOperator):
+    """Rows in, changes of the table of aggregates out. A record for which a function fails changes nothing, in none of
+    its windows, and does not move time."""
+
+    def __init__(self, name: str, store: str, windows: TimeWindows, folding: Folding, context: OperatorContext) -> None:
+        super().__init__(store, windows, context)
+        self._name, self._folding = name, folding
+
+    def process(self, rows: Rows) -> Changes | None:
+        rows = placed_in_time(rows, self._context)
+        keys = rows.known_keys
+        observed, late = self._context.times.observed(self._store.name), 0
+        stored = self._stored(keys, rows.timestamps, observed)
+        held, last = dict(stored), {}
+
+        def folded(row: tuple[bytes, Any, Any, int]) -> list[tuple[_Window, bytes | None]]:
+            key, typed_key, value, at_ms = row
+            windows = [(key, start) for start in self._starts(at_ms) if start + self._closed_after > observed]
+            most = self._context.max_record_bytes
+            return [(w, next_row(self._folding, held[w], key, typed_key, value, at_ms, most)) for w in windows]
+
+        given = zip(keys, rows.keys.typed, rows.values.typed, rows.timestamps, strict=True)
+        for place, results in self._context.each(self._name, rows.records, given, folded):
+            at_ms = rows.timestamps[place]
+            observed = max(observed, at_ms)
+            late += len(self._starts(at_ms)) - len(results)
+            for window, new in results:
+                held[window], last[window] = new, place
+        if late:
+            self._context.failures.drop(late, LATE)
+        if not last:
+            return None
+        new_rows = {window: held[window] for window in last}
+        stamps = [
+            rows.timestamps[last[window]] if row is None else TIMESTAMP.unpack_from(row)[0]
+            for window, row in new_rows.items()
+        ]
+        records = [rows.records[place] for place in last.values()]
+        old = map(stored.__getitem__, last)
+        return self._keep(last, self._store.stored_keys(last), old, list(new_rows.values()), stamps, records, observed)
+
+    def _stored(self, keys: Sequence[bytes], times: Sequence[int], observed: int) -> dict[_Window, bytes | None]:
+        """What is in the windows that these records may go into."""
+        wanted = dict.fromkeys(
+            (key, start)
+            for key, at_ms in zip(keys, times, strict=True)
+            for start in self._starts(at_ms)
+            if start + self._closed_after > observed
+        )
+        return dict(zip(wanted, self._store.get_rows(self._store.stored_keys(wanted)), strict=True))

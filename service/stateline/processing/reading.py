@@ -1,0 +1,88 @@
+"""Whether a topic's records can be read by its serdes, and what they are as typed values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from operator import itemgetter
+
+from stateline.log.interface import Record
+from stateline.model.topology import Topic
+from stateline.processing.failures import FailureHandler
+from stateline.processing.records import InputRecord
+from stateline_store import InvalidArgumentError
+
+NO_KEY = "A table's record needs a key, and this one has none."
+
+
+TIMESTAMP_MS = itemgetter(Record._fields.index("timestamp_ms"))
+
+
+def timely(records: Sequence[Record], max_ahead_ms: int, failures: FailureHandler | None) -> Sequence[Record]:
+    """The records whose timestamp is at most so far ahead of the clock (-1: however far); each other one goes to the
+    policy, or nowhere if it met its policy before. Costs 0.04 microseconds a record, and nothing without a limit.
+    """
+    if max_ahead_ms < 0 or not records:
+        return records
+    now_ms = time.time_ns() // 1_000_000
+    if max(map(TIMESTAMP_MS, records)) - now_ms <= max_ahead_ms:
+        return records
+    for record in records:
+        if record.timestamp_ms - now_ms > max_ahead_ms and failures is not None:
+            # A dead letter of that time the broker might refuse, as it refuses others too far ahead.
+            failures.cannot_read(record._replace(timestamp_ms=now_ms), _too_far_ahead(record, now_ms, max_ahead_ms))
+    return [record for record in records if record.timestamp_ms - now_ms <= max_ahead_ms]
+
+
+def _too_far_ahead(record: Record, now_ms: int, max_ahead_ms: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"Its timestamp, {record.timestamp_ms}, is {record.timestamp_ms - now_ms} ms ahead of this machine's clock, "
+        f"and max.timestamp.ahead.ms is {max_ahead_ms}."
+    )
+
+
+def check(topic: Topic, records: Sequence[Record], *, key_required: bool) -> None:
+    """Raise `InvalidArgumentError` unless every key and value can be read; a table's record needs a key."""
+    check_key, check_value = topic.key.check, topic.value.check
+    for record in records:
+        if record.key is not None:
+            check_key(record.key)
+        elif key_required:
+            raise InvalidArgumentError(NO_KEY)
+        if record.value is not None:
+            check_value(record.value)
+
+
+def readable(
+    topic: Topic, records: Sequence[Record], failures: FailureHandler | None, *, key_required: bool
+) -> Sequence[Record]:
+    """The records that can be read; each other one goes to the policy, or nowhere if it met its policy before."""
+    try:
+        check(topic, records, key_required=key_required)
+        return records
+    except InvalidArgumentError:
+        pass  # one by one, outside of this: a dead letter tells of its own failure alone
+    return [r for r in records if _is_readable(topic, r, failures, key_required)]
+
+
+def _is_readable(topic: Topic, record: Record, failures: FailureHandler | None, key_required: bool) -> bool:
+    try:
+        check(topic, [record], key_required=key_required)
+    except InvalidArgumentError as error:
+        if failures is not None:
+            failures.cannot_read(record, error)
+        return False
+    return True
+
+
+def typed(topic: Topic, record: Record) -> InputRecord:
+    """The record's key and value as its topic's serdes read them. Raises `InvalidArgumentError`."""
+    return InputRecord(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        None if record.key is None else topic.key.deserialize(record.key),
+        None if record.value is None else topic.value.deserialize(record.value),
+        record.headers,
+    )

@@ -1,0 +1,67 @@
+"""What a processor is handed: the record as typed values, and the topics it may write to."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stateline.log.interface import Headers
+from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
+from stateline.model.topology import Topic
+from stateline.serde.windowed import partition_key
+
+
+class InputRecord(NamedTuple):
+    """A record read by its topic's serdes. `value` None is a tombstone; `timestamp_ms` since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: Headers = ()
+
+
+class OutputRecord(NamedTuple):
+    """A record that a processor forwarded, as bytes."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers = ()
+    partition_key: bytes | None = None
+    """By which the partition is found; None: by the key."""
+
+
+class Output:
+    """A topic that a processor writes to. Records leave when the function has returned without an error."""
+
+    def __init__(self, topic: Topic, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        self._topic = topic
+        self._max_record_bytes = max_record_bytes
+        self._pending: list[OutputRecord] = []
+        self._record_timestamp_ms = 0
+
+    def record_starts(self, timestamp_ms: int) -> None:
+        """The runtime calls this before each record: what `forward` stamps its records with."""
+        self._record_timestamp_ms = timestamp_ms
+        self._pending.clear()
+
+    def forward(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers = ()) -> None:
+        """Write a record under this key (None: any partition; a window's or a session's: the inner key's partition),
+        with the input's timestamp unless one is given.
+
+        Raises `InvalidArgumentError` for a key or value that the topic's serdes cannot write, or that is too large.
+        """
+        raw_key = None if key is None else self._topic.key.serialize(key)
+        raw_value = None if value is None else self._topic.value.serialize(value)
+        refuse_too_large(raw_key, raw_value, self._max_record_bytes)
+        stamp = self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
+        where = partition_key(self._topic.key, raw_key)
+        self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers, where))
+
+    def take(self) -> list[OutputRecord]:
+        """What was forwarded since the record started; the runtime calls this after the function."""
+        taken, self._pending = self._pending, []
+        return taken

@@ -1,0 +1,293 @@
+"""What a server and a worker say to each other over a unix socket: length-prefixed JSON, pure.
+
+    frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
+    request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
+                "wait_ms", "query": query}
+             | {"id", "type": "more", "scan", "limit"} | {"id", "type": "drop", "scan"}
+             | {"id", "type": "snapshot", "snapshot", "places": [[store, partition]]}
+             | {"id", "type": "status"} | {"id", "type": "subscribe"}
+    query   := {"type": "key" | "keys" | "range" | "windows" | "sessions" | "versions" | "count" | "position",
+                …: the fields of that query in `stateline.query.values`}
+    reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": {"pid", "connections", "waiting"}}
+             | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
+             | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
+    outcome := {"rows": rows, "position", "copy": [served_by, staged_records, staged_bytes, committed_at_ms]}
+             | {"error": class name, "detail", "position"}
+    rows    := {"entries": [entry], "count", "interval_ms", "scan": number of its rest, or null}
+    entry   := [key, value] | [key, start, end, value] | [key, value, timestamp, valid_to]
+    event   := {"event": "commit"}                     to subscribers, at most one unread
+
+A scan with more to give stays open at the worker until its end was read ("more"), it is dropped, or the connection
+ends; "more" of one that is gone is answered with a `CursorExpiredError`. "drop" has no reply.
+Bytes travel as base64 text, absent ones as null; a position as `Position.to_json` writes it. Replies come in
+any order. Both ends run the same version of Stateline, on one machine and under one user: there is no version
+field. Every `decode_…` raises `InvalidArgumentError` for what it cannot read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import orjson
+
+from stateline.query.values import (
+    Answer,
+    CopyStatus,
+    CountQuery,
+    Entry,
+    Failure,
+    KeyQuery,
+    KeysQuery,
+    Outcome,
+    PositionQuery,
+    Query,
+    RangeQuery,
+    Rest,
+    Rows,
+    SessionsQuery,
+    Terms,
+    VersionsQuery,
+    WindowsQuery,
+)
+from stateline_store import (
+    CursorExpiredError,
+    InvalidArgumentError,
+    IsolationLevel,
+    NotActiveError,
+    NotPresentError,
+    NotReadyError,
+    NotUpToBoundError,
+    Position,
+    PositionBound,
+    StatelineError,
+    UnknownQueryTypeError,
+    VersionedRecord,
+    Windowed,
+)
+
+LENGTH = struct.Struct(">I")
+# Holds the largest scan (query.MAX_RESULT_BYTES, a third more in base64) and the largest request body.
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+COMMIT_EVENT = {"event": "commit"}
+
+# Errors that keep their meaning on the other side; every other one arrives as a plain StatelineError.
+_ERRORS: dict[str, type[StatelineError]] = {
+    error.__name__: error
+    for error in (
+        CursorExpiredError,
+        InvalidArgumentError,
+        NotActiveError,
+        NotPresentError,
+        NotReadyError,
+        NotUpToBoundError,
+        UnknownQueryTypeError,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """One query of one partition, and how long the worker may wait for the bound. `id` comes back in the
+    reply.
+    """
+
+    id: int
+    terms: Terms
+    partition: int
+    query: Query
+    wait_ms: int = 0
+
+
+def frame(message: Mapping[str, Any]) -> bytes:
+    """The bytes of one message. Raises `InvalidArgumentError` when it is larger than a frame may be."""
+    body = orjson.dumps(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise InvalidArgumentError(
+            f"A message of {len(body)} bytes is larger than {MAX_FRAME_BYTES}: ask for fewer keys at once."
+        )
+    return LENGTH.pack(len(body)) + body
+
+
+def frame_size(header: bytes | bytearray) -> int:
+    """The length of the JSON that follows this header. Raises when no frame can be so long."""
+    (size,) = LENGTH.unpack_from(header)
+    if not 1 <= size <= MAX_FRAME_BYTES:
+        raise InvalidArgumentError(f"A frame of {size} bytes: 1 to {MAX_FRAME_BYTES} are accepted.")
+    return int(size)
+
+
+def decode_message(body: bytes | bytearray) -> dict[str, Any]:
+    """The JSON object of one frame."""
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgumentError(f"A frame that is not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise InvalidArgumentError("A frame that is not a JSON object.")
+    return message
+
+
+def encode_request(request: WireRequest) -> dict[str, Any]:
+    """The message of a query request."""
+    return {
+        "id": request.id,
+        "type": "query",
+        "store": request.terms.store,
+        "partition": request.partition,
+        "isolation_level": request.terms.isolation_level.value,
+        "bound": request.terms.bound.position.to_json(),
+        "require_active": request.terms.require_active,
+        "wait_ms": request.wait_ms,
+        "query": _query_out(request.query),
+    }
+
+
+def decode_request(message: Mapping[str, Any]) -> WireRequest:
+    """The query request that `encode_request` wrote."""
+    try:
+        terms = Terms(
+            str(message["store"]),
+            IsolationLevel(message["isolation_level"]),
+            PositionBound(Position.from_json(message["bound"])),
+            bool(message["require_active"]),
+        )
+        query = _query_in(message["query"])
+        return WireRequest(int(message["id"]), terms, int(message["partition"]), query, int(message["wait_ms"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"Not a query request: {error!r}") from error
+
+
+def encode_outcome(outcome: Outcome, scan: int | None = None) -> dict[str, Any]:
+    """An answer or a failure, as a reply carries it; `scan` is the number of what its rows left."""
+    if isinstance(outcome, Failure):
+        position = None if outcome.position is None else outcome.position.to_json()
+        return {"error": type(outcome.error).__name__, "detail": str(outcome.error), "position": position}
+    copy = outcome.copy
+    return {
+        "rows": encode_rows(outcome.rows, scan),
+        "position": outcome.position.to_json(),
+        "copy": (copy.served_by, copy.staged_records, copy.staged_bytes, copy.committed_at_ms),
+    }
+
+
+def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
+    """What `encode_outcome` wrote; `rest_of` makes the rest of the rows out of a scan's number."""
+    try:
+        if "error" in value:
+            error = _ERRORS.get(value["error"], StatelineError)(value["detail"])
+            return Failure(error, None if value["position"] is None else Position.from_json(value["position"]))
+        rows = decode_rows(value["rows"], rest_of)
+        return Answer(rows, Position.from_json(value["position"]), CopyStatus(*value["copy"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"Not the outcome of a query: {error!r}") from error
+
+
+def encode_rows(rows: Rows, scan: int | None) -> dict[str, Any]:
+    """Rows, as an outcome or a reply to "more" carries them."""
+    return {
+        "entries": [_entry_out(entry) for entry in rows.entries],
+        "count": rows.count,
+        "interval_ms": rows.interval_ms,
+        "scan": scan,
+    }
+
+
+def decode_rows(value: Any, rest_of: Callable[[int], Rest]) -> Rows:
+    """What `encode_rows` wrote."""
+    try:
+        entries = [_entry_in(entry) for entry in value["entries"]]
+        rest = None if value["scan"] is None else rest_of(int(value["scan"]))
+        return Rows(entries, int(value["count"]), int(value["interval_ms"]), rest)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"Not the rows of a query: {error!r}") from error
+
+
+def _entry_out(entry: Entry) -> list[Any]:
+    name, value = entry
+    if isinstance(value, VersionedRecord):
+        assert isinstance(name, bytes)
+        return [_text(name), _text(value.value), value.timestamp, value.valid_to]
+    if isinstance(name, Windowed):
+        return [_text(name.key), name.start_ms, name.end_ms, _text(value)]
+    return [_text(name), _text(value)]
+
+
+def _entry_in(fields: Any) -> Entry:
+    match fields:
+        case [key, value]:
+            return _bytes(key), _bytes(value)
+        case [key, int(start_ms), int(end_ms), str(value)]:
+            return Windowed(_bytes(key), start_ms, end_ms), _bytes(value)
+        case [key, value, int(timestamp), int(valid_to) | (None as valid_to)]:
+            return _bytes(key), VersionedRecord(_bytes(value), timestamp, valid_to)
+    raise InvalidArgumentError(f"Not an entry of a query: {fields!r:.100}")
+
+
+_QUERIES: dict[str, type[Query]] = {
+    "key": KeyQuery,
+    "keys": KeysQuery,
+    "range": RangeQuery,
+    "windows": WindowsQuery,
+    "sessions": SessionsQuery,
+    "versions": VersionsQuery,
+    "count": CountQuery,
+    "position": PositionQuery,
+}
+_NAMES = {kind: name for name, kind in _QUERIES.items()}
+_TIMES = ("as_of", "time_from", "time_to")
+
+
+def _query_out(query: Query) -> dict[str, Any]:
+    return {
+        "type": _NAMES[type(query)],
+        **{field.name: _field_out(getattr(query, field.name)) for field in fields(query)},
+    }
+
+
+def _field_out(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return _text(value)
+    return [_text(key) for key in value] if isinstance(value, tuple) else value
+
+
+def _query_in(value: Mapping[str, Any]) -> Query:
+    kind = _QUERIES.get(value["type"])
+    if kind is None:
+        raise InvalidArgumentError(f"No query is of type {value['type']!r}.")
+    return kind(**{field.name: _field_in(field.name, value[field.name]) for field in fields(kind)})
+
+
+def _field_in(name: str, value: Any) -> Any:
+    match name:
+        case "keys":
+            return tuple(_bytes(key) for key in value)
+        case "reverse":
+            return bool(value)
+        case "limit":
+            return int(value)
+        case _ if name in _TIMES:
+            return None if value is None else int(value)
+        case "key" if value is not None:
+            return _bytes(value)
+        case _:
+            return _optional_bytes(value)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: Any) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise InvalidArgumentError("Bytes that are not base64 text.") from error
+
+
+def _optional_bytes(text: Any) -> bytes | None:
+    return None if text is None else _bytes(text)

@@ -1,0 +1,1 @@
+"""Keys and values as bytes, and back."""

@@ -1,0 +1,1 @@
+"""The change feed: a store's committed changes, as they come."""

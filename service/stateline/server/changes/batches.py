@@ -1,0 +1,177 @@
+"""Changes as Arrow record batches: records of a store's changelog, or of a table's topic, in the store's types.
+
+| kind                 | columns                                                        |
+|----------------------|----------------------------------------------------------------|
+| key-value, versioned | key, value, timestamp, partition, offset                       |
+| window, session      | key, start, end, value, timestamp, partition, offset           |
+
+`value` is null in a deletion, `timestamp` (int64, ms since the epoch) where the change feed shows none; `partition` is
+int32, `offset` int64: where in the topic the change stands. Types of key and value, `start`, `end` and the metadata of
+the schema are those of `stateline.server.rows.arrow_rows`; `stateline.topic` and `stateline.topic_id` stand beside.
+
+Made by the column, and without `pyarrow.array`, as there. Pure, and thread-safe.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateline.log import Record
+from stateline.model.store_definition import StoreDefinition
+from stateline.server.rows.arrow_rows import (
+    arrow_type,
+    big_endian,
+    binary_array,
+    chosen_columns,
+    int64_array,
+    schema_of,
+    sliced,
+    typed_batch,
+)
+from stateline_store import DamagedDataError
+from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
+
+# A batch has not many more bytes: what is held in memory per reader.
+BATCH_BYTES = 1024 * 1024
+
+_INT64 = pa.int64()
+_SUFFIXES = {"window": WINDOW_SUFFIX.size, "session": SESSION_SUFFIX.size}
+
+
+def change_columns(definition: StoreDefinition) -> tuple[str, ...]:
+    """The columns that changes of this store have, in order."""
+    window = ("start", "end") if definition.plain_kind in _SUFFIXES else ()
+    return ("key", *window, "value", "timestamp", "partition", "offset")
+
+
+def change_schema(
+    definition: StoreDefinition, columns: Iterable[str] | None = None, topic: str = "", topic_id: str = ""
+) -> pa.Schema:
+    """The schema of this store's changes: all columns, or those named, in the order named.
+
+    Raises `InvalidArgumentError` for a column that there is not, and for one that is named twice.
+    """
+    whose = f"the changes of {definition.name!r}: they have"
+    chosen = chosen_columns(change_columns(definition), columns, whose)
+    more = {b"stateline.topic": topic.encode(), b"stateline.topic_id": topic_id.encode()}
+    return pa.schema([_field(definition, name) for name in chosen], {**schema_of(definition).metadata, **more})
+
+
+def change_batch(definition: StoreDefinition, records: Sequence[Record], schema: pa.Schema) -> pa.RecordBatch:
+    """These changes, none without a key, as a batch of this schema (`change_schema`).
+
+    Raises `DamagedDataError` for bytes that are not of the store's types.
+    """
+    wanted = [name for name in schema.names if name not in ("key", "start", "end")]
+    columns = {name: _MAKERS[name](definition, records) for name in wanted}
+    if len(wanted) < len(schema.names):
+        columns |= _key_columns(definition, records)
+    batch = typed_batch(definition, columns, schema)
+    at = schema.get_field_index("value")
+    if at < 0 or all(record.value is not None for record in records):
+        return batch
+    deleted = _is_true(record.value is None for record in records)
+    nothing = pa.nulls(1, schema.field(at).type)[0]
+    return batch.set_column(at, schema.field(at), pc.if_else(deleted, nothing, batch.column(at)))
+
+
+def pieces(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """The records in lists of about `BATCH_BYTES`; one that is larger stands alone."""
+    held: list[Record] = []
+    held_bytes = 0
+    for record in records:
+        size = len(record.key or b"") + len(record.value or b"")
+        if held and held_bytes + size > BATCH_BYTES:
+            yield held
+            held, held_bytes = [], 0
+        held.append(record)
+        held_bytes += size
+    if held:
+        yield held
+
+
+def timestamp_of(definition: StoreDefinition, record: Record) -> int | None:
+    """As a query shows it. Of a deletion only where the log has that of the input: in a changelog of plain rows it is
+    the time of the commit."""
+    if definition.kind == "versioned" or definition.source is not None:
+        return record.timestamp_ms
+    return record.timestamp_ms if definition.timestamped and record.value is not None else None
+
+
+def _field(definition: StoreDefinition, name: str) -> pa.Field:
+    match name:
+        case "key":
+            return pa.field(name, arrow_type(definition.key), nullable=False)
+        case "value":
+            return pa.field(name, arrow_type(definition.value))
+        case "timestamp":
+            return pa.field(name, _INT64)
+        case "partition":
+            return pa.field(name, pa.int32(), nullable=False)
+        case _:
+            return pa.field(name, _INT64, nullable=False)
+
+
+def _key_columns(definition: StoreDefinition, records: Sequence[Record]) -> dict[str, pa.Array]:
+    """`key`, still as bytes, with `start` and `end` where they are part of what the log has as the key."""
+    names = binary_array([record.key or b"" for record in records])
+    suffix = _SUFFIXES.get(definition.plain_kind, 0)
+    if not suffix:
+        return {"key": names}
+    if len(names) and pc.min(pc.binary_length(names)).as_py() < suffix:
+        raise DamagedDataError(
+            f"A change of {definition.name!r} between the offsets {records[0].offset} and {records[-1].offset} of "
+            f"{records[0].topic}-{records[0].partition} has a key that is too short for a {definition.plain_kind}: "
+            "another program may have written to this topic."
+        )
+    key = sliced(names, 0, -suffix)
+    if definition.plain_kind == "session":
+        end, start = (big_endian(sliced(names, at, to), _INT64) for at, to in ((-16, -8), (-8, 2**30)))
+        return {"key": key, "start": start, "end": end}
+    start = big_endian(sliced(names, -12, -4), _INT64)
+    size, latest = int64_array([definition.window_size_ms, MAX_TIMESTAMP_MS - definition.window_size_ms])
+    end = pc.add(pc.if_else(pc.greater(start, latest), latest, start), size)  # not behind the largest time
+    return {"key": key, "start": start, "end": end}
+
+
+def _values(definition: StoreDefinition, records: Sequence[Record]) -> pa.Array:
+    """The stored values; instead of a deletion something that is of the type."""
+    kind = arrow_type(definition.value)
+    filling = bytes(kind.bit_width // 8) if pa.types.is_primitive(kind) else b""
+    return binary_array([filling if record.value is None else record.value for record in records])
+
+
+def _timestamps(definition: StoreDefinition, records: Sequence[Record]) -> pa.Array:
+    times = [timestamp_of(definition, record) for record in records]
+    known = int64_array(0 if time is None else time for time in times)
+    if None not in times:
+        return known
+    return pc.if_else(_is_true(time is None for time in times), pa.nulls(1, _INT64)[0], known)
+
+
+def _partitions(_: StoreDefinition, records: Sequence[Record]) -> pa.Array:
+    numbers = array("i", map(attrgetter("partition"), records))
+    return pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _offsets(_: StoreDefinition, records: Sequence[Record]) -> pa.Array:
+    return int64_array(map(attrgetter("offset"), records))
+
+
+def _is_true(flags: Iterable[bool]) -> pa.Array:
+    held = array("b", flags)
+    numbers = pa.Array.from_buffers(pa.int8(), len(held), [None, pa.py_buffer(held)])
+    return pc.not_equal(numbers, pa.Array.from_buffers(pa.int8(), 1, [None, pa.py_buffer(b"\0")])[0])
+
+
+_MAKERS: dict[str, Callable[[StoreDefinition, Sequence[Record]], pa.Array]] = {
+    "value": _values,
+    "timestamp": _timestamps,
+    "partition": _partitions,
+    "offset": _offsets,
+}

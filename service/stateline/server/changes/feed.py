@@ -1,0 +1,252 @@
+"""A change feed: the changes of a store that are committed, in the order of each partition's log.
+
+They are read from the log that the store can be rebuilt from: its changelog, or the topic of a table. A record there is
+not yet a change of the store: at least once, it is written before the store commits it. So each is held back until the
+store's committed state covers it.
+
+| store                   | a record is given when                                                                     |
+|-------------------------|--------------------------------------------------------------------------------------------|
+| persistent              | its offset is at most the one that the newest commit has in the store's `offsets`          |
+| table in memory         | its offset is at most the one in the committed Position, which the worker tells            |
+| other stores in memory  | the Position that its commit carries in the changelog is covered by the committed Position |
+
+The feed wakes when a worker commits, and reads the log only when there is something to give: an idle feed costs nothing
+but the look that a lost announcement makes necessary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+
+from stateline.log import Record
+from stateline.model.topology import Topic
+from stateline.processing.reading import readable
+from stateline.query.values import PositionQuery, Query, Terms, answers_of
+from stateline.serde.plain import shown
+from stateline.server.changes.held import HeldChanges
+from stateline.server.changes.log import After, AfterInput, Begin, ChangeLog
+from stateline.server.contract.arguments import numbers_shown, parsed_json
+from stateline.server.state.partitions import ServedStore
+from stateline.server.state.serving import Serving
+from stateline_store import (
+    InvalidArgumentError,
+    IsolationLevel,
+    Position,
+    RetryLaterError,
+    TopicPartition,
+    UnknownQueryTypeError,
+)
+
+# How often an idle feed asks whether its topic is still the same one.
+_TOPIC_CHECK_S = 5.0
+# Longer than a worker that is being restarted needs; each look ends sooner by itself.
+_IDLE_S = 60.0
+
+
+class Committed:
+    """How far a store has committed what it can be rebuilt from. For the event loop's thread."""
+
+    def __init__(self, serving: Serving, store: ServedStore, topic: str) -> None:
+        self._serving = serving
+        self._store = store
+        self._topic = topic
+        definition = store.definition
+        self.by_position = not definition.persistent and definition.source is None
+
+    async def offsets(self, partitions: Collection[int]) -> dict[int, int]:
+        """The last offset of the topic that is committed, by partition; without those that have committed nothing or
+        that cannot be read now."""
+        return {p: at - 1 for p, at in (await self.next_offsets(partitions)).items() if at > 0}
+
+    async def next_offsets(self, partitions: Collection[int]) -> dict[int, int]:
+        """The offset after it; 0 of those that have committed nothing, without those that cannot be read now."""
+        if self._store.definition.persistent:
+            read = {p: self._read(p) for p in partitions}
+            return {p: at for p, at in read.items() if at is not None}
+        positions = await self.positions(partitions)
+        return {p: _after(position.get(self._topic, p)) for p, position in positions.items()}
+
+    async def positions(self, partitions: Collection[int]) -> dict[int, Position]:
+        """The committed Positions, as the workers tell them; without those that do not answer."""
+        terms = Terms(self._store.name, IsolationLevel.READ_COMMITTED)
+        queries: dict[int, Query] = {p: PositionQuery() for p in partitions}
+        outcomes = await self._serving.ask(self._store, terms, queries, None)
+        return {p: answer.position for p, answer in answers_of(outcomes).items()}
+
+    def _read(self, partition: int) -> int | None:
+        try:
+            self._serving.partitions.check(self._store, partition)
+            reader = self._serving.partitions.open(self._store, partition)
+            return _after(reader.offsets.get(TopicPartition(self._topic, partition)))
+        except RetryLaterError:
+            return None  # being opened, moved or rebuilt: there will be a commit to wake us
+
+
+class ChangeFeed:
+    """The changes of some partitions of one store, for one reader. For the event loop's thread; `close` it."""
+
+    def __init__(self, serving: Serving, store: ServedStore, partitions: Sequence[int]) -> None:
+        """Raises `UnknownQueryTypeError` for a store that has no changelog."""
+        self.topic = changes_topic(serving, store)
+        self._commits = serving.commits
+        self._partitions = tuple(partitions)
+        self._source = store.definition.source
+        self._committed = Committed(serving, store, self.topic)
+        buffer_bytes = serving.config.server_changes_buffer_bytes
+        self._log = ChangeLog(
+            serving.config, self.topic, partitions, buffer_bytes, is_changelog=store.definition.source is None
+        )
+        self._held = {p: HeldChanges(p) for p in partitions}
+        self._reach: dict[int, int] = {}  # up to where the log is to be read
+        self._positions: Mapping[int, Position] = {}  # of stores in memory
+        self._check_due_s = 0.0
+        self._behind_since_s: float | None = self._now_s()
+
+    @property
+    def lag_s(self) -> float:
+        """For how long there has been something to give all the time; 0 when all that is committed was given."""
+        return 0.0 if self._behind_since_s is None else self._now_s() - self._behind_since_s
+
+    async def begin(self, begin: Begin | None) -> dict[int, int]:
+        """Take up reading, after what is committed now when `begin` is None; the next offset of each partition.
+
+        Raises `CursorExpiredError` when the log no longer has what comes next, `NotReadyError` when it cannot be read.
+        """
+        await self._log.begin(begin or await self._now())
+        return self._log.next_offsets
+
+    async def changes(self) -> AsyncGenerator[list[Record], None]:
+        """Committed changes as they come, without end; each partition's in the order of its offsets.
+
+        Raises `CursorExpiredError` when the topic is not the same any more or has lost what comes next, `NotReadyError`
+        when the log cannot be read or the server is shutting down: go on from the last change then.
+        """
+        while True:
+            commit = self._commits.next_commit()
+            await self._look()
+            if taken := self._take():
+                self._note_behind()
+                yield taken
+            elif behind := self._behind():
+                self._note_behind()
+                if not await self._read(behind):
+                    await self._commits.wait(commit, self._now_s() + 0.001)  # no patience, but the server may stop
+            else:
+                self._behind_since_s = None
+                await self._check_topic()
+                await self._commits.wait(commit, self._now_s() + _IDLE_S)
+
+    def close(self) -> None:
+        """Release everything; returns at once."""
+        self._log.close()
+
+    async def _now(self) -> Begin:
+        if self._committed.by_position:
+            positions = (await self._committed.positions(self._partitions)).values()
+            merged = Position()
+            for position in positions:
+                merged = merged.merge(position)
+            return AfterInput(merged, exactly=False)
+        return After(await self._committed.offsets(self._partitions), exactly=False)
+
+    async def _look(self) -> None:
+        """What is committed now. A partition that cannot be looked at stays where it was."""
+        if self._committed.by_position:
+            self._positions = await self._committed.positions(self._partitions)
+            ends = await self._log.ends() if any(self._positions.values()) else {}
+            # Without a Position nothing could be given, and all that is read would pile up.
+            self._reach = {p: end - 1 for p, end in ends.items() if self._positions.get(p)}
+            return
+        reach = await self._committed.offsets(self._partitions)
+        if any(offset < self._reach.get(p, -1) for p, offset in reach.items()):
+            self._check_due_s = 0.0  # rebuilt, from the same topic or from a new one
+        self._reach |= reach
+
+    async def _read(self, behind: Collection[int]) -> bool:
+        """Whether the log had anything."""
+        read: dict[int, list[Record]] = {}
+        for record in await self._log.read(self._ahead(behind)):
+            read.setdefault(record.partition, []).append(record)
+        for p, records in read.items():
+            self._held[p].add(records, by_position=self._committed.by_position)
+        return bool(read)
+
+    def _take(self) -> list[Record]:
+        """What is read and committed. Of a table without the records that its worker has left out as well."""
+        taken: list[Record] = []
+        for p, held in self._held.items():
+            if self._committed.by_position:
+                taken += held.up_to_position(self._positions.get(p, Position()))
+            else:
+                taken += held.up_to_offset(self._reach.get(p, -1))
+        return changes_of(self._source, taken)
+
+    def _behind(self) -> frozenset[int]:
+        next_offsets = self._log.next_offsets
+        return frozenset(p for p, reach in self._reach.items() if next_offsets[p] <= reach)
+
+    def _ahead(self, behind: Collection[int]) -> frozenset[int]:
+        """Partitions that were read further than is committed: they wait, while others catch up."""
+        return frozenset(p for p, held in self._held.items() if held and p not in behind)
+
+    async def _check_topic(self) -> None:
+        if self._now_s() >= self._check_due_s:
+            await self._log.check_topic()
+            self._check_due_s = self._now_s() + _TOPIC_CHECK_S
+
+    def _note_behind(self) -> None:
+        if self._behind_since_s is None:
+            self._behind_since_s = self._now_s()
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _after(offset: int | None) -> int:
+    return 0 if offset is None else offset + 1
+
+
+def changes_of(source: Topic | None, records: Sequence[Record]) -> list[Record]:
+    """Those of these committed records that are changes of the store; `source` is the topic of a table, which leaves
+    out what it cannot read."""
+    if source is not None:
+        return list(readable(source, records, None, key_required=True))
+    return [record for record in records if record.key is not None]
+
+
+def changes_topic(serving: Serving, store: ServedStore) -> str:
+    """The topic that a store's changes are read from. Raises `UnknownQueryTypeError` when there is none."""
+    topic = store.definition.changelog(serving.topology.application_id)
+    if topic is None:
+        raise UnknownQueryTypeError(
+            f"The store {store.name!r} has no changelog, so there is nothing to read its changes from: declare it with "
+            "logged=True, or ask for its state (range)."
+        )
+    return topic
+
+
+def read_position(what: str, text: str, topic: str, inputs: Sequence[str], partitions: int) -> Begin:
+    """Where to begin after a position: an event's id, or the `position` of an answer. Raises `InvalidArgumentError`."""
+    try:
+        position = Position.from_json(parsed_json("It", text))
+    except ValueError as error:  # InvalidArgumentError is one; Python's own, a number of 4300 digits
+        why = str(error) if isinstance(error, InvalidArgumentError) else f"{shown(text)} is no position."
+        raise InvalidArgumentError(
+            f"{what}: {why} Give the id of an event, the position of an answer, earliest or latest."
+        ) from error
+    for (name, partition), _ in position:
+        if partition >= partitions:
+            raise InvalidArgumentError(
+                f"{what} names partition {partition} of {shown(name)}, which has {numbers_shown(partitions)}."
+            )
+    strangers = [name for name in position.offsets if name != topic and (topic in inputs or name not in inputs)]
+    if strangers or (topic in position.offsets and len(position.offsets) > 1):
+        known = ", ".join(inputs)
+        raise InvalidArgumentError(
+            f"{what} names {shown(', '.join(position.offsets))}: changes come from {topic!r}, whose offsets are in "
+            f"the id of an event; in the position of an answer are those of the input, {known}."
+        )
+    if topic in position.offsets or topic in inputs:
+        return After(position.offsets.get(topic, {}))
+    return AfterInput(position)

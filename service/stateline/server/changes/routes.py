@@ -1,0 +1,209 @@
+"""`GET /v1/stores/{store}/changes`: the change feed as Server-Sent Events.
+
+The id of an event is a position over the topic that the changes are read from: the offsets, by partition, of all that
+was given so far. So it says everything that a reader has seen, and the feed goes on behind it. Before the first event
+the stream says in an id of its own where it begins: a reader that is cut off before anything has changed goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stateline.log import Record
+from stateline.model.store_definition import StoreDefinition
+from stateline.server.changes.batches import timestamp_of
+from stateline.server.changes.feed import ChangeFeed, changes_topic, read_position
+from stateline.server.changes.log import After, Begin
+from stateline.server.changes.rows import OPERATIONS as ROWS
+from stateline.server.changes.rows import ChangeRowRoutes
+from stateline.server.contract.answers import head_response
+from stateline.server.contract.arguments import Argument, Arguments, from_query_string, numbers_shown
+from stateline.server.contract.openapi import Operation
+from stateline.server.guard.access import caller_of
+from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
+from stateline.server.state.partitions import ServedStore
+from stateline.server.state.serving import Serving
+from stateline_store import (
+    DamagedDataError,
+    DoesNotExistError,
+    InvalidArgumentError,
+    IsolationLevel,
+    TooManyRequestsError,
+)
+from stateline_store.windowed_keys import split_session_key, split_window_key
+
+PATH = "/v1/stores/{store}/changes"
+PARAMETERS = ("from", "partition", "isolation_level")
+OPERATIONS = (
+    Operation(
+        PATH,
+        "get",
+        "Committed changes as Server-Sent Events: those after a position, then live.",
+        ("changes.from", "partition", "changes.isolation_level"),
+        problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        media_type=MEDIA_TYPE,
+    ),
+    *ROWS,
+)
+# How long a client should wait before it comes back; browsers do so by themselves.
+_RETRY_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFigures:
+    """How many change feeds are being read, and how far the one that is furthest behind lags."""
+
+    open: int
+    lag_s: float
+
+
+class ChangeRoutes:
+    """The endpoint, and the bounds on how many read at once, altogether and of one caller."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._config = serving.config
+        self._feeds: dict[ChangeFeed, str] = {}  # and whose
+        self._rows = ChangeRowRoutes(serving)
+
+    @property
+    def figures(self) -> ChangeFigures:
+        """As it is now."""
+        return ChangeFigures(len(self._feeds), max((feed.lag_s for feed in self._feeds), default=0.0))
+
+    def routes(self) -> list[BaseRoute]:
+        """What to mount, before a route that takes any path below a store."""
+        return [Route(PATH, self.changes), *self._rows.routes()]
+
+    async def changes(self, request: Request) -> Response:
+        """GET …/changes: every committed change after a position, then live."""
+        store = self._serving.store(request.path_params["store"])
+        topic = changes_topic(self._serving, store)
+        given = from_query_string(request.scope["query_string"])
+        arguments = Arguments(given)
+        arguments.refuse_others(PARAMETERS)
+        arguments.choice("isolation_level", "read_committed", (IsolationLevel.READ_COMMITTED.value,))
+        partitions = _chosen(store, arguments.partitions())
+        begin = self._begin(store, topic, request, given)
+        caller = caller_of(request)
+        self._check_room(caller)
+        if request.method == "HEAD":
+            return head_response(MEDIA_TYPE, HEADERS)
+        return await self._stream(store, partitions, begin, caller)
+
+    def _begin(self, store: ServedStore, topic: str, request: Request, given: Mapping[str, Argument]) -> Begin | None:
+        """A browser that comes back sends the URL that it was given, and beside it the id of the last event."""
+        inputs = [source.name for source in self._serving.topology.subtopology_of(store.name).sources]
+        if last := request.headers.get("last-event-id"):
+            return read_position("Last-Event-ID", last, topic, inputs, len(store.partitions))
+        text = given["from"].value if "from" in given else "latest"
+        if text == "latest":
+            return None
+        if text == "earliest":
+            return After({}, exactly=False)
+        return read_position("from", text, topic, inputs, len(store.partitions))
+
+    def _check_room(self, caller: str) -> None:
+        """Raise `TooManyRequestsError` when there is none for one more feed of this caller."""
+        most = self._config.server_changes_max
+        if len(self._feeds) >= most:
+            raise TooManyRequestsError(
+                f"{len(self._feeds)} change feeds are being read, as many as server.changes.max allows: ask again "
+                "later."
+            )
+        if (own := list(self._feeds.values()).count(caller)) >= self._config.caller_share(most):
+            raise TooManyRequestsError(
+                f"{own} change feeds are yours, as many of {most} as server.caller.share.percent allows: end one first."
+            )
+
+    async def _stream(
+        self, store: ServedStore, partitions: Sequence[int], begin: Begin | None, caller: str
+    ) -> Response:
+        config = self._config
+        feed = ChangeFeed(self._serving, store, partitions)
+        self._feeds[feed] = caller
+        try:
+            next_offsets = await feed.begin(begin)
+        except BaseException:
+            self._release(feed)
+            raise
+        return EventStream(
+            _events(store.definition, feed, next_offsets),
+            lambda: self._release(feed),
+            self._serving.limits,
+            buffer_bytes=config.server_changes_buffer_bytes,
+            heartbeat_s=config.server_changes_heartbeat_ms / 1000,
+            slow_s=config.server_changes_slow_ms / 1000,
+        )
+
+    def _release(self, feed: ChangeFeed) -> None:
+        feed.close()
+        self._feeds.pop(feed, None)
+
+
+async def _events(
+    definition: StoreDefinition, feed: ChangeFeed, next_offsets: Mapping[int, int]
+) -> AsyncGenerator[bytes, None]:
+    """The stream, in pieces of whole events."""
+    given = {str(p): at - 1 for p, at in sorted(next_offsets.items()) if at > 0}
+    yield b"retry: %d\nid: %b\n\n" % (_RETRY_MS, orjson.dumps({feed.topic: given}))
+    async with aclosing(feed.changes()) as changes:
+        async for records in changes:
+            events = bytearray()
+            for record in records:
+                given[str(record.partition)] = record.offset
+                position = orjson.dumps({feed.topic: given})
+                events += event_bytes(change_members(definition, record), name="change", position=position)
+                if len(events) >= CHUNK_BYTES:
+                    yield bytes(events)
+                    events.clear()
+            if events:
+                yield bytes(events)
+
+
+def change_members(definition: StoreDefinition, record: Record) -> dict[str, Any]:
+    """`key` (of a windowed store with `start` and `end`), `value`, `timestamp`, and where in the topic it stands.
+
+    A value of None is a deletion. Raises `DamagedDataError` for what is not of the store's types.
+    """
+    assert record.key is not None, "changes without a key are left out"
+    try:
+        value = None if record.value is None else definition.value.to_json(record.value)
+        members = _key_members(definition, record.key)
+    except InvalidArgumentError as error:
+        raise DamagedDataError(
+            f"The change at offset {record.offset} of {record.topic}-{record.partition} cannot be shown: {error} "
+            "Declare the type that was written, or correct the topic."
+        ) from error
+    where = {"partition": record.partition, "offset": record.offset}
+    return {**members, "value": value, "timestamp": timestamp_of(definition, record), **where}
+
+
+def _key_members(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
+    show = definition.key.key_to_json
+    match definition.plain_kind:
+        case "window":
+            key, start_ms, _ = split_window_key(stored)
+            return {"key": show(key), "start": start_ms, "end": start_ms + definition.window_size_ms}
+        case "session":
+            key, start_ms, end_ms = split_session_key(stored)
+            return {"key": show(key), "start": start_ms, "end": end_ms}
+        case _:
+            return {"key": show(stored)}
+
+
+def _chosen(store: ServedStore, partitions: Sequence[int] | None) -> Sequence[int]:
+    for partition in partitions or ():
+        if partition not in store.partitions:
+            raise DoesNotExistError(
+                f"{store.name!r} has no partition {partition}: it has {numbers_shown(len(store.partitions))}."
+            )
+    return store.partitions if partitions is None else partitions

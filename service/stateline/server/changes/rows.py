@@ -1,0 +1,305 @@
+"""The committed changes of a store between two offsets, for readers that plan what they read, as Spark does.
+
+    GET …/changes/offsets[?from=]     {"store", "topic", "topic_id", "partitions", "key_type", "value_type",
+                                       "begin": {partition: offset}, "end": {partition: offset},
+                                       "columns": [{"name", "type", "nullable"}]}
+    GET …/changes/rows?partition=&begin=&end=&topic_id=[&columns=]
+                                      these changes as an Arrow stream (`change_batches`), with its end mark
+
+Offsets are those of the next record to read. `end` is behind what is committed, and never goes back; a partition that
+cannot be looked at now and never was has none. So whoever reads from one `end` to a later one gets every committed
+change once, as often as it asks for the same offsets the same ones, but for those that a compaction has removed since.
+
+The rows are read from the log through a consumer of their own, and only up to what the store has committed: the worker
+may have written more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stateline.log import Record
+from stateline.server.changes.batches import change_batch, change_schema, pieces
+from stateline.server.changes.feed import Committed, changes_of, changes_topic, read_position
+from stateline.server.changes.log import After, ChangeLog
+from stateline.server.contract.answers import head_response, json_response
+from stateline.server.contract.arguments import Arguments, from_query_string, numbers_shown
+from stateline.server.contract.observation import note_rows
+from stateline.server.contract.openapi import Operation
+from stateline.server.guard.limits import Limits
+from stateline.server.rows.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
+from stateline.server.rows.streams import JSON, HeldStream
+from stateline.server.state.partitions import ServedStore
+from stateline.server.state.serving import Serving
+from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
+
+OFFSETS = "/v1/stores/{store}/changes/offsets"
+ROWS = "/v1/stores/{store}/changes/rows"
+_BY_PARTITION = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+_COLUMN = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "type": {"type": "string"}, "nullable": {"type": "boolean"}},
+    "required": ["name", "type", "nullable"],
+}
+_ANSWER = {
+    "type": "object",
+    "properties": {
+        "store": {"type": "string"},
+        "topic": {"type": "string"},
+        "topic_id": {"type": "string"},
+        "partitions": {"type": "integer"},
+        "key_type": {"type": "string"},
+        "value_type": {"type": "string"},
+        "begin": _BY_PARTITION,
+        "end": _BY_PARTITION,
+        "columns": {"type": "array", "items": _COLUMN},
+    },
+    "required": ["store", "topic", "topic_id", "partitions", "key_type", "value_type", "end", "columns"],
+}
+_PROBLEMS = (400, 404, 410, 421, 422, 429, 500, 503)
+OPERATIONS = (
+    Operation(
+        OFFSETS,
+        "get",
+        "Where the committed changes of each partition end, and where a reader begins.",
+        ("offsets.from",),
+        problems=_PROBLEMS,
+        answer=_ANSWER,
+    ),
+    Operation(
+        ROWS,
+        "get",
+        "The committed changes of a partition between two offsets, as an Arrow stream.",
+        ("rows.partition", "begin", "end", "topic_id", "columns"),
+        problems=_PROBLEMS,
+        media_type=MEDIA_TYPE,
+    ),
+)
+_LARGEST_OFFSET = 2**63 - 1
+# Records of one look at the log: a batch of Arrow has no more.
+_POLL_RECORDS = 4096
+# How long the id of a topic is believed; what is read with it is compared with the log's own.
+_TOPIC_ID_S = 5.0
+# How long records that are committed may take to come: markers of a transaction are on their way, or a broker is slow.
+_PATIENCE_S = 15.0
+_ALL: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a reader of rows asks for."""
+
+    store: ServedStore
+    topic: str
+    topic_id: str
+    partition: int
+    begin: int
+    end: int
+
+
+class ChangeRowRoutes:
+    """The endpoints, and what is known of the stores' commits; one per server process, for the event loop's thread."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._topic_ids: dict[str, tuple[str, float]] = {}  # topic → its id, and until when that is believed
+        # By topic id, store and partition: what was committed once is so for ever.
+        self._ends: dict[tuple[str, str, int], int] = {}
+        self._positions: dict[tuple[str, str, int], Position] = {}  # of stores in memory: what `_ends` follows from
+
+    def routes(self) -> list[BaseRoute]:
+        """What to mount, before a route that takes any path below a store."""
+        return [Route(OFFSETS, self.offsets), Route(ROWS, self.rows)]
+
+    async def offsets(self, request: Request) -> Response:
+        """GET …/changes/offsets: where the committed changes end now, and where `from` begins."""
+        store = self._serving.store(request.path_params["store"])
+        topic = changes_topic(self._serving, store)
+        arguments = Arguments(from_query_string(request.scope["query_string"]))
+        arguments.refuse_others(("from",))
+        if request.method == "HEAD":
+            return head_response(JSON)
+        limits: Limits = request.app.state.limits
+        buffer_bytes = self._serving.config.server_changes_buffer_bytes
+        async with limits.scan(), limits.query():
+            changelog = ChangeLog(
+                self._serving.config,
+                topic,
+                store.partitions,
+                buffer_bytes,
+                is_changelog=store.definition.source is None,
+            )
+            with closing(changelog) as log:
+                described = await self._described(store, topic, log, arguments.text("from"))
+        return json_response(described)
+
+    async def rows(self, request: Request) -> Response:
+        """GET …/changes/rows: the committed changes from one offset to another, as an Arrow stream."""
+        arguments = Arguments(from_query_string(request.scope["query_string"]))
+        asked = self._asked(request.path_params["store"], arguments)
+        columns = arguments.text("columns")
+        chosen = None if columns is None else columns.split(",")
+        schema = change_schema(asked.store.definition, chosen, asked.topic, asked.topic_id)
+        if request.method == "HEAD":
+            return head_response(MEDIA_TYPE)
+        limits: Limits = request.app.state.limits
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(limits.scan())
+            log = self._log_of(asked)
+            held.callback(log.close)
+            await log.begin(After({asked.partition: asked.begin - 1} if asked.begin else {}))
+            await self._require_committed(asked, log)
+            batches = await held.enter_async_context(aclosing(self._batches(asked, log, schema)))
+            first = await anext(batches, None)  # what cannot be read is refused, rather than broken off
+            return HeldStream(_stream(schema, first, batches), held.pop_all(), limits.timeout_s, MEDIA_TYPE, {})
+
+    async def _described(self, store: ServedStore, topic: str, log: ChangeLog, begin: str | None) -> dict[str, Any]:
+        topic_id = await self._topic_id(topic, log, believe=begin in (None, "latest"))
+        ends = await self._committed_ends(store, topic, topic_id, log, store.partitions)
+        described: dict[str, Any] = {
+            "store": store.name,
+            "topic": topic,
+            "topic_id": topic_id,
+            "partitions": len(store.partitions),
+            "key_type": store.definition.key.name,
+            "value_type": store.definition.value.name,
+        }
+        if begin is not None:
+            described["begin"] = _by_partition(await self._begin(store, topic, log, begin, ends))
+        schema = change_schema(store.definition)
+        columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
+        return {**described, "end": _by_partition(ends), "columns": columns}
+
+    async def _begin(
+        self, store: ServedStore, topic: str, log: ChangeLog, text: str, ends: Mapping[int, int]
+    ) -> Mapping[int, int]:
+        """As change feeds begin, but that latest is exact: a partition of which nothing is known refuses it."""
+        if text == "latest":
+            if missing := [p for p in store.partitions if p not in ends]:
+                raise NotReadyError(
+                    f"What partition {missing[0]} of {store.name!r} has committed cannot be read now, and latest means "
+                    "all of them: ask again in a moment."
+                )
+            return ends
+        if text == "earliest":
+            await log.begin(After({}, exactly=False))
+        else:
+            inputs = [source.name for source in self._serving.topology.subtopology_of(store.name).sources]
+            await log.begin(read_position("from", text, topic, inputs, len(store.partitions)))
+        return log.next_offsets
+
+    async def _topic_id(self, topic: str, log: ChangeLog, *, believe: bool) -> str:
+        now_s = asyncio.get_running_loop().time()
+        known, until_s = self._topic_ids.get(topic, ("", 0.0))
+        if not (believe and now_s < until_s):
+            known = await log.topic_id()
+            self._topic_ids[topic] = known, now_s + _TOPIC_ID_S
+        return known
+
+    async def _committed_ends(
+        self, store: ServedStore, topic: str, topic_id: str, log: ChangeLog, partitions: range | tuple[int, ...]
+    ) -> dict[int, int]:
+        """The offset after the last committed change, by partition; without those that were never looked at."""
+        committed = Committed(self._serving, store, topic)
+        keys = {p: (topic_id, store.name, p) for p in partitions}
+        if committed.by_position:
+            positions = await committed.positions(partitions)
+            moved = {p: seen for p, seen in positions.items() if self._positions.get(keys[p]) != seen}
+            known = {p: self._ends.get(key, 0) for p, key in keys.items()}
+            found = await log.ends_of_commits(moved, known) if moved else {}
+            self._positions |= {keys[p]: seen for p, seen in moved.items()}
+        else:
+            found = await committed.next_offsets(partitions)
+        for p, end in found.items():  # a copy that is being restored has less for a while
+            self._ends[keys[p]] = max(end, self._ends.get(keys[p], 0))
+        return {p: self._ends[key] for p, key in keys.items() if key in self._ends}
+
+    def _asked(self, name: str, arguments: Arguments) -> _Asked:
+        store = self._serving.store(name)
+        topic = changes_topic(self._serving, store)
+        arguments.refuse_others(("partition", "begin", "end", "topic_id", "columns"))
+        for needed in ("partition", "begin", "end", "topic_id"):
+            if needed not in arguments:
+                raise InvalidArgumentError(f"{needed} is missing: …/changes/offsets says what to ask for.")
+        partitions = arguments.partitions() or ()
+        if len(partitions) != 1:
+            raise InvalidArgumentError("partition is to be one: ask for each partition alone.")
+        if partitions[0] not in store.partitions:
+            raise DoesNotExistError(
+                f"{store.name!r} has no partition {partitions[0]}: it has {numbers_shown(len(store.partitions))}."
+            )
+        begin, end = (arguments.integer(each, 0, 0, _LARGEST_OFFSET, "an offset") for each in ("begin", "end"))
+        if begin > end:
+            raise InvalidArgumentError(f"begin={begin} is behind end={end}: end is the offset after the last one.")
+        return _Asked(store, topic, arguments.text("topic_id") or "", partitions[0], begin, end)
+
+    def _log_of(self, asked: _Asked) -> ChangeLog:
+        config, few = self._serving.config, max(1, min(_POLL_RECORDS, asked.end - asked.begin))
+        buffer_bytes = config.server_changes_buffer_bytes
+        return ChangeLog(
+            config,
+            asked.topic,
+            (asked.partition,),
+            buffer_bytes,
+            topic_id=asked.topic_id,
+            poll_records=few,
+            is_changelog=asked.store.definition.source is None,
+        )
+
+    async def _require_committed(self, asked: _Asked, log: ChangeLog) -> None:
+        """Raise `NotReadyError` unless all that is asked for is known to be committed: the log may have more."""
+        key = asked.topic_id, asked.store.name, asked.partition
+        if asked.end <= self._ends.get(key, 0):
+            return
+        partitions = (asked.partition,)
+        ends = await self._committed_ends(asked.store, asked.topic, asked.topic_id, log, partitions)
+        if asked.end > (end := ends.get(asked.partition, 0)):
+            raise NotReadyError(
+                f"Partition {asked.partition} of {asked.store.name!r} is known to be committed up to offset {end}, and "
+                f"end={asked.end} is asked for: ask again in a moment, or for less."
+            )
+
+    async def _batches(self, asked: _Asked, log: ChangeLog, schema: pa.Schema) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The changes; then the topic is known to be the same one still."""
+        definition = asked.store.definition
+        async with aclosing(self._records(asked, log)) as found:
+            async for records in found:
+                for some in pieces(changes_of(definition.source, records)):
+                    note_rows(len(some))
+                    yield change_batch(definition, some, schema)
+                    await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting
+        await log.check_topic()
+
+    async def _records(self, asked: _Asked, log: ChangeLog) -> AsyncGenerator[list[Record], None]:
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + _PATIENCE_S
+        while log.next_offsets[asked.partition] < asked.end:
+            if self._serving.stopping or now_s() > deadline_s:
+                raise NotReadyError(f"{asked.topic}-{asked.partition} is not read up to offset {asked.end}: ask again.")
+            if records := await log.read(_ALL):
+                yield [record for record in records if record.offset < asked.end]
+                deadline_s = now_s() + _PATIENCE_S
+
+
+async def _stream(
+    schema: pa.Schema, first: pa.RecordBatch | None, others: AsyncGenerator[pa.RecordBatch, None]
+) -> AsyncGenerator[bytes, None]:
+    yield stream_start(schema)
+    if first is not None:
+        yield stream_batch(first)
+        async for batch in others:
+            yield stream_batch(batch)
+    yield STREAM_END
+
+
+def _by_partition(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}

@@ -1,0 +1,113 @@
+"""`GET /v1/console?store=`: what the console shows at a look, and no more of it. For that page alone: what is in it
+follows the page, and is in no OpenAPI document.
+
+    {"application_id", "pipelines": as in /v1/topology,
+     "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions},
+                 "lag", "staged_records", "committed_at_ms", "not_ready"}],    sums and the newest; null: not known
+     "selected": store, "partitions": its own, as in /v1/stores/{store},
+     "commits": {task: [number, ms]},    the newest of one store of each task
+     "queries": [[seconds, count], …] | null}    how many queries took no longer; the last edge is null
+
+What token may not read a store sees nothing of it, and only one for all stores how long queries take. Of many pages
+that look in the same second one has the stores looked through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stateline.server.contract.answers import json_response
+from stateline.server.contract.arguments import Arguments, from_query_string
+from stateline.server.guard.access import may_read, reads_all
+from stateline.server.state.serving import Serving
+from stateline.server.state_routes import StateRoutes
+from stateline.server.telemetry.metrics import Metrics
+from stateline.server.telemetry.store_metrics import Noticed, noticed
+
+PATH = "/v1/console"
+_FRESH_S = 1.0
+_SHOWN = ("store", "kind", "key_type", "value_type", "persistent", "not_ready")
+
+
+class ConsoleState:
+    """The endpoint, and what it looked at last. For the event loop's thread."""
+
+    def __init__(self, serving: Serving, metrics: Metrics, state: StateRoutes) -> None:
+        self._serving, self._metrics, self._state = serving, metrics, state
+        self._looking = asyncio.Lock()
+        self._looked_at_s = -math.inf
+        self._stores: dict[str, dict[str, Any]] = {}
+        self._seen: Sequence[Noticed] = ()
+        self._queries: list[tuple[float | None, float]] = []
+
+    def routes(self) -> list[BaseRoute]:
+        """What to mount."""
+        return [Route(PATH, self.look)]
+
+    async def look(self, request: Request) -> Response:
+        """GET /v1/console: every store that who asks may read, and the partitions of one of them."""
+        arguments = Arguments(from_query_string(request.scope["query_string"]))
+        arguments.refuse_others(("store",))
+        wanted = arguments.text("store")
+        await self._look()
+        readable = [name for name in self._stores if may_read(request, name)]
+        selected = wanted if wanted in readable else next(iter(readable), None)
+        return json_response(
+            {
+                "application_id": self._serving.topology.application_id,
+                "pipelines": self._state.pipelines(request),
+                "stores": [self._stores[name] for name in readable],
+                "selected": selected,
+                "partitions": {} if selected is None else self._state.describe(selected)["partitions"],
+                "commits": _commits(self._seen, set(readable)),
+                "queries": self._queries if reads_all(request) else None,
+            }
+        )
+
+    async def _look(self) -> None:
+        async with self._looking:
+            if time.monotonic() - self._looked_at_s < _FRESH_S:
+                return
+            stores = {}
+            for name in self._serving.served_names():
+                stores[name] = _summary(self._state.describe(name))
+                await asyncio.sleep(0)  # a store of many partitions takes a millisecond or two
+            self._stores, self._seen = stores, noticed(self._serving.partitions)
+            self._queries = await self._metrics.queries()
+            self._looked_at_s = time.monotonic()
+
+
+def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A store as its card shows it."""
+    partitions = described["partitions"].values()
+    states = Counter("unreadable" if "unreadable" in p else p["state"] or "unknown" for p in partitions)
+    lags, staged, times = (
+        [p[name] for p in partitions if p.get(name) is not None]
+        for name in ("lag", "staged_records", "committed_at_ms")
+    )
+    return {
+        **{name: described[name] for name in _SHOWN if name in described},
+        "states": states,
+        "lag": sum(lags) if lags else None,
+        "staged_records": sum(staged) if staged else None,
+        "committed_at_ms": max(times, default=None),
+    }
+
+
+def _commits(seen: Iterable[Noticed], readable: set[str]) -> dict[str, list[int]]:
+    """Task → number and time of the newest commit, of the first of its stores that may be read."""
+    first: dict[str, Noticed] = {}
+    for each in seen:
+        known = first.get(each.task)
+        if each.store in readable and (known is None or each.store < known.store):
+            first[each.task] = each
+    return {task: [each.commit_number, each.told.committed_at_ms] for task, each in first.items()}

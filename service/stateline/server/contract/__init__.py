@@ -1,0 +1,1 @@
+"""What `http.md` fixes: arguments, answers, problems and the document that describes them."""

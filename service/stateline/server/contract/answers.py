@@ -1,0 +1,134 @@
+"""Successful answers as JSON: the members that every one carries, entries in the store's types.
+
+A `json` value goes out byte for byte as it is stored. What is stored and cannot be shown in its declared type
+is damage, not the caller's mistake: it raises `DamagedDataError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.query.values import Answer, Entry, Outcome, Terms, Value, answers_of, failures_of, merged_position
+from stateline.server.contract.observation import note_rows
+from stateline.server.contract.problems import failures_json
+from stateline_store import DamagedDataError, InvalidArgumentError, Windowed
+
+_TIMESTAMP_BYTES = 8
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """`content` as JSON."""
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def head_response(media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+    """What goes before the body of an answer that is not made, to a HEAD: how long it would be is not said."""
+    response = Response(headers=headers, media_type=media_type)
+    del response.headers["content-length"]
+    return response
+
+
+def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any]) -> dict[str, Any]:
+    """`result` with the members that every answer carries; partitions that failed stand beside."""
+    note_rows(len(result["entries"]) if "entries" in result else int(result.get("found", False)))
+    body = body_of(terms, answers_of(outcomes), result)
+    if failures := failures_of(outcomes):
+        body["failures"] = failures_json(failures)
+    return body
+
+
+def body_of(terms: Terms, answers: Mapping[int, Answer], result: Mapping[str, Any]) -> dict[str, Any]:
+    """As `answer_body`, where no partition failed and nobody counts the rows."""
+    return {**result_members(terms, result), **standing_members(answers)}
+
+
+def result_members(terms: Terms, result: Mapping[str, Any]) -> dict[str, Any]:
+    """`result` behind what was asked: the first members of an answer."""
+    return {"store": terms.store, "isolation_level": terms.isolation_level.value, **result}
+
+
+def standing_members(answers: Mapping[int, Answer]) -> dict[str, Any]:
+    """Where the partitions stand that answered: the last members of an answer."""
+    partitions = {str(partition): _partition(answer) for partition, answer in answers.items()}
+    if len(partitions) == 1:
+        position = next(iter(partitions.values()))["position"]
+    else:
+        position = merged_position(answers.values()).to_json()
+    return {"position": position, "partitions": partitions}
+
+
+def value_members(definition: StoreDefinition, stored: Value | None) -> dict[str, Any]:
+    """`value`, `timestamp`, and of a versioned store `valid_to`; null for an absent value, an unknown timestamp, and
+    the end of a version that is still valid.
+    """
+    if definition.kind == "versioned":
+        assert not isinstance(stored, bytes), "what a versioned store answers are versions"
+        if stored is None:
+            return {"value": None, "timestamp": None, "valid_to": None}
+        return {**_value(definition, stored.value), "timestamp": stored.timestamp, "valid_to": stored.valid_to}
+    if stored is None:
+        return {"value": None, "timestamp": None}
+    assert isinstance(stored, bytes), "only a versioned store answers versions"
+    timestamp = None
+    if definition.timestamped:
+        timestamp = int.from_bytes(stored[:_TIMESTAMP_BYTES], "big", signed=True)
+        stored = stored[_TIMESTAMP_BYTES:]
+    return {**_value(definition, stored), "timestamp": None if timestamp == -1 else timestamp}
+
+
+def entry_members(definition: StoreDefinition, entry: Entry, *, with_key: bool = True) -> dict[str, Any]:
+    """What one entry shows: `key` unless all have the one that was asked for, `start` and `end` of a window or
+    session, and `value_members`.
+    """
+    name, value = entry
+    if isinstance(name, Windowed):
+        key = {"key": _key(definition, name.key)} if with_key else {}
+        return {**key, "start": name.start_ms, "end": name.end_ms, **value_members(definition, value)}
+    key = {"key": _key(definition, name)} if with_key else {}
+    return {**key, **value_members(definition, value)}
+
+
+def found_members(definition: StoreDefinition, key: bytes, stored: Value | None) -> dict[str, Any]:
+    """`found`, `key` and `value_members` of a key that was looked up."""
+    return {
+        "found": stored is not None,
+        "key": definition.key.key_to_json(key),
+        **value_members(definition, stored),
+    }
+
+
+def _value(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
+    try:
+        return {"value": definition.value.to_json(stored)}
+    except InvalidArgumentError as error:
+        raise _damaged(definition, "value", error) from error
+
+
+def _key(definition: StoreDefinition, key: bytes) -> Any:
+    try:
+        return definition.key.key_to_json(key)
+    except InvalidArgumentError as error:
+        raise _damaged(definition, "key", error) from error
+
+
+def _partition(answer: Answer) -> dict[str, Any]:
+    copy = answer.copy
+    return {
+        "position": answer.position.to_json(),
+        "served_by": copy.served_by,
+        "staged_records": copy.staged_records,
+        "staged_bytes": copy.staged_bytes,
+        "committed_at_ms": copy.committed_at_ms,
+    }
+
+
+def _damaged(definition: StoreDefinition, what: str, error: InvalidArgumentError) -> DamagedDataError:
+    return DamagedDataError(
+        f"A stored {what} of {definition.name!r} cannot be shown: {error} Declare the type that was written, "
+        "or correct the topic it comes from."
+    )

@@ -1,0 +1,243 @@
+"""The OpenAPI document of the routes, from the declarations that the parser and the problem table use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+from stateline.server.contract.arguments import PARAMETERS
+from stateline.server.contract.problems import MEDIA_TYPE, PROBLEMS, Problem
+
+_ANY = {"description": "Any JSON value, in the store's type."}
+_STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+_MILLISECONDS = {
+    "type": ["integer", "null"],
+    "description": "Milliseconds since the epoch; null when unknown.",
+}
+_POSITION = {"$ref": "#/components/schemas/Position"}
+_FAILURES = {"type": "object", "additionalProperties": {"type": "object"}}
+
+# What every query's answer carries beside its result.
+_ENVELOPE: dict[str, Any] = {
+    "store": _STRING,
+    "isolation_level": PARAMETERS["isolation_level"].schema,
+    "position": _POSITION,
+    "partitions": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Partition"}},
+    "failures": _FAILURES,
+}
+_ENTRY = {"key": _ANY, "value": _ANY, "timestamp": _MILLISECONDS}
+_VALID_TO = {"type": ["integer", "null"], "description": "When the version's validity ended; null: it has not."}
+_FOUND = {"found": _BOOLEAN, **_ENTRY, "valid_to": _VALID_TO}
+_WINDOW = {"key": _ANY, "start": _INTEGER, "end": _INTEGER, "value": _ANY, "timestamp": _MILLISECONDS}
+_VERSION = {"value": _ANY, "timestamp": _INTEGER, "valid_to": _VALID_TO}
+_CURSOR = {"type": "string", "description": "Of the next page; left out when this is the last."}
+
+
+def _entries(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "object", "properties": dict(members)}}
+
+
+_BY_PARTITION = {"type": "object", "additionalProperties": _POSITION}
+RESULTS: dict[str, dict[str, Any]] = {
+    "key": _FOUND,
+    "keys": {"entries": _entries(_FOUND)},
+    "range": {"entries": _entries(_ENTRY), "cursor": _CURSOR},
+    "windows": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
+    "sessions": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
+    "versions": {"entries": _entries(_VERSION), "cursor": _CURSOR},
+    "count": {"approximate_entries": _INTEGER},
+    "position": {"committed": _BY_PARTITION, "uncommitted": _BY_PARTITION},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One route as the document shows it. `result` names a member of RESULTS; None describes no query."""
+
+    path: str
+    method: str
+    summary: str
+    parameters: tuple[str, ...] = ()
+    result: str | None = None
+    problems: tuple[int, ...] = (500,)
+    body: Mapping[str, tuple[str, ...]] | None = None
+    media_type: str = "application/json"
+    streams: tuple[str, ...] = ()
+    members: Mapping[str, bool] | None = None  # of a body that is no query: parameter → whether it is required
+    answer: Mapping[str, Any] | None = None  # the schema of an answer that no query gives
+    success: int = 200
+    other_success: int | None = None  # with the same answer
+
+
+def document(title: str, operations: tuple[Operation, ...], largest: Mapping[str, int]) -> dict[str, Any]:
+    """The whole OpenAPI document; `largest` are the parameters whose greatest value a setting sets."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _limited(_operation(operation), largest)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"Stateline: {title}", "version": version("stateline")},
+        "paths": paths,
+        "components": {"schemas": _schemas(), "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _limited(part: Any, largest: Mapping[str, int], name: str = "") -> Any:
+    """This part of the document with a `maximum` in the integers of these parameters."""
+    if isinstance(part, list):
+        return [_limited(each, largest, name) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "integer" and name in largest:
+        return part | {"maximum": largest[name]}
+    inside = str(part["name"]) if part.get("in") == "query" else name
+    members = part.get("properties", {})
+    limited = {key: _limited(value, largest, inside) for key, value in part.items() if key != "properties"}
+    if members:
+        limited["properties"] = {key: _limited(value, largest, key) for key, value in members.items()}
+    return limited
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    names = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+    described: dict[str, Any] = {
+        "operationId": f"{operation.method}_{operation.path.strip('/').replace('/', '_') or 'index'}",
+        "summary": operation.summary,
+        "parameters": [_path_parameter(name) for name in names]
+        + [_query_parameter(name) for name in operation.parameters],
+        "responses": _responses(operation),
+    }
+    if HTTPStatus.UNAUTHORIZED in operation.problems:
+        described["security"] = [{"token": []}]
+    if operation.members is not None:
+        described["requestBody"] = {"required": True, "content": _json(_members(operation.members))}
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _json({"oneOf": _bodies(operation.body)})}
+    return described
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    about = "Percent-encoded text of the key." if name == "key" else f"The {name}'s name."
+    return {"name": name, "in": "path", "required": True, "schema": _STRING, "description": about}
+
+
+def _query_parameter(name: str) -> dict[str, Any]:
+    schema, description = PARAMETERS[name]
+    name = name.rpartition(".")[2]  # `changes.from` is the `from` of change feeds
+    described: dict[str, Any] = {"name": name, "in": "query", "required": False, "description": description}
+    if schema.get("type") == "object":
+        return described | {"content": _json(dict(schema))}
+    return described | {"schema": _STRING if "type" not in schema else dict(schema)}
+
+
+def _bodies(kinds: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    return [_body(kind, names) for kind, names in kinds.items()]
+
+
+def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """A member of null counts as left out, but for those that must be there."""
+    required = {"key": {"key"}, "keys": {"keys"}}.get(kind, set())
+    properties: dict[str, Any] = {"type": {"const": kind}}
+    for name in names:
+        schema = dict(PARAMETERS[name].schema)
+        if name == "partition":
+            schema = {"anyOf": [schema["items"], schema]}
+        properties[name] = schema if name in required else {"anyOf": [schema, {"type": "null"}]}
+    body = {"type": "object", "properties": properties, "additionalProperties": False}
+    if kind in ("sessions", "versions"):  # of a key, unless a cursor says which
+        properties["key"] = dict(PARAMETERS["key"].schema)
+        properties["cursor"] = dict(PARAMETERS["cursor"].schema)
+        body["anyOf"] = [{"required": ["key"]}, {"required": ["cursor"]}]
+    return body | {"required": ["type", *sorted(required)]}
+
+
+def _members(members: Mapping[str, bool]) -> dict[str, Any]:
+    """The body of a request that is no query."""
+    properties = {name: dict(PARAMETERS[name].schema) for name in members}
+    required = [name for name, is_required in members.items() if is_required]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    success: dict[str, Any] = dict(operation.answer or {"type": "object"})
+    if operation.result is not None:
+        success = {"$ref": f"#/components/schemas/{operation.result.capitalize()}Answer"}
+    elif operation.body is not None:
+        success = {"anyOf": [{"$ref": f"#/components/schemas/{r.capitalize()}Answer"} for r in operation.body]}
+    ok = {operation.media_type: {"schema": success if operation.media_type == "application/json" else _STRING}}
+    ok |= {media_type: {"schema": _STRING} for media_type in operation.streams}
+    content = {} if operation.success == HTTPStatus.NO_CONTENT else {"content": ok}
+    responses: dict[str, Any] = {str(operation.success): {"description": "The answer.", **content}}
+    if operation.other_success is not None:
+        responses[str(operation.other_success)] = responses[str(operation.success)]
+    for status in operation.problems:
+        responses[str(status)] = {
+            "description": _reasons(status),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+    if operation.result == "key" or operation.body is not None:
+        responses["404"]["description"] += " Or: the key is absent, the ordinary answer with found false."
+        responses["404"]["content"] |= _json({"$ref": "#/components/schemas/KeyAnswer"})
+    return responses
+
+
+def _reasons(status: int) -> str:
+    lines = [p for p in PROBLEMS.values() if p.status == status]
+    return " ".join(f"{p.reason}: {p.when}" for p in lines) or HTTPStatus(status).phrase
+
+
+def _schemas() -> dict[str, Any]:
+    schemas: dict[str, Any] = {
+        f"{name.capitalize()}Answer": _object(result | _ENVELOPE, optional=("failures", "cursor", "valid_to"))
+        for name, result in RESULTS.items()
+    }
+    offsets = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+    schemas["Position"] = {
+        "type": "object",
+        "additionalProperties": offsets,
+        "description": "Topic → partition → offset of the input that an answer reflects.",
+    }
+    schemas["Partition"] = _object(
+        {
+            "position": _POSITION,
+            "served_by": {"enum": ["active", "standby", "restoring"]},
+            "staged_records": _INTEGER,
+            "staged_bytes": _INTEGER,
+            "committed_at_ms": _INTEGER,
+        }
+    )
+    schemas["Problem"] = _problem_schema(tuple(PROBLEMS.values()))
+    return schemas
+
+
+def _problem_schema(problems: tuple[Problem, ...]) -> dict[str, Any]:
+    reasons = list(dict.fromkeys(problem.reason for problem in problems))
+    required = {
+        "type": _STRING,
+        "title": _STRING,
+        "status": _INTEGER,
+        "reason": {"enum": reasons},
+        "detail": _STRING,
+    }
+    where = {
+        "store": _STRING,
+        "partition": _INTEGER,
+        "position": _POSITION,
+        "bound": _POSITION,
+        "owner": _STRING,
+        "failures": _FAILURES,
+        "reasons": {"type": "array", "items": _STRING},
+    }
+    return _object(required | where, optional=tuple(where))
+
+
+def _object(properties: Mapping[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": dict(properties), "required": required}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

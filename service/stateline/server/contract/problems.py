@@ -1,0 +1,174 @@
+"""Failures as `application/problem+json` (RFC 9457). One table says which error has which reason and
+status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from stateline.query.values import Failure, Terms
+from stateline.serde.plain import shortened, shown
+from stateline.server.contract.hidden_paths import told
+from stateline.server.contract.observation import note_reason
+from stateline_store import (
+    CursorExpiredError,
+    DoesNotExistError,
+    ForbiddenError,
+    InvalidArgumentError,
+    NewerFormatError,
+    NotActiveError,
+    NotPresentError,
+    NotReadyError,
+    NotUpToBoundError,
+    StatelineError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+    UnknownQueryTypeError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+_LONGEST_NAME = 249  # of a topic, as Kafka has it; stores have less
+CLIENT_CLOSED_REQUEST = 499  # nginx's; HTTP has no status for what nobody is told
+_RETRY_AFTER_S = "1"  # a rebalance or a start takes seconds; asking once a second costs nothing
+
+
+class Problem(NamedTuple):
+    """One line of the contract's table."""
+
+    reason: str
+    status: int
+    when: str
+
+
+# An error has the line of its nearest class here; whatever else happens is a STORE_EXCEPTION.
+PROBLEMS: dict[type[Exception], Problem] = {
+    UnknownQueryTypeError: Problem("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
+    InvalidArgumentError: Problem("INVALID_ARGUMENT", 422, "A parameter or the body cannot be read."),
+    UnauthenticatedError: Problem("UNAUTHENTICATED", 401, "No valid token."),
+    ForbiddenError: Problem("FORBIDDEN", 403, "The token may not do this, or a page of another site asks."),
+    DoesNotExistError: Problem("DOES_NOT_EXIST", 404, "No such store or partition."),
+    CursorExpiredError: Problem("CURSOR_EXPIRED", 410, "The state behind a cursor or a snapshot is gone."),
+    NotUpToBoundError: Problem("NOT_UP_TO_BOUND", 412, "Still behind `position_bound` when `wait_ms` ran out."),
+    NotPresentError: Problem("NOT_PRESENT", 421, "That partition is not here and its `owner` cannot be reached."),
+    TooManyRequestsError: Problem(
+        "TOO_MANY_REQUESTS", 429, "A limit was reached; `Retry-After` says when to come again."
+    ),
+    NotActiveError: Problem("NOT_ACTIVE", 503, "`require_active`, and here is a standby or restoring copy."),
+    NotReadyError: Problem("NOT_READY", 503, "Starting, shutting down, or the state cannot be read now."),
+    NewerFormatError: Problem("NOT_READY", 503, "A newer version wrote the state: run that one."),
+    Exception: Problem("STORE_EXCEPTION", 500, "An error while executing."),
+}
+
+
+def problem_of(error: Exception) -> Problem:
+    """The line of the table that applies to this error."""
+    return next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
+
+
+def problem_response(error: Exception, **where: Any) -> Response:
+    """The answer to a request that failed with this error; `where` are further members, those of None left
+    out.
+
+    Only a deliberate error shows its message: any other may hold what is none of the client's business.
+    """
+    deliberate = isinstance(error, StatelineError)
+    detail = str(error) if deliberate else "Something unexpected went wrong: see the server's log."
+    reason, status, _ = problem_of(error)
+    return _response(status, reason, detail, where)
+
+
+def unreadable_response(detail: str, status: int) -> Response:
+    """The answer to a request that breaks a rule of HTTP's own, with the status that HTTP has for it."""
+    return _response(status, "INVALID_ARGUMENT", detail, {})
+
+
+def failure_response(terms: Terms, failures: Mapping[int, Failure]) -> Response:
+    """The answer to a query of which these partitions failed: the first one's reason, and all of them
+    beside.
+    """
+    partition, first = next(iter(failures.items()))
+    return problem_response(
+        first.error,
+        store=terms.store,
+        partition=partition,
+        position=None if first.position is None else first.position.to_json(),
+        bound=None if terms.bound.is_unbounded() else terms.bound.position.to_json(),
+        owner=first.owner,
+        failures=failures_json(failures),
+    )
+
+
+def failures_json(failures: Mapping[int, Failure]) -> dict[str, Any]:
+    """Partition → why it failed."""
+    return {str(partition): _failure_json(failure) for partition, failure in failures.items()}
+
+
+async def on_stateline_error(request: Request, error: Exception) -> Response:
+    """A deliberate error that a handler raised."""
+    return problem_response(error, store=request.path_params.get("store"))
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """What the framework refuses: a path that leads nowhere, or a method that this path does not take."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        detail = f"Nothing is at {shown(request.url.path)}: see /docs for what there is."
+        return _response(404, "DOES_NOT_EXIST", detail, {})
+    detail = f"{request.method}: {error.detail}."
+    if allowed := (error.headers or {}).get("allow") or (error.headers or {}).get("Allow"):
+        detail = f"{request.method} is not taken here: use {allowed}."
+    response = _response(error.status_code, "INVALID_ARGUMENT", detail, {})
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """A client that hung up while it sent its request: nobody reads an answer, metrics count it as nginx does."""
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def on_unexpected_error(request: Request, error: Exception) -> Response:
+    """A defect. The server logs it with its traceback; the client learns only that there was one."""
+    return problem_response(error, store=request.path_params.get("store"))
+
+
+def _failure_json(failure: Failure) -> dict[str, Any]:
+    reason, status, _ = problem_of(failure.error)
+    members = {
+        "reason": reason,
+        "status": status,
+        "detail": told(failure.error),
+        "position": None if failure.position is None else failure.position.to_json(),
+        "owner": failure.owner,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -> Response:
+    note_reason(reason)
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
+    body["detail"] = told(detail)
+    body |= {name: _shown(value) for name, value in where.items() if value is not None}
+    headers = {"Retry-After": _RETRY_AFTER_S} if status in (429, 503) else None
+    return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
+
+
+def _shown(value: Any) -> Any:
+    """A further member: a list of texts is of messages, and in what clients have named no name is longer than one that
+    there can be."""
+    match value:
+        case list():
+            return [told(each) for each in value]
+        case str():
+            return shortened(value, _LONGEST_NAME)
+        case dict():
+            return {shortened(name, _LONGEST_NAME): member for name, member in value.items()}
+    return value

@@ -1,0 +1,357 @@
+"""Who may ask what: the guard in front of every route, as pure ASGI.
+
+    route                                       needs
+    /healthz, /readyz                           nothing; the reasons are for holders of a token
+    /, /console/{file}                          nothing: the page has no data, and asks for a token
+    /v1/stores/{store}…                         a token that may read the store
+    /v1/snapshots/{id}/stores/{store}…          the same; the handler wants one for every store of the snapshot
+    /metrics                                    a token that may read every store: labels name them all
+    everything else, whatever is added          a token; `require_read` in the handler where a body or a snapshot names
+                                                the stores
+
+A token comes in one header, `Authorization: Bearer …` (RFC 6750), and never in a URL, which ends up in logs and
+histories. Without one that is valid the answer is 401, with one that may not read the store 403, whether there is such
+a store or not. Requests are counted before that is answered, so guesses have a limit too.
+
+The token is looked at again where the answer begins, which may be a minute later: if it was taken out of the file, was
+changed there or has expired meanwhile, that is 401, too. A stream that has begun is cut off at its next piece, and ends
+without the mark that says that it is complete.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from urllib.parse import unquote_to_bytes
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stateline.config.settings import Config
+from stateline.serde.plain import shown
+from stateline.server.contract.observation import note_token
+from stateline.server.contract.openapi import Operation
+from stateline.server.contract.problems import problem_response
+from stateline.server.guard.cors import CorsMiddleware, cors_origins
+from stateline.server.guard.limits import Limits
+from stateline.server.guard.sites import Sites, SitesMiddleware
+from stateline.server.guard.tokens import Token, Tokens, read_tokens
+from stateline_store import ConfigurationError, ForbiddenError, TooManyRequestsError, UnauthenticatedError
+
+_OPEN = re.compile(r"/|/console/[^/]+|/healthz|/readyz")
+# What probes ask: no other client of the same address may turn it into failures.
+_UNCOUNTED = frozenset({"/healthz", "/readyz"})
+
+# What speaks of every store.
+_OF_ALL_STORES = frozenset({"/metrics"})
+
+_CALLER = "stateline.caller"  # in the scope, where there are tokens: a Token, or None for somebody without one
+_EVERYBODY = Token("everybody", b"", "admin", None, None)
+_BEARER = re.compile(rb"bearer +([A-Za-z0-9._~+/-]{1,1024}=*)", re.IGNORECASE)
+_CHALLENGE = 'Bearer realm="stateline"'
+_POLICY_VIOLATION = 1008  # RFC 6455
+_IPV6_NETWORK_BITS = 64  # what one customer is given at least: counting single addresses would count nothing
+
+_MAX_ADDRESS = 64
+
+_log = logging.getLogger(__name__)
+
+
+def install_guard(api: Starlette, config: Config, limits: Limits) -> Callable[[Scope, str], str] | None:
+    """Put the guard in front of `api`, if the settings leave it anything to do: else no request pays for it. Without
+    tokens put that in front which refuses the web pages of other sites.
+
+    What comes back guards a GET that is answered before the application sees it: called with its scope and the store
+    that it reads, it returns the name of the token, empty without tokens, or raises what refuses the request. None: it
+    cannot be told, and nothing may be answered there. Raises `ConfigurationError` when the tokens file cannot be read.
+    """
+    tokens = None if config.server_tokens_file is None else Tokens(config.server_tokens_file)
+    if tokens is not None or limits.limits_rate:
+        api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits)
+    guard = partial(_holder, tokens) if tokens is not None else _guarded_sites(api, config)
+    if origins := cors_origins(config):
+        api.add_middleware(CorsMiddleware, origins=origins, admit=partial(_asked_too_often, limits))
+        guard = partial(_of_no_page, guard)
+    return None if limits.limits_rate else guard  # a request that is declined there would count twice
+
+
+def _asked_too_often(limits: Limits, scope: Scope) -> Response | None:
+    try:
+        _count(limits, None, scope)
+    except TooManyRequestsError as error:
+        return _refusal(error, scope)
+    return None
+
+
+def _count(limits: Limits, holder: Token | None, scope: Scope) -> None:
+    client = scope["client"]
+    if (
+        _route_path(scope) not in _UNCOUNTED and client is not None
+    ):  # None: another process of this server has counted it
+        limits.admit(_caller(holder, client))
+
+
+def _guarded_sites(api: Starlette, config: Config) -> Callable[[Scope, str], str]:
+    sites = Sites(config)
+    api.add_middleware(SitesMiddleware, sites=sites)
+    return partial(_of_this_site, sites)
+
+
+def _of_no_page(guard: Callable[[Scope, str], str], scope: Scope, store: str) -> str:
+    if any(name == b"origin" for name, _ in scope["headers"]):
+        raise ForbiddenError("What a page may do is the middleware's to say.")
+    return guard(scope, store)
+
+
+def _holder(tokens: Tokens, scope: Scope, store: str) -> str:
+    holder = tokens.holder(bearer_token(scope["headers"]))
+    _check_stores(holder, (store,))
+    return holder.name
+
+
+def _of_this_site(sites: Sites, scope: Scope, store: str) -> str:
+    del store  # everybody reads every one
+    sites.check(scope)
+    return ""
+
+
+def check_tokens(config: Config) -> None:
+    """Raise `ConfigurationError` when there is a tokens file that cannot be read: before any process is started."""
+    if config.server_tokens_file is not None:
+        read_tokens(config.server_tokens_file)
+
+
+def check_exposure(config: Config, address: str) -> None:
+    """Raise `ConfigurationError` when other machines reach this address, and neither are there tokens nor was it said
+    that this is meant (server.insecure).
+    """
+    if ipaddress.ip_address(address).is_loopback:
+        return
+    if config.server_tokens_file is not None:
+        if config.server_tls_certificate_file is None:
+            _log.warning("Tokens reach %s unencrypted: set server.tls.certificate.file, or put TLS in front", address)
+    elif not config.server_insecure:
+        raise ConfigurationError(
+            f"server.host = {config.server_host!r} (from {config.origin('server.host')}) is reached by other machines, "
+            "and there are no tokens: set server.tokens.file (`stateline token add` makes one), or "
+            "server.insecure=true where something else guards it."
+        )
+
+
+def guarded(operations: Iterable[Operation], config: Config) -> tuple[Operation, ...]:
+    """The operations with the answers that the guard may give instead of theirs."""
+    return tuple(replace(o, problems=tuple(sorted({*o.problems, *_refusals(o.path, config)}))) for o in operations)
+
+
+def _refusals(path: str, config: Config) -> set[int]:
+    refusals = set()
+    if config.server_tokens_file is None:
+        refusals.add(403)
+    elif not is_open(path):
+        refusals |= {401, 403}
+    if config.server_rate_limit > 0 and path not in _UNCOUNTED:
+        refusals.add(429)
+    return refusals
+
+
+def may_read(request: Request, store: str) -> bool:
+    """Whether who asks may read this store: what listings leave out."""
+    caller: Token | None = request.scope.get(_CALLER, _EVERYBODY)
+    return caller is not None and caller.may_read(store)
+
+
+def is_known(request: Request) -> bool:
+    """Whether who asks has a token, where there are tokens."""
+    return request.scope.get(_CALLER, _EVERYBODY) is not None
+
+
+def reads_all(request: Request) -> bool:
+    """Whether who asks may read every store, those to come included."""
+    caller: Token | None = request.scope.get(_CALLER, _EVERYBODY)
+    return caller is not None and caller.stores is None
+
+
+def name_of(request: Request) -> str | None:
+    """Whose token was sent; None where there are no tokens."""
+    caller: Token | None = request.scope.get(_CALLER)
+    return None if caller is None else caller.name
+
+
+def caller_of(request: Request) -> str:
+    """Who asks, for what is counted by caller: a token by its name, without one the address (`client_of`)."""
+    return _caller(request.scope.get(_CALLER), request.scope["client"])
+
+
+def _caller(holder: Token | None, client: tuple[str, int] | None) -> str:
+    if holder is not None:
+        return f"token {holder.name}"
+    return "" if client is None else client_of(client[0])  # None: another process of this server
+
+
+def require_owner(request: Request, owner: str | None) -> None:
+    """Raise `ForbiddenError` unless who asks has made what belongs to the token of this name (None: of nobody), or is
+    an admin. Where there are no tokens everybody is."""
+    caller: Token | None = request.scope.get(_CALLER, _EVERYBODY)
+    if caller is None or (caller.role != "admin" and (owner is None or caller.name != owner)):
+        raise ForbiddenError("Another token has made this: it can be changed with that one, or with an admin's.")
+
+
+def require_read(request: Request, stores: Iterable[str]) -> None:
+    """Raise `ForbiddenError` unless who asks may read all of these stores: for a handler whose path does not name
+    them. Call it before saying whether they exist.
+    """
+    for store in stores:
+        if not may_read(request, store):
+            raise _forbidden(store)
+
+
+class AccessMiddleware:
+    """Lets a request pass, or answers it. `tokens` of None lets everybody in, up to the limits."""
+
+    def __init__(self, app: ASGIApp, tokens: Tokens | None, limits: Limits) -> None:
+        self._app, self._tokens, self._limits = app, tokens, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. What is not HTTP is closed: nothing here speaks WebSocket, and what once does has no guard yet."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._guard(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+
+    async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            holder = self._admitted(scope)
+        except (UnauthenticatedError, ForbiddenError, TooManyRequestsError) as error:
+            await _refusal(error, scope)(scope, receive, send)
+            return
+        if self._tokens is None:
+            await self._app(scope, receive, send)
+            return
+        scope[_CALLER] = holder
+        if holder is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._watched(self._tokens, holder, scope, receive, send)
+
+    def _admitted(self, scope: Scope) -> Token | None:
+        """Whose token was sent; None where none is needed. Raises what refuses the request."""
+        path = _route_path(scope)
+        holder, refused = None, None
+        if self._tokens is not None:
+            try:
+                holder = self._tokens.holder(bearer_token(scope["headers"]))
+                note_token(holder.name)
+            except UnauthenticatedError as error:
+                refused = error
+        _count(self._limits, holder, scope)
+        if refused is not None and not is_open(path):
+            raise refused
+        if holder is not None:
+            _check_stores(holder, stores_of(path, scope["raw_path"]))
+            if path in _OF_ALL_STORES and holder.stores is not None:
+                raise ForbiddenError(
+                    f"{path} names every store: ask the operator for a token without a list of stores."
+                )
+        return holder
+
+    async def _watched(self, tokens: Tokens, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:
+        is_cut = is_begun = False
+
+        async def watch(message: Message) -> None:
+            nonlocal is_cut, is_begun
+            begins = message["type"] == "http.response.start"
+            if (begins or message.get("more_body")) and not tokens.is_valid(holder):
+                is_cut = True
+                raise OSError("The token of this request is not valid any more.")  # as when the client had hung up
+            is_begun |= begins
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except Exception:
+            if not is_cut:
+                raise
+        if is_cut and not is_begun:
+            error = UnauthenticatedError("The token is not valid any more: it was removed or changed meanwhile.")
+            await _refusal(error, scope)(scope, receive, send)
+        elif is_cut:
+            _log.info("A stream of the token %r was cut off: it is not valid any more", holder.name)
+
+
+def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The token of a request. Raises `UnauthenticatedError` when there is none, or more than one."""
+    given = [value for name, value in headers if name == b"authorization"]
+    if not given:
+        raise UnauthenticatedError("This needs a token: send it as the header `Authorization: Bearer …`.")
+    found = _BEARER.fullmatch(given[0])
+    if found is None or len(given) > 1:
+        raise UnauthenticatedError("The header Authorization is to be there once, as `Bearer` and a token.")
+    return found[1].decode("ascii")
+
+
+def is_open(path: str) -> bool:
+    """Whether this path needs no token."""
+    return _OPEN.fullmatch(path) is not None
+
+
+def stores_of(path: str, raw_path: bytes) -> tuple[str, ...]:
+    """The stores that a handler may take this path to name; none for a path that names none.
+
+    Some handlers read the decoded path and some the encoded one, where a `%2F` is no slash: who asks has to have a
+    right to both.
+    """
+    segments, raw_segments = path.split("/"), raw_path.split(b"/")
+    match segments:
+        case ["", "v1", "stores", _, *_]:
+            at = 3
+        case ["", "v1", "snapshots", _, "stores", _, *_]:
+            at = 5
+        case _:
+            return ()
+    encoded = raw_segments[at] if at < len(raw_segments) else b""
+    return tuple(dict.fromkeys((segments[at], unquote_to_bytes(encoded).decode(errors="replace"))))
+
+
+def client_of(address: str) -> str:
+    """What requests without a token are counted by: the address, of IPv6 the network it is in."""
+    host = address[:_MAX_ADDRESS]
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network((host.partition("%")[0], _IPV6_NETWORK_BITS), strict=False))
+    except ValueError:
+        return host  # what a proxy on this machine says in X-Forwarded-For need not be an address
+
+
+def _route_path(scope: Scope) -> str:
+    """The path as routes see it: without that of an application that this one is mounted in."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def _check_stores(holder: Token, stores: Iterable[str]) -> None:
+    for store in stores:
+        if not holder.may_read(store):
+            raise _forbidden(store)
+
+
+def _forbidden(store: str) -> ForbiddenError:
+    return ForbiddenError(f"The token may not read the store {shown(store)}: ask the operator for one that may.")
+
+
+def _refusal(error: UnauthenticatedError | ForbiddenError | TooManyRequestsError, scope: Scope) -> Response:
+    stores = stores_of(_route_path(scope), scope["raw_path"]) if isinstance(error, ForbiddenError) else ()
+    response = problem_response(error, store=next(iter(stores), None))
+    if isinstance(error, UnauthenticatedError):
+        was_given = any(name == b"authorization" for name, _ in scope["headers"])
+        response.headers["WWW-Authenticate"] = _CHALLENGE + (', error="invalid_token"' if was_given else "")
+    return response

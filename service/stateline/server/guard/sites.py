@@ -1,0 +1,121 @@
+"""What web pages of other sites may not do to a server without tokens.
+
+Such a server answers whoever reaches it, and every page that its user opens in a browser does: so the address that it
+listens on guards nothing from them. A browser says two things that a page cannot change:
+
+- `Host`, the name that the page's own address has. By a name of its own that it lets lead to 127.0.0.1 (DNS rebinding)
+  a page would read everything. So only names of this machine are answered, unless `server.insecure` says that something
+  else guards the server: then it may be known by any.
+- `Sec-Fetch-Site`, or `Origin` where that is missing: from which site a request comes. A page may send a POST anywhere,
+  without reading the answer, and learns of a GET whether it was answered, in what time, and what a frame of it shows.
+  So what comes from another site is refused, and from another port of this one, but for a link that leads to a page in
+  a window of its own. This is the order in which Go's `http.CrossOriginProtection` looks at them. Pages of the origins
+  that `server.cors.origins` names are let in (`cors`).
+
+Programs that are no browser send neither, or what they like: nothing here is about them. With tokens nothing of this is
+needed, because a page of another site has none to send.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stateline.config.settings import Config
+from stateline.server.contract.problems import problem_response
+from stateline.server.guard.cors import cors_origins
+from stateline_store import ForbiddenError
+
+_PAGES = frozenset({b"/", b"/docs", b"/docs/"})
+_SAME_SITE = frozenset({b"same-origin", b"none"})  # none: the user's own doing, as a bookmark
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d*)?")
+# Values of `Host` that were found good are remembered: every port of one name is a value.
+_MOST_REMEMBERED = 100
+
+
+class Sites:
+    """Of one server process without tokens."""
+
+    def __init__(self, config: Config) -> None:
+        self._any_name = config.server_insecure
+        self._names = frozenset({"localhost", config.server_host.lower()})
+        self._known: set[bytes] = set()
+        self._let_in = cors_origins(config)
+
+    def check(self, scope: Scope) -> None:
+        """Raise `ForbiddenError` when a page of another site has sent this request, as far as can be told."""
+        if not self._any_name and scope["client"] is not None:  # None: another process of this server asks
+            self._check_host(scope)
+        _check_origin(scope, self._let_in)
+
+    def _check_host(self, scope: Scope) -> None:
+        if (name := self._foreign_name(scope)) is not None:
+            raise ForbiddenError(
+                f"This server is not known as {name.decode('latin-1')[:100]!r}: ask 127.0.0.1 or localhost. Behind a "
+                "proxy that asks by another name set server.insecure=true, or tokens."
+            )
+
+    def _foreign_name(self, scope: Scope) -> bytes | None:
+        for name, value in scope["headers"]:
+            if name == b"host":
+                known: bytes = value
+                return None if known in self._known or self._is_ours(known) else known
+        return None
+
+    def _is_ours(self, value: bytes) -> bool:
+        found = _HOST.fullmatch(value.decode("latin-1").lower())
+        name = "" if found is None else found[1].rstrip(".")
+        if name.strip("[]") not in self._names and not _is_loopback(name):
+            return False
+        if len(self._known) < _MOST_REMEMBERED:
+            self._known.add(value)
+        return True
+
+
+class SitesMiddleware:
+    """Lets a request pass, or refuses it."""
+
+    def __init__(self, app: ASGIApp, sites: Sites) -> None:
+        self._app, self._sites = app, sites
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._sites.check(scope)
+            except ForbiddenError as error:
+                await problem_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return name.endswith(".localhost")  # RFC 6761: never anything else
+
+
+_LOOKED_AT = frozenset({b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"origin", b"host"})
+
+
+def _check_origin(scope: Scope, let_in: frozenset[bytes]) -> None:
+    said = {name: value for name, value in scope["headers"] if name in _LOOKED_AT}
+    site, origin = said.get(b"sec-fetch-site"), said.get(b"origin")
+    if site is not None:
+        is_ours = site in _SAME_SITE
+    else:
+        is_ours = origin is None or origin.partition(b"://")[2].lower() == said.get(b"host", b"").lower()
+    if not (is_ours or origin in let_in or _leads_to_a_page(scope, said)):
+        raise ForbiddenError(
+            "A page of another site has sent this: without tokens such requests are refused, unless "
+            "server.cors.origins names its origin."
+        )
+
+
+def _leads_to_a_page(scope: Scope, said: Mapping[bytes, bytes]) -> bool:
+    """Whether a window shows what is answered, and no page has any of it."""
+    is_link = said.get(b"sec-fetch-mode") == b"navigate" and said.get(b"sec-fetch-dest") == b"document"
+    return is_link and scope["method"] == "GET" and scope["raw_path"] in _PAGES

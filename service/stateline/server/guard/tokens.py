@@ -1,0 +1,201 @@
+"""Bearer tokens: what the tokens file says, and who a token belongs to.
+
+    {"tokens": [{"name": "dashboard", "sha256": 64 hexadecimal digits, "role": "read" | "admin",
+                 "stores": "*" | ["orders", …], "expires_at": "2027-01-31T00:00:00Z" | null}, …]}
+
+`sha256` is the hash of the token's text. A plain one: a token is 256 random bits, so there is no dictionary to try, and
+to guess one takes 2^255 hashes however fast they are. What makes hashes of passwords slow would only make every request
+slow. Names and hashes are each there once. On disk: never change.
+
+`role` `admin` reads every store, those to come included, so its `stores` is `"*"`, and renews and releases the
+snapshots of all; `read` those alone that a token of its name has made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from stateline.server.guard.token_errors import told
+from stateline_store import ConfigurationError, UnauthenticatedError
+
+# Known to programs that look for secrets in places where none should be.
+TOKEN_PREFIX = "stateline_"
+_TOKEN_BYTES = 32
+# Whoever may write the file makes tokens: as sshd demands it of authorized_keys. To read it is harmless.
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+_log = logging.getLogger(__name__)
+
+
+class TokenEntry(BaseModel):
+    """One entry of the tokens file. Immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.@:+-]+$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    role: Literal["read", "admin"] = "read"
+    stores: Literal["*"] | tuple[str, ...] = "*"
+    expires_at: AwareDatetime | None = None
+
+    @model_validator(mode="after")
+    def _admin_reads_all(self) -> TokenEntry:
+        if self.role == "admin" and self.stores != "*":
+            raise ValueError('an admin reads every store: leave stores out, or make it "*"')
+        return self
+
+
+class TokensFile(BaseModel):
+    """The whole tokens file. Immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: tuple[TokenEntry, ...]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> TokensFile:
+        for what in ("name", "sha256"):
+            if len({getattr(entry, what) for entry in self.tokens}) < len(self.tokens):
+                raise ValueError(f"two tokens have the same {what}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What the holder of a token may do. `stores` of None is all; `expires_at_s` is on the clock of `time.time`."""
+
+    name: str
+    digest: bytes
+    role: str
+    stores: frozenset[str] | None
+    expires_at_s: float | None
+
+    def may_read(self, store: str) -> bool:
+        """Whether the holder may read this store, which need not exist."""
+        return self.stores is None or store in self.stores
+
+
+class Tokens:
+    """The tokens of a file, read again when it has changed: with the next request, without a restart.
+
+    For the event loop's thread: `holder` asks the file system for the file's times, a microsecond on a local disk.
+    A file that is gone or cannot be read leaves the last tokens valid and is logged once, because whoever edits it
+    must not lock everybody out.
+    """
+
+    def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
+        """Raises `ConfigurationError` when the file cannot be read now."""
+        self._path, self._now_s = path, now_s
+        # Before the file is read: what is written meanwhile is read again.
+        self._seen = _signature(path)
+        self._tokens = read_tokens(path)
+
+    def holder(self, token: str) -> Token:
+        """Whose token this is. Raises `UnauthenticatedError` when it is nobody's, or has expired.
+
+        Every known hash is compared, each in constant time, so the time taken tells nothing about a token.
+        """
+        digest = hash_of(token)
+        found = None
+        for known in self._current():
+            if hmac.compare_digest(known.digest, digest):
+                found = known
+        if found is None:
+            raise UnauthenticatedError("The token is not known here: send one that is, or ask the operator for one.")
+        if self._has_expired(found):
+            raise UnauthenticatedError("The token has expired: ask the operator for a new one.")
+        return found
+
+    def is_valid(self, token: Token) -> bool:
+        """Whether this token is still in the file, unchanged, and has not expired."""
+        return token in self._current() and not self._has_expired(token)
+
+    def _has_expired(self, token: Token) -> bool:
+        return token.expires_at_s is not None and token.expires_at_s <= self._now_s()
+
+    def _current(self) -> tuple[Token, ...]:
+        signature = _signature(self._path)
+        if signature != self._seen:
+            self._seen = signature
+            try:
+                self._tokens = read_tokens(self._path)
+                _log.info("%s has changed: %d tokens are known now", self._path, len(self._tokens))
+            except ConfigurationError as error:
+                _log.error("%s The tokens that were read last stay valid.", error)
+                if isinstance(error.__cause__, OSError):
+                    self._seen = None  # it may be readable the next time: a token that was removed must not stay
+        return self._tokens
+
+
+def new_token() -> str:
+    """A token that was never given to anybody: 256 random bits as text that a header takes as it is."""
+    return TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+def hash_of(token: str) -> bytes:
+    """SHA-256 of the token's text: 32 bytes."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def read_tokens(path: Path) -> tuple[Token, ...]:
+    """The tokens of a file, expired ones included. Raises what `read_tokens_file` raises."""
+    return tuple(_token(entry) for entry in read_tokens_file(path).tokens)
+
+
+def read_tokens_file(path: Path) -> TokensFile:
+    """The file as it stands.
+
+    Raises `ConfigurationError` naming the file when it is not there or not readable, when its group or others may
+    write to it, and when it is not what the module's docstring shows.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read()
+    except OSError as error:
+        raise _refused(path, f"cannot be read ({error.strerror}): make it with `stateline token add`") from error
+    if mode & _WRITABLE_BY_OTHERS:
+        raise _refused(path, f"may be written by others (mode {stat.S_IMODE(mode):04o}): chmod go-w it")
+    try:
+        return TokensFile.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        # Nothing of pydantic's own goes along: its error holds what stands in the file.
+        raise _refused(path, f"is no tokens file ({told(error)}): correct it") from None
+
+
+def _refused(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(f"server.tokens.file = {str(path)!r} {why}.")
+
+
+def _token(entry: TokenEntry) -> Token:
+    stores = None if entry.stores == "*" else frozenset(entry.stores)
+    expires_at: datetime | None = entry.expires_at
+    return Token(
+        entry.name,
+        bytes.fromhex(entry.sha256),
+        entry.role,
+        stores,
+        None if expires_at is None else expires_at.timestamp(),
+    )
+
+
+def _signature(path: Path) -> tuple[int, ...] | None:
+    """What changes with the file: inode, size, times of content and of mode. None when there is none to be had."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,1 @@
+"""Queries over HTTP: what was asked, how it is answered."""

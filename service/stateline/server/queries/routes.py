@@ -1,0 +1,344 @@
+"""The queries of the contract: a request is read, asked, and answered.
+
+Handlers are plain Starlette endpoints, not FastAPI's: without its dependency resolution a point read takes
+little more than half the time (measured: 11k/s against 18k/s of an empty answer). So parameters are read by
+`arguments`, and `openapi` describes them from the same declarations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import unquote, unquote_to_bytes
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stateline.query.execution import check_type
+from stateline.query.values import (
+    CountQuery,
+    Outcome,
+    PositionQuery,
+    Query,
+    RangeQuery,
+    ScanQuery,
+    SessionsQuery,
+    Terms,
+    Value,
+    VersionsQuery,
+    WindowsQuery,
+    answers_of,
+    failures_of,
+)
+from stateline.serde.plain import JsonSerde, shown
+from stateline.server.contract.answers import answer_body, found_members, json_response
+from stateline.server.contract.arguments import (
+    COMMON,
+    MAX_URL_BYTES,
+    Argument,
+    Arguments,
+    from_body,
+    from_query_string,
+    json_text,
+    numbers_shown,
+    read_key,
+    refuse_bad_percent,
+    url_too_long,
+)
+from stateline.server.contract.observation import note_level, note_route
+from stateline.server.contract.problems import failure_response
+from stateline.server.guard.limits import Limits
+from stateline.server.queries.asked import Asked
+from stateline.server.queries.scan_answers import ScanAnswers, refusal
+from stateline.server.state.partitions import ServedStore
+from stateline.server.state.serving import Serving
+from stateline.server.state.waiting import while_there
+from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel
+
+_BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
+# Keys of a query whose values are made JSON before others have their turn: about a millisecond.
+_SHOWN_AT_ONCE = 500
+PAGING = ("limit", "cursor")
+RANGE_PARAMETERS = ("lower", "upper", "prefix", "order", *PAGING)
+TIME_PARAMETERS = ("from", "to", "order", *PAGING)
+BODY_PARAMETERS = {
+    "key": ("key", "as_of"),
+    "keys": ("keys", "as_of"),
+    "range": RANGE_PARAMETERS,
+    "windows": ("key", *TIME_PARAMETERS),
+    "sessions": ("key", *TIME_PARAMETERS),
+    "versions": ("key", *TIME_PARAMETERS),
+    "count": (),
+}
+# Queries of one key that stand below it in the path.
+OF_A_KEY = ("versions", "windows", "sessions")
+_OF_ONE_KEY: dict[str, type[Query]] = {"sessions": SessionsQuery, "versions": VersionsQuery}  # never of all keys
+
+
+class QueryRoutes:
+    """The endpoints of queries."""
+
+    def __init__(self, serving: Serving, limits: Limits) -> None:
+        self._serving = serving
+        self._scans = ScanAnswers(serving, limits)
+        config = serving.config
+        self._default_level = config.default_state_isolation_level
+        self._wait_max_ms = config.server_wait_max_ms
+        self._limit_default = min(config.server_limit_default, config.server_limit_max)
+        self._limit_max = config.server_limit_max
+
+    def routes(self) -> list[BaseRoute]:
+        """Where they are."""
+        below_store = "/v1/stores/{store}"
+        return [
+            Route(f"{below_store}/keys/{{key:stateline_key}}", _while_there(self.key)),
+            Route(f"{below_store}/range", _while_there(self.range)),
+            Route(f"{below_store}/windows", _while_there(self.windows)),
+            Route(f"{below_store}/count", _while_there(self.count)),
+            Route(f"{below_store}/position", _while_there(self.position)),
+            Route(f"{below_store}/query", self.query, methods=["POST"]),
+        ]
+
+    async def key(self, request: Request) -> Response:
+        """GET …/keys/{key}: the value of one key; …/keys/{key}/windows, /sessions, /versions: its entries."""
+        segments = raw_segments(request)
+        store = self._serving.store(_text(segments[2]))
+        of_a_key = segments[-1] if len(segments) > 5 and segments[-1] in OF_A_KEY else None
+        if of_a_key is not None:
+            note_route(f"/v1/stores/{{store}}/keys/{{key}}/{of_a_key}")
+        arguments = Arguments(from_query_string(request.scope["query_string"]))
+        arguments.refuse_others(("as_of", *COMMON) if of_a_key is None else (*COMMON, *TIME_PARAMETERS))
+        written = "/".join(segments[4 : None if of_a_key is None else -1])
+        key = read_key("The key", _text(written), store.definition.key, textual=True)
+        if of_a_key is None:
+            return await self._key_answer(self.asked(store, arguments), key, arguments.time("as_of"))
+        return await self._scan_answer(request, store, arguments, of_a_key, key)()
+
+    async def range(self, request: Request) -> Response:
+        """GET …/range: entries in the order of serialized keys."""
+        store, arguments = self._read(request, (*COMMON, *RANGE_PARAMETERS))
+        return await self._scan_answer(request, store, arguments, "range", None)()
+
+    async def windows(self, request: Request) -> Response:
+        """GET …/windows: the windows of all keys."""
+        store, arguments = self._read(request, (*COMMON, *TIME_PARAMETERS))
+        return await self._scan_answer(request, store, arguments, "windows", None)()
+
+    async def count(self, request: Request) -> Response:
+        """GET …/count: about how many entries there are."""
+        store, arguments = self._read(request, COMMON)
+        return await self._count_answer(self.asked(store, arguments))
+
+    async def position(self, request: Request) -> Response:
+        """GET …/position: how far every partition has come, committed and uncommitted."""
+        store, arguments = self._read(request, COMMON)
+        asked = self.asked(store, arguments).from_now()
+        by_level = {}
+        for level in IsolationLevel:
+            terms = Terms(store.name, level, asked.terms.bound, asked.terms.require_active)
+            queries: dict[int, Query] = {p: PositionQuery() for p in asked.partitions}
+            by_level[level] = await self._serving.ask(store, terms, queries, asked.deadline_s)
+        failures = {p: f for outcomes in by_level.values() for p, f in failures_of(outcomes).items()}
+        outcomes = by_level[asked.terms.isolation_level]
+        if failures and (not asked.allow_partial or not answers_of(outcomes)):
+            return failure_response(asked.terms, dict(sorted(failures.items())))
+        result = {
+            "committed": _positions(by_level[IsolationLevel.READ_COMMITTED]),
+            "uncommitted": _positions(by_level[IsolationLevel.READ_UNCOMMITTED]),
+        }
+        return json_response(answer_body(asked.terms, outcomes | failures, result))
+
+    async def query(self, request: Request) -> Response:
+        """POST …/query: any query, as a JSON body."""
+        store = self._serving.store(_text(raw_segments(request)[2]))
+        given = from_query_string(request.scope["query_string"])
+        parse = partial(self._from_body, request, store, given)
+        async with self._serving.bodies.read(request, parse) as answer, while_there(request):
+            return await answer()
+
+    def _from_body(
+        self, request: Request, store: ServedStore, given: Mapping[str, Argument], text: bytes
+    ) -> tuple[Callable[[], Awaitable[Response]], int]:
+        """What answers the query of a body, and how many bytes its keys have; for any thread."""
+        body = from_body(text, keep_text=isinstance(store.definition.key, JsonSerde))
+        if twice := sorted(given.keys() & body.keys()):
+            raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")
+        arguments = Arguments({**given, **body})
+        kind = _kind(body["type"].value if "type" in body else None)
+        arguments.refuse_others(("type", *COMMON, *BODY_PARAMETERS[kind]))
+        if kind in ("range", "windows", "sessions", "versions"):
+            key = arguments.key("key", store.definition.key)
+            if key is None and kind in _OF_ONE_KEY and "cursor" not in arguments:
+                check_type(_OF_ONE_KEY[kind], store.name, store.definition.kind)
+                raise InvalidArgumentError("key is missing.")
+            return self._scan_answer(request, store, arguments, kind, key), arguments.key_bytes
+        asked = self.asked(store, arguments)
+        match kind:
+            case "key":
+                key = arguments.key("key", store.definition.key)
+                if key is None:
+                    raise InvalidArgumentError("key is missing.")
+                return partial(self._key_answer, asked, key, arguments.time("as_of")), arguments.key_bytes
+            case "keys":
+                keys = arguments.keys(store.definition.key, self._limit_max)
+                return partial(self._keys_answer, asked, keys, arguments.time("as_of")), arguments.key_bytes
+            case _:
+                return partial(self._count_answer, asked), 0
+
+    def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
+        store = self._serving.store(_text(raw_segments(request)[2]))
+        arguments = Arguments(from_query_string(request.scope["query_string"]))
+        arguments.refuse_others(allowed)
+        return store, arguments
+
+    def asked(self, store: ServedStore, arguments: Arguments) -> Asked:
+        """What these parameters demand of this store. Raises as `Arguments` does, and `DoesNotExistError` for a
+        partition that there is not."""
+        level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
+        note_level(level.value)
+        wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
+        bound = arguments.bound(self._serving.most_in_bound(store))
+        self._serving.check_bound(store, bound)
+        terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
+        partitions = _chosen(store, arguments.partitions())
+        return Asked(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"))
+
+    async def _key_answer(self, asked: Asked, key: bytes, as_of: int | None) -> Response:
+        found, outcomes = await self._find(asked.from_now(), (key,), as_of)
+        if refused := refusal(asked, outcomes):
+            return refused
+        result = found_members(asked.store.definition, key, found.get(key))
+        partial = bool(failures_of(outcomes))
+        status = 200 if found or partial else 404
+        return json_response(answer_body(asked.terms, outcomes, result), status)
+
+    async def _keys_answer(self, asked: Asked, keys: tuple[bytes, ...], as_of: int | None) -> Response:
+        definition = asked.store.definition
+        found, outcomes = await self._find(asked.from_now(), keys, as_of)
+        if refused := refusal(asked, outcomes):
+            return refused
+        entries = []
+        for first in range(0, len(keys), _SHOWN_AT_ONCE):
+            some = keys[first : first + _SHOWN_AT_ONCE]
+            entries += [found_members(definition, key, found.get(key)) for key in some]
+            await asyncio.sleep(0)  # many take many milliseconds: let requests in between
+        return json_response(answer_body(asked.terms, outcomes, {"entries": entries}))
+
+    def _scan_answer(
+        self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None
+    ) -> Callable[[], Awaitable[Response]]:
+        """What answers this scan, or goes on with one."""
+        if (cursor := arguments.text("cursor")) is not None:
+            token = self._scans.token(cursor)  # first: with one that does not exist the rest does not matter
+            if more := arguments.names() - {"type", *PAGING}:
+                raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
+            limit = self._limit(arguments) if "limit" in arguments else None
+            return partial(self._scans.follow, request, store, token, limit)
+        limit = self._limit(arguments)
+        query = _scan_query(kind, key, store, arguments, self._scans.limit(request, limit))
+        return partial(self._scans.begin, request, self.asked(store, arguments), query, limit)
+
+    def _limit(self, arguments: Arguments) -> int:
+        return arguments.integer("limit", self._limit_default, 1, self._limit_max, "server.limit.max")
+
+    async def _count_answer(self, asked: Asked) -> Response:
+        query = CountQuery()
+        outcomes = await self._everywhere(asked.from_now(), query)
+        if refused := refusal(asked, outcomes):
+            return refused
+        count = sum(answer.rows.count for answer in answers_of(outcomes).values())
+        return json_response(answer_body(asked.terms, outcomes, {"approximate_entries": count}))
+
+    async def _find(
+        self, asked: Asked, keys: tuple[bytes, ...], as_of: int | None
+    ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
+        return await self._serving.find(asked.store, asked.terms, keys, asked.partitions, asked.deadline_s, as_of)
+
+    async def _everywhere(self, asked: Asked, query: Query) -> dict[int, Outcome]:
+        queries = dict.fromkeys(asked.partitions, query)
+        return await self._serving.ask(asked.store, asked.terms, queries, asked.deadline_s)
+
+
+def _while_there(
+    handler: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    """The same, ended when the client leaves, if it may wait: for others it costs more than it saves."""
+
+    async def answer(request: Request) -> Response:
+        if b"wait_ms=" not in request.scope["query_string"]:
+            return await handler(request)
+        async with while_there(request):
+            return await handler(request)
+
+    return answer
+
+
+_LEVELS = tuple(level.value for level in IsolationLevel)
+
+
+def raw_segments(request: Request) -> list[str]:
+    """The path's segments, still percent-encoded: ``["v1", "stores", …]``.
+
+    From the raw path, because the decoded one cannot tell ``%2F`` from ``/`` and replaces what is not UTF-8.
+    """
+    raw: bytes = request.scope["raw_path"]
+    if len(raw) + len(request.scope["query_string"]) > MAX_URL_BYTES:
+        raise url_too_long()
+    refuse_bad_percent("The path", raw)
+    segments = raw.decode("latin-1").split("/")[1:]
+    # The route was chosen by the decoded path: a slash that is encoded may be in a key, not in what comes before it.
+    decoded: list[str] = request.scope["path"].split("/")[1:] if b"%" in raw else segments
+    if decoded[:_BEFORE_A_KEY] != [unquote(segment) for segment in segments[:_BEFORE_A_KEY]]:
+        raise DoesNotExistError("Nothing is at this path: a / is encoded where it should not be.")
+    return segments
+
+
+def _text(segment: str) -> str:
+    try:
+        return unquote_to_bytes(segment.encode("latin-1")).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{shown(segment)} in the path is not percent-encoded UTF-8.") from error
+
+
+def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:
+    if partitions is None:
+        return store.partitions
+    for partition in partitions:
+        if partition not in store.partitions:
+            raise DoesNotExistError(
+                f"{store.name!r} has no partition {partition}: it has {numbers_shown(len(store.partitions))}."
+            )
+    return partitions
+
+
+def _positions(outcomes: dict[int, Outcome]) -> dict[str, Any]:
+    return {str(p): answer.position.to_json() for p, answer in answers_of(outcomes).items()}
+
+
+def _kind(kind: object) -> str:
+    if isinstance(kind, str) and kind in BODY_PARAMETERS:
+        return kind
+    what = "type is missing: it is" if kind is None else f"type={json_text(kind)} is not"
+    raise InvalidArgumentError(f"{what} one of {', '.join(BODY_PARAMETERS)}.")
+
+
+def _scan_query(kind: str, key: bytes | None, store: ServedStore, arguments: Arguments, limit: int) -> ScanQuery:
+    """The query of this kind. Raises `UnknownQueryTypeError` when the store cannot answer it."""
+    reverse = arguments.choice("order", "desc" if kind == "versions" else "asc", ("asc", "desc")) == "desc"
+    query: ScanQuery
+    if kind == "range":
+        lower, upper, prefix = (arguments.key(name, store.definition.key) for name in ("lower", "upper", "prefix"))
+        if prefix is not None and (lower is not None or upper is not None):
+            raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
+        query = RangeQuery(lower, upper, prefix, reverse, limit)
+    else:
+        times = arguments.time("from"), arguments.time("to")
+        if kind == "windows":
+            query = WindowsQuery(key, *times, reverse, limit)
+        else:
+            assert key is not None
+            query = (SessionsQuery if kind == "sessions" else VersionsQuery)(key, *times, reverse, limit)
+    return query

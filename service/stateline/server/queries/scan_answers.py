@@ -1,0 +1,119 @@
+"""Answers with entries: a page and a cursor to the next one, or all of them as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stateline.query.execution import check_kind
+from stateline.query.values import (
+    Outcome,
+    PositionQuery,
+    Query,
+    RangeQuery,
+    ScanQuery,
+    WindowsQuery,
+    answers_of,
+    failures_of,
+)
+from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
+from stateline.server.contract.problems import failure_response
+from stateline.server.guard.access import caller_of
+from stateline.server.guard.limits import Limits
+from stateline.server.queries.asked import Asked
+from stateline.server.rows.streams import JSON, HeldStream, chunks_of, headers_of, wanted_format
+from stateline.server.state.cursors import Cursor, Page, Token, pinned
+from stateline.server.state.merged_scan import MergedScan
+from stateline.server.state.partitions import ServedStore
+from stateline.server.state.serving import Serving
+
+# Entries that a stream reads of a partition at a time: enough that a step costs little per entry.
+STREAMED_AT_ONCE = 8192
+
+
+class ScanAnswers:
+    """Of one server process; for the event loop's thread."""
+
+    def __init__(self, serving: Serving, limits: Limits) -> None:
+        self._serving = serving
+        self._limits = limits
+        self._cursors = serving.cursors
+
+    @staticmethod
+    def limit(request: Request, limit: int) -> int:
+        """How many entries to ask each partition for at first."""
+        return limit if _format(request) == JSON else STREAMED_AT_ONCE
+
+    async def begin(self, request: Request, asked: Asked, query: ScanQuery, limit: int) -> Response:
+        """The first page, or the stream that the client accepts; to a HEAD what goes before it, and nothing is opened.
+        Raises `TooManyRequestsError` beyond a limit."""
+        asked = asked.from_now()
+        if request.method == "HEAD":
+            return await self._head(request, asked, query)
+        async with AsyncExitStack() as running:
+            await running.enter_async_context(self._limits.scan())
+            async with self._limits.query(asked.wait_ms):
+                outcomes = await self._serving.scan(asked.store, asked.terms, query, asked.partitions, asked.deadline_s)
+                scan = MergedScan(query, answers_of(outcomes))
+                if refused := refusal(asked, outcomes):
+                    scan.close()
+                    return refused
+                with_key = isinstance(query, RangeQuery) or (isinstance(query, WindowsQuery) and query.key is None)
+                outcomes = pinned(outcomes)
+                if (media_type := _format(request)) == JSON:
+                    cursor = Cursor(asked.store, asked.terms, outcomes, scan, limit, with_key, caller_of(request))
+                    return _page_response(cursor, await self._cursors.begin(cursor))
+            running.callback(scan.close)
+            held = running.pop_all()  # by the stream, to its end
+        chunks = chunks_of(media_type, asked.store.definition, scan, with_key=with_key)
+        return HeldStream(chunks, held, self._limits.timeout_s, media_type, headers_of(asked.terms, outcomes))
+
+    async def _head(self, request: Request, asked: Asked, query: ScanQuery) -> Response:
+        check_kind(query, asked.store.name, asked.store.definition.kind)
+        queries: dict[int, Query] = dict.fromkeys(asked.partitions, PositionQuery())
+        async with self._limits.query(asked.wait_ms):
+            outcomes = await self._serving.ask(asked.store, asked.terms, queries, asked.deadline_s)
+        if refused := refusal(asked, outcomes):
+            return refused
+        if (media_type := _format(request)) == JSON:
+            return head_response(JSON)
+        return head_response(media_type, headers_of(asked.terms, outcomes))
+
+    def token(self, cursor: str) -> Token:
+        """As `Cursors.token`."""
+        return self._cursors.token(cursor)
+
+    async def follow(self, request: Request, store: ServedStore, token: Token, limit: int | None) -> Response:
+        """The page that a cursor stands for, from the process that has it. Raises as `Cursors.follow`."""
+        if token.process == self._cursors.process:
+            if request.method == "HEAD":
+                self._cursors.check(token, store)
+                return head_response(JSON)
+            async with self._limits.scan(), self._limits.query():
+                return _page_response(*await self._cursors.follow(token, store, limit))
+        wanted = f"cursor={self._cursors.text(token)}" + ("" if limit is None else f"&limit={limit}")
+        url = f"/v1/stores/{quote(store.name, safe='')}/range?{wanted}"  # a cursor knows its query itself
+        return await self._serving.siblings.hand_on(request, token.process, url)
+
+
+def refusal(asked: Asked, outcomes: Mapping[int, Outcome]) -> Response | None:
+    """The failure of the whole query, if partitions failed and the rest may not, or cannot, stand for it."""
+    failures = failures_of(outcomes)
+    if not failures or (asked.allow_partial and len(failures) < len(outcomes)):
+        return None
+    return failure_response(asked.terms, failures)
+
+
+def _format(request: Request) -> str:
+    return wanted_format(request.headers.get("accept", ""))
+
+
+def _page_response(cursor: Cursor, page: Page) -> Response:
+    definition = cursor.store.definition
+    entries = [entry_members(definition, entry, with_key=cursor.with_key) for entry in page.entries]
+    result = {"entries": entries, **({"cursor": page.cursor} if page.cursor is not None else {})}
+    return json_response(answer_body(cursor.terms, cursor.outcomes, result))

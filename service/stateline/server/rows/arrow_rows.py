@@ -1,0 +1,249 @@
+"""Rows as Arrow record batches, in the store's types.
+
+| kind                      | columns                                        | rows that are taken           |
+|---------------------------|------------------------------------------------|-------------------------------|
+| key-value                 | key, value, timestamp                          | (key, stored bytes)           |
+| window, session           | key, start, end, value, timestamp              | (Windowed, stored bytes)      |
+| versioned                 | key, value, timestamp, valid_to                | (key, VersionedRecord)        |
+
+`timestamp` is there in stores that keep one, and in versioned stores. Times are int64, milliseconds since the epoch, as
+everywhere over HTTP; an unknown timestamp and the `valid_to` of a latest version are null. A window's `end` is
+excluded, a session's included.
+
+| serde        | Arrow type                                                              |
+|--------------|-------------------------------------------------------------------------|
+| string, json | utf8; JSON text as it is stored                                         |
+| bytes        | binary                                                                  |
+| int32, int64 | int32, int64                                                            |
+| float64      | double                                                                  |
+| one's own    | binary, the stored bytes: what they mean is the application's to say    |
+
+A schema's metadata says `stateline.store`, `stateline.kind`, `stateline.key_type` and `stateline.value_type`.
+
+Arrays are made of whole columns: a Python step per row would take longer than reading the row. And they are made from
+buffers, because `pyarrow.array` imports pandas where that is installed, which holds up a server for a second. Pure, and
+thread-safe.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Container, Iterable, Sequence
+from itertools import accumulate
+from operator import attrgetter, itemgetter
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.serde.plain import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde, shown
+from stateline_store import DamagedDataError, InvalidArgumentError
+from stateline_store.versioned_reads import VersionedRecord
+from stateline_store.windowed_keys import Windowed
+
+MEDIA_TYPE = "application/vnd.apache.arrow.stream"  # IANA
+# What ends a stream; without it a reader cannot tell the end from a broken connection (Arrow's IPC format: a
+# continuation marker and a length of 0).
+STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+Rows: TypeAlias = Sequence[tuple[bytes, bytes]] | Sequence[tuple[Windowed, bytes]]
+Versions: TypeAlias = Sequence[tuple[bytes, VersionedRecord]]
+
+_TIMESTAMP_BYTES = 8
+_UNKNOWN_TIMESTAMP = -1
+_STILL_VALID = 2**63 - 1  # in arrays that are made here; a version never ends then
+_INT64 = pa.int64()
+_NO_TIME = pa.nulls(1, _INT64)[0]  # not `pa.scalar(None, …)`, which imports pandas
+# Arrow type of a serde's values → how Python's arrays name it.
+_CODES = {pa.int32(): "i", _INT64: "q", pa.float64(): "d"}
+
+
+def column_names(definition: StoreDefinition) -> tuple[str, ...]:
+    """The columns that rows of this store have, in order."""
+    if definition.kind == "versioned":
+        return ("key", "value", "timestamp", "valid_to")
+    timestamp = ("timestamp",) if definition.timestamped else ()
+    if definition.key_value:
+        return ("key", "value", *timestamp)
+    return ("key", "start", "end", "value", *timestamp)
+
+
+def schema_of(definition: StoreDefinition, columns: Iterable[str] | None = None) -> pa.Schema:
+    """The schema of this store's rows: all columns, or those named, in the order named.
+
+    Raises `InvalidArgumentError` for a column that the store does not have, and for one that is named twice.
+    """
+    chosen = chosen_columns(column_names(definition), columns, f"{definition.name!r}: it has")
+    return pa.schema([_field(definition, name) for name in chosen], _metadata(definition))
+
+
+def chosen_columns(known: Sequence[str], columns: Iterable[str] | None, whose: str) -> tuple[str, ...]:
+    """All columns, or those named. Raises `InvalidArgumentError`, whose text says `whose` they are, for one that is not
+    known, and for one that is named twice."""
+    chosen = tuple(known if columns is None else columns)
+    for name in chosen:
+        if name not in known:
+            raise InvalidArgumentError(f"columns={shown(name)} is no column of {whose} {', '.join(known)}.")
+    if len(set(chosen)) < len(chosen) or not chosen:
+        raise InvalidArgumentError(f"columns={','.join(chosen)!r:.60} names one twice, or none: name each once.")
+    return chosen
+
+
+def record_batch(definition: StoreDefinition, rows: Rows | Versions, schema: pa.Schema) -> pa.RecordBatch:
+    """A chunk of rows, as the library's scans give them (the first table), as a batch of this schema (`schema_of`).
+
+    Raises `DamagedDataError` for bytes that are not of the declared type.
+    """
+    if definition.kind == "versioned":
+        return typed_batch(definition, _version_columns(rows), schema)
+    names: list[Any] = list(map(itemgetter(0), rows))
+    stored = binary_array(list(map(itemgetter(1), rows)))
+    if definition.key_value:
+        return typed_batch(definition, {"key": binary_array(names), **value_columns(definition, stored)}, schema)
+    windows = {
+        "key": binary_array(list(map(attrgetter("key"), names))),
+        "start": int64_array(map(attrgetter("start_ms"), names)),
+        "end": int64_array(map(attrgetter("end_ms"), names)),
+    }
+    return typed_batch(definition, {**windows, **value_columns(definition, stored)}, schema)
+
+
+def typed_batch(definition: StoreDefinition, stored: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of this schema from columns of stored bytes (`key`, `value`) and of times. Raises as `record_batch`."""
+    serdes = {"key": definition.key, "value": definition.value}
+    arrays = [
+        _typed(definition, name, serdes[name], stored[name]) if name in serdes else stored[name]
+        for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def value_columns(
+    definition: StoreDefinition, stored: pa.Array, names: Container[str] = ("value", "timestamp")
+) -> dict[str, pa.Array]:
+    """`value`, still as bytes, and `timestamp`, of stored values, or those of the two that are named: binary array →
+    columns."""
+    if not definition.timestamped:
+        return {"value": stored}
+    if _shortest(stored, _TIMESTAMP_BYTES) < _TIMESTAMP_BYTES:
+        raise DamagedDataError(
+            f"A stored value of {definition.name!r} is too short for its timestamp: rebuild the store from its "
+            "changelog."
+        )
+    columns = {"value": sliced(stored, _TIMESTAMP_BYTES)} if "value" in names else {}
+    if "timestamp" in names:
+        timestamps = big_endian(sliced(stored, 0, _TIMESTAMP_BYTES), _INT64)
+        columns["timestamp"] = pc.if_else(pc.equal(timestamps, _UNKNOWN_TIMESTAMP), _NO_TIME, timestamps)
+    return columns
+
+
+def binary_array(items: Sequence[bytes]) -> pa.Array:
+    """Byte strings as one binary array; less than 2 GiB together."""
+    offsets = array("i", list(accumulate(map(len, items), initial=0)))  # a list first: a quarter quicker
+    return pa.Array.from_buffers(pa.binary(), len(items), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(items))])
+
+
+def int64_array(numbers: Iterable[int]) -> pa.Array:
+    """Integers as one int64 array."""
+    held = array("q", numbers)
+    return pa.Array.from_buffers(_INT64, len(held), [None, pa.py_buffer(held)])
+
+
+def sliced(items: pa.Array, start: int, stop: int = 2**30) -> pa.Array:
+    """Of each byte string the bytes from `start` to `stop`, which may count from the end. (Without a stop pyarrow's own
+    function fails.)
+    """
+    return pc.binary_slice(items, start, stop)
+
+
+def big_endian(items: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Big-endian numbers of int32, int64 or double, a byte string each, as an array of that type.
+
+    Raises `InvalidArgumentError` when one has another length.
+    """
+    held = array(_CODES[kind])
+    lengths = pc.min_max(pc.binary_length(items))
+    for length in (lengths["min"].as_py(), lengths["max"].as_py()):
+        if length not in (None, held.itemsize):
+            raise InvalidArgumentError(f"it has {length} bytes")
+    held.frombytes(_joined(items))
+    if sys.byteorder == "little":
+        held.byteswap()
+    return pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(held)])
+
+
+def stream_start(schema: pa.Schema) -> bytes:
+    """What a stream of this schema begins with (Arrow's IPC streaming format)."""
+    return bytes(schema.serialize())
+
+
+def stream_batch(batch: pa.RecordBatch) -> bytes:
+    """One batch of the stream; `STREAM_END` follows the last."""
+    return bytes(batch.serialize())
+
+
+def arrow_type(serde: Serde) -> pa.DataType:
+    """The Arrow type of this serde's values (the second table)."""
+    kind = type(serde)  # not isinstance: who derives one gives the bytes another meaning
+    if kind in (StringSerde, JsonSerde):
+        return pa.utf8()
+    if kind is FloatSerde:
+        return pa.float64()
+    if kind is IntegerSerde:
+        return pa.int32() if serde.name == "int32" else _INT64
+    return pa.binary()
+
+
+def _field(definition: StoreDefinition, name: str) -> pa.Field:
+    if name == "key":
+        return pa.field(name, arrow_type(definition.key), nullable=False)
+    if name == "value":
+        return pa.field(name, arrow_type(definition.value), nullable=False)
+    return pa.field(name, _INT64, nullable=name in ("timestamp", "valid_to"))
+
+
+def _metadata(definition: StoreDefinition) -> dict[str, str]:
+    return {
+        "stateline.store": definition.name,
+        "stateline.kind": definition.kind,
+        "stateline.key_type": definition.key.name,
+        "stateline.value_type": definition.value.name,
+    }
+
+
+def _version_columns(rows: Sequence[Any]) -> dict[str, pa.Array]:
+    versions: list[VersionedRecord] = list(map(itemgetter(1), rows))
+    ends = int64_array(_STILL_VALID if version.valid_to is None else version.valid_to for version in versions)
+    return {
+        "key": binary_array(list(map(itemgetter(0), rows))),
+        "value": binary_array([version.value for version in versions]),
+        "timestamp": int64_array([version.timestamp for version in versions]),
+        "valid_to": pc.if_else(pc.equal(ends, _STILL_VALID), _NO_TIME, ends),
+    }
+
+
+def _typed(definition: StoreDefinition, what: str, serde: Serde, stored: pa.Array) -> pa.Array:
+    kind = arrow_type(serde)
+    try:
+        return big_endian(stored, kind) if kind in _CODES else stored.cast(kind)  # the cast checks UTF-8
+    except (InvalidArgumentError, pa.ArrowInvalid) as error:
+        raise DamagedDataError(
+            f"A stored {what} of {definition.name!r} is no {serde.name} ({error}): declare the type that was written, "
+            "or correct the topic it comes from."
+        ) from error
+
+
+def _shortest(items: pa.Array, when_empty: int) -> int:
+    least = pc.min(pc.binary_length(items)).as_py()
+    return when_empty if least is None else int(least)
+
+
+def _joined(items: pa.Array) -> memoryview | bytes:
+    """The bytes of all items, without a copy."""
+    if not len(items):
+        return b""
+    _, offsets, data = items.buffers()
+    ends = memoryview(offsets).cast("i")
+    return memoryview(data)[ends[items.offset] : ends[items.offset + len(items)]]

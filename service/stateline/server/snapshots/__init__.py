@@ -1,0 +1,1 @@
+"""Snapshots: stores of one moment, kept for whoever reads them."""

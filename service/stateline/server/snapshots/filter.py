@@ -1,0 +1,86 @@
+"""Which rows and columns of a snapshot a reader wants, from the parameters of the request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.server.contract.arguments import Arguments
+from stateline.server.rows.arrow_rows import schema_of
+from stateline_store import InvalidArgumentError, UnknownQueryTypeError
+from stateline_store.scan import EVERY_KEY, KeyRange
+
+PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_of", "skip")
+_MOST_SKIPPED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows and columns a reader wants; times are milliseconds since the epoch, both ends included."""
+
+    columns: tuple[str, ...] | None = None
+    keys: KeyRange = EVERY_KEY
+    from_ms: int | None = None
+    to_ms: int | None = None
+    as_of: int | None = None
+    only: tuple[bytes, ...] | None = None
+    """Of the keys in `keys` these alone, ascending."""
+    skip: int = 0
+    """So many of the rows that all the rest leaves are left out, from the first on."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no row can be wanted."""
+        backwards = self.from_ms is not None and self.to_ms is not None and self.from_ms > self.to_ms
+        return self.keys.is_empty or backwards or self.only == ()
+
+
+def read_wanted(arguments: Arguments, definition: StoreDefinition, allowed: tuple[str, ...] = PARAMETERS) -> Wanted:
+    """What the parameters ask for. Raises `InvalidArgumentError` for what cannot be read or does not go together, and
+    `UnknownQueryTypeError` for times in a store that has none, or `as_of` in one without versions.
+    """
+    arguments.refuse_others(allowed)
+    columns = arguments.text("columns")
+    from_ms, to_ms, as_of = arguments.time("from"), arguments.time("to"), arguments.time("as_of")
+    _check_times(definition, has_times=from_ms is not None or to_ms is not None, as_of=as_of)
+    wanted = Wanted(None if columns is None else tuple(columns.split(",")), _keys(arguments, definition))
+    schema_of(definition, wanted.columns)
+    skip = arguments.integer("skip", 0, 0, _MOST_SKIPPED, "a signed number of 64 bits")
+    return replace(wanted, from_ms=from_ms, to_ms=to_ms, as_of=as_of, skip=skip)
+
+
+def read_wanted_keys(arguments: Arguments, definition: StoreDefinition, most_keys: int) -> Wanted:
+    """As `read_wanted`, of a body that names the keys, too."""
+    wanted = read_wanted(arguments, definition, ("keys", *PARAMETERS))
+    keys = arguments.keys(definition.key, most_keys)
+    inside = (key for key in sorted(keys) if wanted.keys.start <= key)
+    return replace(wanted, only=tuple(key for key in inside if wanted.keys.end is None or key < wanted.keys.end))
+
+
+def _keys(arguments: Arguments, definition: StoreDefinition) -> KeyRange:
+    lower, upper, prefix, after = (
+        arguments.key(name, definition.key) for name in ("lower", "upper", "prefix", "after")
+    )
+    if prefix is not None and (lower is not None or upper is not None):
+        raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
+    if after is not None and not definition.key_value:
+        raise InvalidArgumentError(
+            f"after is of key-value stores, whose rows come by key; {definition.name!r} is of kind {definition.kind}: "
+            "read it by lower and upper, or by from and to."
+        )
+    if prefix is not None:
+        keys = KeyRange.prefixed(prefix)
+    else:
+        keys = KeyRange(lower or b"", None if upper is None else upper + b"\0")  # the least key above upper
+    return keys if after is None else KeyRange(max(keys.start, after + b"\0"), keys.end)
+
+
+def _check_times(definition: StoreDefinition, *, has_times: bool, as_of: int | None) -> None:
+    if as_of is not None and definition.kind != "versioned":
+        raise UnknownQueryTypeError(
+            f"{definition.name!r} is of kind {definition.kind}: only versioned stores have as_of."
+        )
+    if as_of is not None and has_times:
+        raise InvalidArgumentError("as_of stands alone: leave out from and to, or as_of.")
+    if has_times and definition.kind == "key_value":
+        raise UnknownQueryTypeError(f"{definition.name!r} keeps no timestamps: leave out from and to.")

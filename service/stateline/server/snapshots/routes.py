@@ -1,0 +1,430 @@
+"""`/v1/snapshots`: made, described, renewed, released and read as Arrow.
+
+The workers link their stores' files into the state directory (`stateline.worker.snapshots`), each between two of its
+commits; the server asks them, and writes the manifest with the lease when all have answered. So every server process of
+the machine knows every snapshot, and a restart loses none. One server at a time sweeps those whose lease has ended.
+
+    POST  {"stores": [name …], "ttl_s": seconds,
+           "pin": text}                              201, and as GET; 200 with the one that this pin has already made
+    GET   {"id", "created_at", "expires_at", "position", "stores": {store: {partition:
+           {"path", "position", "commit", "committed_at_ms"}}}}       times in ms since the epoch
+    PATCH {"ttl_s": seconds from now}                200, and as GET
+    DELETE                                           204
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.serde.plain import JsonSerde, shown
+from stateline.server.contract.answers import head_response, json_response
+from stateline.server.contract.arguments import Arguments, from_body, from_query_string, refuse_parameters
+from stateline.server.contract.openapi import Operation
+from stateline.server.guard.access import caller_of, may_read, name_of, require_owner, require_read
+from stateline.server.guard.limits import Limits
+from stateline.server.rows.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
+from stateline.server.rows.streams import HeldStream
+from stateline.server.snapshots.filter import PARAMETERS, Wanted, read_wanted, read_wanted_keys
+from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
+from stateline.server.snapshots.rows import batch_schema, batches
+from stateline.server.state.partitions import ServedStore
+from stateline.server.state.serving import Serving
+from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
+from stateline_store.checkpoints import Checkpoint, CheckpointPart
+from stateline_store.snapshot_directory import Pin, Share, Snapshot, SnapshotDirectory
+
+PATH = "/v1/snapshots"
+ONE = f"{PATH}/{{id}}"
+ROWS = f"{ONE}/stores/{{store}}/partitions/{{partition}}"
+DEFAULT_TTL_S = 300
+MAX_BODY_BYTES = 1024 * 1024
+MAX_STORES = 1000
+MAX_PIN = 64  # characters
+# Store partitions of snapshots that one process has open: each holds its files open and, until they are flushed, a
+# copy of the worker's newest memtables.
+MAX_OPEN = 64
+_SWEEP_INTERVAL_S = 1.0
+# How often the bytes that snapshots keep are counted anew: that looks at every file of theirs.
+_COUNT_INTERVAL_S = 10.0
+
+_PART = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "position": {"$ref": "#/components/schemas/Position"},
+        "commit": {"type": "integer"},
+        "committed_at_ms": {"type": "integer"},
+    },
+    "required": ["path", "position", "commit", "committed_at_ms"],
+}
+_SNAPSHOT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "created_at": {"type": "integer", "description": "Milliseconds since the epoch."},
+        "expires_at": {"type": "integer", "description": "Milliseconds since the epoch."},
+        "position": {"$ref": "#/components/schemas/Position"},
+        "stores": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": _PART}},
+    },
+    "required": ["id", "created_at", "expires_at", "position", "stores"],
+}
+_LIST = {
+    "type": "object",
+    "properties": {"snapshots": {"type": "array", "items": _SNAPSHOT}},
+    "required": ["snapshots"],
+}
+OPERATIONS = (
+    Operation(
+        PATH,
+        "post",
+        "Keep the committed state of these stores: all that one worker has, at one of its commits.",
+        problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        members={"stores": True, "ttl_s": False, "pin": False},
+        answer=_SNAPSHOT,
+        success=201,
+        other_success=200,
+    ),
+    Operation(PATH, "get", "The snapshots that there are.", problems=(422, 500, 503), answer=_LIST),
+    Operation(
+        ONE, "get", "One snapshot, and until when it is kept.", problems=(404, 410, 422, 500, 503), answer=_SNAPSHOT
+    ),
+    Operation(
+        ONE,
+        "patch",
+        "Keep it so long from now.",
+        problems=(404, 410, 422, 429, 500, 503),
+        members={"ttl_s": False},
+        answer=_SNAPSHOT,
+    ),
+    Operation(ONE, "delete", "Release it; who reads it reads on.", problems=(404, 410, 422, 500, 503), success=204),
+    Operation(
+        ROWS,
+        "get",
+        "The rows of one partition as an Arrow stream.",
+        PARAMETERS,
+        problems=(400, 404, 410, 422, 429, 500, 503),
+        media_type=MEDIA_TYPE,
+    ),
+    Operation(
+        ROWS,
+        "post",
+        "The same of these keys: those that are there, in the order of all rows.",
+        problems=(400, 404, 410, 422, 429, 500, 503),
+        members={"keys": True, **dict.fromkeys(PARAMETERS, False)},
+        media_type=MEDIA_TYPE,
+    ),
+)
+
+_log = logging.getLogger(__name__)
+
+
+def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[Response]]]) -> Route:
+    """One route, so that a method which it does not take is answered with all that it does (`Allow`)."""
+
+    async def handle(request: Request) -> Response:
+        handler = handlers["GET" if request.method == "HEAD" else request.method]
+        return await handler(request)
+
+    return Route(path, handle, methods=list(handlers))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """How many snapshots the application keeps, those that are being made left out, and how many bytes on disk are
+    there for them alone."""
+
+    count: int = 0
+    kept_bytes: int = 0
+
+
+class SnapshotRoutes:
+    """The endpoints, and what they hold; one per server process, for the event loop's thread."""
+
+    def __init__(self, serving: Serving, limits: Limits) -> None:
+        self._serving, self._limits = serving, limits
+        config = serving.config
+        self._most, self._most_bytes = config.server_snapshots_max, config.server_snapshots_max_bytes
+        self._most_keys = config.server_limit_max
+        self._longest_s = max(1, config.server_snapshot_ttl_max_ms // 1000)
+        self._directory = SnapshotDirectory(config.state_dir / serving.topology.application_id)
+        self._checkpoints = OpenCheckpoints(self._directory.path, MAX_OPEN)
+        self.figures = SnapshotFigures()
+        """As of the last look, some seconds ago."""
+
+    def routes(self) -> list[BaseRoute]:
+        """What to mount."""
+        return [
+            _by_method(PATH, {"GET": self.all, "POST": self.create}),
+            _by_method(ONE, {"GET": self.show, "PATCH": self.renew, "DELETE": self.release}),
+            _by_method(ROWS, {"GET": self.rows, "POST": self.rows_of_keys}),
+        ]
+
+    async def keep(self) -> None:
+        """Delete what has expired and what crashes left, and count the rest, until cancelled; then let go of
+        everything."""
+        fault = ""
+        counted_at_s = -math.inf
+        try:
+            while True:
+                try:
+                    await asyncio.to_thread(self._directory.sweep, _now_ms())
+                    self._checkpoints.close_unused(self._is_gone)
+                    if time.monotonic() - counted_at_s >= _COUNT_INTERVAL_S:
+                        self._note(await asyncio.to_thread(self._count))
+                        counted_at_s = time.monotonic()
+                    fault = ""
+                except Exception as error:  # noqa: BLE001 - without the keeper nothing would ever be deleted
+                    if str(error) != fault:  # one that lasts is met every second
+                        _log.warning("Snapshots are not tidied up: %s", error)
+                    fault = str(error)
+                await asyncio.sleep(_SWEEP_INTERVAL_S)
+        finally:
+            self._checkpoints.close()
+
+    def _count(self) -> SnapshotFigures:
+        return SnapshotFigures(len(self._directory.all(_now_ms())), self._directory.kept_bytes())
+
+    def _note(self, figures: SnapshotFigures) -> None:
+        """A lease is a promise: one that was given is kept, however much the snapshot has come to keep since. So it is
+        said when that is too much, once."""
+        was_beyond, self.figures = self._is_beyond(self.figures), figures
+        if self._is_beyond(figures) and not was_beyond:
+            _log.warning(
+                "Snapshots keep %d bytes, more than server.snapshots.max.bytes = %d: none is made and no lease renewed "
+                "until some are released or their leases end",
+                figures.kept_bytes,
+                self._most_bytes,
+            )
+
+    def _is_beyond(self, figures: SnapshotFigures) -> bool:
+        return 0 <= self._most_bytes <= figures.kept_bytes
+
+    async def create(self, request: Request) -> Response:
+        """POST /v1/snapshots: one of these stores, all their partitions."""
+        refuse_parameters(request)
+        arguments = await self._body(request, ("stores", "ttl_s", "pin"))
+        names = arguments.texts("stores", MAX_STORES)
+        require_read(request, names)
+        stores = [self._persistent(name) for name in names]
+        owner, ttl_ms = name_of(request), self._ttl_ms(arguments)
+        pin = _pin(arguments, owner, names)
+        snapshot = await asyncio.to_thread(self._directory.pinned, pin, _now_ms()) if pin is not None else None
+        is_new = snapshot is None
+        if snapshot is None:
+            snapshot = await self._make(stores, ttl_ms, owner, caller_of(request), pin)
+        response = json_response(described(snapshot), 201 if is_new else 200)
+        response.headers["Location"] = f"{PATH}/{snapshot.id}"
+        return response
+
+    async def all(self, request: Request) -> Response:
+        """GET /v1/snapshots: those that there are, of stores that who asks may read."""
+        refuse_parameters(request)
+        found = await asyncio.to_thread(self._directory.all, _now_ms())
+        shown = [each for each in found if all(may_read(request, part.store) for part in each.parts)]
+        return json_response({"snapshots": [described(each) for each in shown]})
+
+    async def show(self, request: Request) -> Response:
+        """GET /v1/snapshots/{id}: what it has, and until when."""
+        refuse_parameters(request)
+        return json_response(described(self._found(request)))
+
+    async def renew(self, request: Request) -> Response:
+        """PATCH /v1/snapshots/{id}: let its lease end so long from now."""
+        refuse_parameters(request)
+        ttl_ms = self._ttl_ms(await self._body(request, ("ttl_s",)))
+        snapshot, now_ms = self._own(request), _now_ms()
+        until_ms = now_ms + ttl_ms
+        renewed = await asyncio.to_thread(self._directory.renew, snapshot.id, now_ms, until_ms, self._most_bytes)
+        return json_response(described(renewed))
+
+    async def release(self, request: Request) -> Response:
+        """DELETE /v1/snapshots/{id}: who reads it reads on."""
+        refuse_parameters(request)
+        snapshot = self._own(request)
+        await asyncio.to_thread(self._directory.release, snapshot.id, _now_ms())
+        self._checkpoints.close_unused(self._is_gone)
+        return Response(status_code=204)
+
+    async def rows(self, request: Request) -> Response:
+        """GET …/stores/{store}/partitions/{partition}: the rows, as an Arrow stream."""
+        snapshot, part, definition = self._part(request)
+        wanted = read_wanted(Arguments(from_query_string(request.scope["query_string"])), definition)
+        if request.method == "HEAD":
+            return head_response(MEDIA_TYPE, _headers(part))
+        return await self._rows(snapshot, part, definition, wanted)
+
+    async def rows_of_keys(self, request: Request) -> Response:
+        """POST …/stores/{store}/partitions/{partition}: the rows of the keys that the body names."""
+        refuse_parameters(request)
+        snapshot, part, definition = self._part(request)
+
+        def parse(body: bytes) -> tuple[Wanted, int]:
+            arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
+            return read_wanted_keys(arguments, definition, self._most_keys), arguments.key_bytes
+
+        async with self._serving.bodies.read(request, parse) as wanted:
+            return await self._rows(snapshot, part, definition, wanted)
+
+    def _part(self, request: Request) -> tuple[Snapshot, CheckpointPart, StoreDefinition]:
+        snapshot, name = self._found(request), request.path_params["store"]
+        part = snapshot.part(name, _partition(request.path_params["partition"]))
+        definition = self._serving.topology.stores.get(name)
+        if definition is None:
+            raise DoesNotExistError(f"The application has no store {shown(name)} any more.")
+        return snapshot, part, definition
+
+    async def _rows(
+        self, snapshot: Snapshot, part: CheckpointPart, definition: StoreDefinition, wanted: Wanted
+    ) -> Response:
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._limits.scan())
+            checkpoint = await self._checkpoints.acquire(snapshot.id, part)
+            held.callback(self._checkpoints.release, snapshot.id, part)
+            _check_kind(checkpoint, definition)
+            chunks = _stream(checkpoint, definition, wanted)
+            return HeldStream(chunks, held.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))
+
+    async def _make(
+        self, stores: list[ServedStore], ttl_ms: int, owner: str | None, caller: str, pin: Pin | None
+    ) -> Snapshot:
+        await self._serving.workers.refresh()
+        places: dict[str | None, list[tuple[str, int]]] = {}
+        for store in stores:
+            for partition in store.partitions:
+                worker = self._serving.workers.owner(store.placement.task_id(partition))
+                places.setdefault(worker, []).append((store.name, partition))
+        share = Share(caller, self._serving.config.caller_share(self._most))
+        making = await asyncio.to_thread(self._directory.begin, _now_ms(), self._most, self._most_bytes, share)
+        try:
+            asked = (self._serving.workers.snapshot(worker, making.id, each) for worker, each in places.items())
+            parts = [part for some in await asyncio.gather(*asked) for part in some]
+            now_ms = _now_ms()
+            return await asyncio.to_thread(self._directory.finish, making, parts, now_ms, now_ms + ttl_ms, owner, pin)
+        finally:
+            making.close()  # one that was not finished is swept
+
+    async def _body(self, request: Request, allowed: tuple[str, ...]) -> Arguments:
+        def parse(body: bytes) -> tuple[Arguments, int]:
+            arguments = Arguments(from_body(body))
+            arguments.refuse_others(allowed)
+            return arguments, 0
+
+        async with self._serving.bodies.read(request, parse, MAX_BODY_BYTES) as arguments:
+            return arguments
+
+    def _ttl_ms(self, arguments: Arguments) -> int:
+        default_s = min(DEFAULT_TTL_S, self._longest_s)
+        return 1000 * arguments.integer("ttl_s", default_s, 1, self._longest_s, "server.snapshot.ttl.max.ms")
+
+    def _persistent(self, name: str) -> ServedStore:
+        store = self._serving.store(name)
+        if not store.definition.persistent:
+            raise InvalidArgumentError(
+                f"stores: {name!r} is a store in memory, and only stores on disk can be in a snapshot: read it with a "
+                "query, as a stream."
+            )
+        return store
+
+    def _found(self, request: Request) -> Snapshot:
+        snapshot = self._directory.find(request.path_params["id"], _now_ms())
+        require_read(request, dict.fromkeys(part.store for part in snapshot.parts))
+        return snapshot
+
+    def _own(self, request: Request) -> Snapshot:
+        """The one that who asks may change."""
+        snapshot = self._found(request)
+        require_owner(request, snapshot.owner)
+        return snapshot
+
+    def _is_gone(self, snapshot_id: str) -> bool:
+        try:
+            self._directory.find(snapshot_id, _now_ms())
+        except (CursorExpiredError, DoesNotExistError):
+            return True
+        return False
+
+
+async def _stream(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> AsyncGenerator[bytes, None]:
+    yield stream_start(batch_schema(checkpoint, definition, wanted))
+    with closing(batches(checkpoint, definition, wanted)) as found:
+        for batch in found:
+            if batch.num_rows:
+                yield stream_batch(batch)
+            await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting
+    yield STREAM_END
+
+
+def described(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as answers show it."""
+    stores: dict[str, dict[str, Any]] = {}
+    position = Position()
+    for part in snapshot.parts:
+        position = position.merge(part.position)
+        stores.setdefault(part.store, {})[str(part.partition)] = _described_part(snapshot.id, part)
+    return {
+        "id": snapshot.id,
+        "created_at": snapshot.created_at_ms,
+        "expires_at": snapshot.expires_at_ms,
+        "position": position.to_json(),
+        "stores": stores,
+    }
+
+
+def _described_part(snapshot_id: str, part: CheckpointPart) -> dict[str, Any]:
+    return {
+        "path": f"{PATH}/{snapshot_id}/stores/{quote(part.store, safe='')}/partitions/{part.partition}",
+        "position": part.position.to_json(),
+        "commit": part.commit,
+        "committed_at_ms": part.committed_at_ms,
+    }
+
+
+def _headers(part: CheckpointPart) -> dict[str, str]:
+    return {"Stateline-Position": orjson.dumps(part.position.to_json()).decode()}
+
+
+def _pin(arguments: Arguments, owner: str | None, stores: Iterable[str]) -> Pin | None:
+    text = arguments.text("pin")
+    if text is None:
+        return None
+    if not 1 <= len(text) <= MAX_PIN:
+        raise InvalidArgumentError(f"pin={shown(text)} has {len(text)} characters: 1 to {MAX_PIN} are accepted.")
+    return Pin(text, owner, frozenset(stores))
+
+
+def _partition(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 10:
+        return int(text)
+    raise DoesNotExistError(f"{shown(text)} is no partition: partitions are numbers from 0 on.")
+
+
+def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:
+    layout = checkpoint.layout
+    found = f"timestamped_{layout.kind}" if layout.timestamped else layout.kind  # as a declaration says it
+    if found != definition.kind:
+        raise CursorExpiredError(
+            f"The snapshot holds a {found} store, and {definition.name!r} is declared as "
+            f"{definition.kind} since: make a new one."
+        )
+    if checkpoint.types not in (None, definition.types):
+        raise CursorExpiredError(
+            f"The snapshot holds {definition.name!r} with other types than are declared since: make a new one."
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,336 @@
+"""The rows of one store partition in a snapshot, as Arrow record batches of bounded size, filtered.
+
+| kind      | order of rows                                           | `from` and `to` (inclusive)           |
+|-----------|---------------------------------------------------------|---------------------------------------|
+| key-value | by serialized key                                       | timestamps, in stores that keep them  |
+| window    | segment by segment of time, by key and start within one | starts                                |
+| session   | segment by segment of ends, by key and end within one   | ends from `from`, starts up to `to`   |
+| versioned | what was, segment by segment, by key; then the latest   | versions valid at some time in between |
+
+Seen is what a read of the store saw at the snapshot's commit: nothing that its retention hides. `as_of`, of versioned
+stores alone, leaves the one version of each key that was valid then. Rows are decoded by the column, and of these only
+those that are asked for or filtered by; only what was, of versioned stores, takes a Python step per version.
+
+The order is the same each time, so a stream that broke off is gone on with: `skip` leaves out what it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import reduce
+from itertools import chain
+from operator import itemgetter
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.server.rows.arrow_rows import (
+    big_endian,
+    binary_array,
+    record_batch,
+    schema_of,
+    sliced,
+    typed_batch,
+    value_columns,
+)
+from stateline.server.snapshots.filter import Wanted
+from stateline.server.state.partitions import schema_of as store_schema
+from stateline_store import DamagedDataError, StoreSchema
+from stateline_store.checkpoints import Checkpoint
+from stateline_store.scan import KeyRange
+from stateline_store.segments import PREFIX, Segments, existing
+from stateline_store.versioned_reads import VersionedRecord
+from stateline_store.versioned_rows import LATEST, versions
+from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
+
+# A batch has at most so many rows, and not many more bytes: what is held in memory per reader, and for how long a step
+# keeps other requests waiting (a few milliseconds).
+BATCH_ROWS = 4096
+BATCH_BYTES = 1024 * 1024
+
+_WIDTH = PREFIX.size
+_INT64 = pa.int64()
+
+Row = tuple[bytes, bytes]
+Columns = dict[str, pa.Array]
+
+
+def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> pa.Schema:
+    """The schema of the batches. Its metadata also says `stateline.partition`, `stateline.commit`, `stateline.position`
+    (JSON), and of stores that forget `stateline.retention_ms`: with another one a stream has other rows."""
+    schema, part = schema_of(definition, wanted.columns), checkpoint.part
+    more = {
+        b"stateline.partition": str(part.partition).encode(),
+        b"stateline.commit": str(part.commit).encode(),
+        b"stateline.position": orjson.dumps(part.position.to_json()),
+    }
+    if definition.retention_ms:
+        more[b"stateline.retention_ms"] = str(definition.retention_ms).encode()
+    return schema.with_metadata({**schema.metadata, **more})
+
+
+def batches(
+    checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted
+) -> Generator[pa.RecordBatch, None, None]:
+    """The rows, in batches of `batch_schema`. A batch can be empty: the filter took all of its rows, and whoever runs
+    this may do something else. Raises `DamagedDataError` for rows that make no sense.
+    """
+    schema = batch_schema(checkpoint, definition, wanted)
+    if wanted.is_nothing:
+        return
+    store = store_schema(definition, checkpoint.layout)
+    decoders: dict[str, Callable[..., Generator[pa.RecordBatch, None, None]]] = {
+        "key_value": _entries,
+        "window": _windows,
+        "session": _sessions,
+        "versioned": _versions,
+    }
+    found = decoders[store.kind](checkpoint, definition, store, wanted, schema)
+    with closing(found):
+        yield from _without_first(found, wanted.skip)
+
+
+def _without_first(found: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
+    for batch in found:
+        rest = batch.slice(skip) if skip else batch
+        skip -= batch.num_rows - rest.num_rows
+        yield rest
+
+
+def _entries(
+    checkpoint: Checkpoint, definition: StoreDefinition, _: StoreSchema, wanted: Wanted, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, None]:
+    needed = _needed(schema, times=("timestamp",) if _has_times(wanted) else ())
+    for rows in _bounded(_scanned(checkpoint, _keys(wanted))):
+        columns = {"key": binary_array(_firsts(rows))} if "key" in needed else {}
+        columns |= _values(definition, rows, needed)
+        masks = _between(columns["timestamp"], wanted.from_ms, wanted.to_ms) if _has_times(wanted) else []
+        yield typed_batch(definition, _kept(columns, masks), schema)
+
+
+def _windows(
+    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: Wanted, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, None]:
+    segments = _segments(store)
+    last = MAX_TIMESTAMP_MS if wanted.to_ms is None else wanted.to_ms
+    first, last = segments.readable(max(wanted.from_ms or 0, 0), last, checkpoint.commit.stream_time_ms)
+    needed = _needed(schema)
+    there = existing(checkpoint.scan, segments.between(first, last))
+    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(there, wanted))):
+        names = _names(definition, rows, WINDOW_SUFFIX.size)
+        start = big_endian(sliced(names, -12, -4), _INT64)
+        columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, store.window_size_ms)}
+        columns |= _values(definition, rows, needed)
+        masks = [*_between(start, first, last), *_inside(columns["key"], wanted)]
+        yield typed_batch(definition, _kept(columns, masks), schema)
+
+
+def _sessions(
+    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: Wanted, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, None]:
+    segments = _segments(store)
+    stream_time_ms = checkpoint.commit.stream_time_ms
+    first, last = segments.readable(max(wanted.from_ms or 0, 0), MAX_TIMESTAMP_MS, stream_time_ms)
+    needed = _needed(schema)
+    there = existing(checkpoint.scan, segments.between(first, last))
+    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(there, wanted))):
+        names = _names(definition, rows, SESSION_SUFFIX.size)
+        end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
+        columns = {"key": sliced(names, _WIDTH, -16), "start": start, "end": end}
+        columns |= _values(definition, rows, needed)
+        masks = [*_between(end, first, last), *_between(start, None, wanted.to_ms)]
+        yield typed_batch(definition, _kept(columns, [*masks, *_inside(columns["key"], wanted)]), schema)
+
+
+def _versions(
+    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: Wanted, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, None]:
+    segments = _segments(store)
+    stream_time_ms = checkpoint.commit.stream_time_ms
+    floor_ms = stream_time_ms - segments.retention_ms
+    from_ms, to_ms = (wanted.from_ms, wanted.to_ms) if wanted.as_of is None else (wanted.as_of, wanted.as_of)
+    since_ms = floor_ms if from_ms is None else max(from_ms, floor_ms)
+    until_ms = MAX_TIMESTAMP_MS if to_ms is None else to_ms
+    if wanted.as_of is None or wanted.as_of >= floor_ms:  # of a time that is hidden, what is the latest is all
+        history = existing(checkpoint.scan, segments.between(max(since_ms, 0), max(stream_time_ms, 0)))
+        ranges = (_within(PREFIX.pack(each), keys) for each in history for keys in _keys(wanted))
+        for rows in _bounded(_scanned(checkpoint, ranges)):
+            yield from _history(definition, rows, since_ms, until_ms, schema)
+    for rows in _bounded(_scanned(checkpoint, (_within(LATEST, keys) for keys in _keys(wanted)))):
+        stored = binary_array(_seconds(rows))
+        columns = _latest(definition, _names(definition, rows, 0), stored)
+        yield typed_batch(definition, _kept(columns, _between(columns["timestamp"], None, to_ms)), schema)
+
+
+def _latest(definition: StoreDefinition, names: pa.Array, stored: pa.Array) -> Columns:
+    if len(stored) and pc.min(pc.binary_length(stored)).as_py() < _WIDTH:
+        raise _damaged(definition)
+    never = pa.Array.from_buffers(_INT64, len(stored), [pa.py_buffer(bytes(len(stored) // 8 + 1)), _zeros(len(stored))])
+    return {
+        "key": sliced(names, _WIDTH),
+        "value": sliced(stored, _WIDTH),
+        "timestamp": big_endian(sliced(stored, 0, _WIDTH), _INT64),
+        "valid_to": never,
+    }
+
+
+def _history(
+    definition: StoreDefinition, rows: Sequence[Row], since_ms: int, until_ms: int, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    found = [
+        (name[_WIDTH:], VersionedRecord(value, timestamp, valid_to))
+        for name, row in rows
+        for timestamp, value, valid_to in reversed(versions(row))
+        if value is not None and timestamp <= until_ms and valid_to > since_ms
+    ]
+    for at in range(0, max(len(found), 1), BATCH_ROWS):
+        yield record_batch(definition, found[at : at + BATCH_ROWS], schema)
+
+
+def _scanned(checkpoint: Checkpoint, ranges: Iterable[KeyRange]) -> Generator[list[Row], None, None]:
+    """The stored rows of these ranges, one after the other: nothing moves in a checkpoint."""
+    for keys in ranges:
+        with checkpoint.scan(keys) as scan:
+            yield from scan.chunks()
+
+
+def _bounded(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], None, None]:
+    """The rows in lists of up to `BATCH_ROWS` and about `BATCH_BYTES`; a row that is larger stands alone."""
+    held: list[Row] = []
+    held_bytes = 0
+    with closing(chunks):
+        for chunk in chunks:
+            size = sum(map(len, chain.from_iterable(chunk)))
+            if held and (held_bytes + size > BATCH_BYTES or len(held) + len(chunk) > BATCH_ROWS):
+                yield held
+                held, held_bytes = [], 0
+            if size > BATCH_BYTES:
+                yield from _split(chunk)
+            else:
+                held, held_bytes = [*held, *chunk], held_bytes + size
+    if held:
+        yield held
+
+
+def _split(rows: list[Row]) -> Iterator[list[Row]]:
+    held: list[Row] = []
+    held_bytes = 0
+    for row in rows:
+        size = len(row[0]) + len(row[1])
+        if held and held_bytes + size > BATCH_BYTES:
+            yield held
+            held, held_bytes = [], 0
+        held.append(row)
+        held_bytes += size
+    yield held
+
+
+def _within(segment: bytes, keys: KeyRange) -> KeyRange:
+    """The rows of a segment whose name is the key alone."""
+    end = KeyRange.prefixed(segment).end if keys.end is None else segment + keys.end
+    return KeyRange(segment + keys.start, end)
+
+
+def _keys(wanted: Wanted) -> list[KeyRange]:
+    """The keys asked for, as ranges, ascending."""
+    return [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in wanted.only]
+
+
+def _rows_of_keys(segments: Iterable[int], wanted: Wanted) -> Iterator[KeyRange]:
+    """The rows of these segments among which those of the keys asked for are."""
+    keys = [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in _roots(wanted.only)]
+    return (_around(PREFIX.pack(segment), each) for segment in segments for each in keys)
+
+
+def _roots(keys: Iterable[bytes]) -> list[bytes]:
+    """Of ascending keys those that begin with no other: the rows around these have the others' among them."""
+    found: list[bytes] = []
+    for key in keys:
+        if not (found and key.startswith(found[-1])):
+            found.append(key)
+    return found
+
+
+def _around(segment: bytes, keys: KeyRange) -> KeyRange:
+    """The rows of a segment among which those keys are. What follows the key in a row's name (a time) counts when names
+    are compared, so a key below the end can stand behind it; of a single key the names begin with it."""
+    if keys.end == keys.start + b"\0" or (keys.start and keys.end == KeyRange.prefixed(keys.start).end):
+        return KeyRange.prefixed(segment + keys.start)
+    return KeyRange(segment + keys.start, KeyRange.prefixed(segment).end)
+
+
+def _inside(key: pa.Array, wanted: Wanted) -> list[pa.Array]:
+    keys = wanted.keys
+    if wanted.only is not None:  # all of them are in `keys`
+        return [pc.is_in(key, value_set=binary_array(wanted.only))]
+    masks = [pc.greater_equal(key, pa.scalar(keys.start, pa.binary()))] if keys.start else []
+    return masks if keys.end is None else [*masks, pc.less(key, pa.scalar(keys.end, pa.binary()))]
+
+
+def _between(times: pa.Array, first: int | None, last: int | None) -> list[pa.Array]:
+    masks = [] if first is None else [pc.greater_equal(times, pa.scalar(first, _INT64))]
+    return masks if last is None else [*masks, pc.less_equal(times, pa.scalar(last, _INT64))]
+
+
+def _kept(columns: Columns, masks: Sequence[pa.Array]) -> Columns:
+    """The rows that every mask keeps; an unknown time is in no span."""
+    if not masks:
+        return columns
+    mask = pc.fill_null(reduce(pc.and_kleene, masks), False)
+    if pc.all(mask, min_count=0).as_py():
+        return columns
+    return {name: column.filter(mask) for name, column in columns.items()}
+
+
+def _ends(start: pa.Array, size_ms: int) -> pa.Array:
+    latest = MAX_TIMESTAMP_MS - size_ms
+    return pc.add(pc.if_else(pc.greater(start, latest), latest, start), size_ms)  # `window_end_ms`, by the column
+
+
+def _names(definition: StoreDefinition, rows: Sequence[Row], suffix: int) -> pa.Array:
+    names = _firsts(rows)
+    if min(map(len, names)) < _WIDTH + suffix:
+        raise _damaged(definition)
+    return binary_array(names)
+
+
+def _damaged(definition: StoreDefinition) -> DamagedDataError:
+    return DamagedDataError(
+        f"A row of {definition.name!r} in the snapshot is too short for a {definition.kind} store: make a new one, "
+        "and if it has the same, rebuild the store from its changelog."
+    )
+
+
+def _segments(store: StoreSchema) -> Segments:
+    assert store.segments is not None, f"a {store.kind} store has segments"
+    return store.segments
+
+
+def _zeros(count: int) -> pa.Buffer:
+    return pa.py_buffer(bytes(8 * count))
+
+
+def _has_times(wanted: Wanted) -> bool:
+    return wanted.from_ms is not None or wanted.to_ms is not None
+
+
+def _needed(schema: pa.Schema, times: Iterable[str] = ()) -> frozenset[str]:
+    """The columns that have to be made: those asked for, and those that are filtered by."""
+    return frozenset({*schema.names, *times})
+
+
+def _values(definition: StoreDefinition, rows: Sequence[Row], needed: frozenset[str]) -> Columns:
+    if needed.isdisjoint(("value", "timestamp")):
+        return {}
+    return value_columns(definition, binary_array(_seconds(rows)), needed)
+
+
+def _firsts(rows: Sequence[Row]) -> list[bytes]:
+    return list(map(itemgetter(0), rows))
+
+
+def _seconds(rows: Sequence[Row]) -> list[bytes]:
+    return list(map(itemgetter(1), rows))

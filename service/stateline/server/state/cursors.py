@@ -1,0 +1,312 @@
+"""`Cursors`: pages of one state. A cursor pins what its first page was read from until it was read to the end, its
+lease is over, or it makes room for another.
+
+A cursor as clients see it (opaque to them), base64url without padding:
+
+    process:8 random bytes ‖ cursor:8 random bytes ‖ page:u32 BE ‖ HMAC-SHA256 of all that, its first 16 bytes
+
+Each page has a cursor of its own for the next one. The page that was given last can be asked for again: an answer may
+get lost. Every server process of an application signs with the same key (`signing_key`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import math
+import os
+import secrets
+import stat
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from stateline.query.values import Answer, Entry, Outcome, Rows, Terms
+from stateline.serde.plain import shown
+from stateline.server.state.merged_scan import MergedScan, memory_of
+from stateline.server.state.partitions import ServedStore
+from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError
+from stateline_store.durable_files import refused
+from stateline_store.snapshot_directory import SNAPSHOTS
+
+# What the entries of all cursors may take in memory: those that were read of each partition and not given yet, and the
+# last page of each cursor. The one that was read last may go beyond alone, by 4 MiB per partition.
+MAX_HELD_BYTES = 128 * 1024 * 1024
+# How often the disk is looked at while there are cursors: each look takes a microsecond per file and connection.
+_LOOK_INTERVAL_S = 5.0
+
+_BODY = struct.Struct(">8s8sI")
+_MAC_BYTES = 16
+_KEY_BYTES = 32
+_OPEN_FILES = "/proc/self/fd"
+_DELETED_TABLE = ".sst (deleted)"  # as Linux shows a table of RocksDB that has no name any more
+
+
+class Token(NamedTuple):
+    """What a cursor says: which process has it, which one it is, and which page comes next (from 1)."""
+
+    process: bytes
+    cursor: bytes
+    page: int
+
+
+@dataclass(slots=True)
+class Page:
+    """Entries of one page, and the cursor of the next one; None after the last."""
+
+    entries: list[Entry]
+    cursor: str | None
+
+
+@dataclass(slots=True)
+class Cursor:
+    """One state that is read page by page: what its first answer said of it stays true for all of them."""
+
+    store: ServedStore
+    terms: Terms
+    outcomes: Mapping[int, Outcome]
+    scan: MergedScan
+    limit: int
+    with_key: bool
+    caller: str  # who opened it
+    page: int = 0  # how many were given
+    last: Page | None = None
+    held_bytes: int = 0  # in memory, after its last page
+    used_at_s: float = 0.0
+    opened_at_s: float = field(default_factory=time.monotonic)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it was read to its end: it pins nothing, and is there for its last page to be asked for again."""
+        return self.last is not None and self.last.cursor is None
+
+
+def signing_key(application: Path) -> bytes:
+    """The key of this application, made when there is none: the file ``cursor.key``, which its user alone can read.
+
+    Raises `RetryLaterError` when the directory cannot be written.
+    """
+    path = application / "cursor.key"
+    try:
+        application.mkdir(mode=0o750, parents=True, exist_ok=True)
+        draft = path.with_name(f".cursor.key.{secrets.token_hex(8)}")
+        if path.exists() and path.stat().st_size < _KEY_BYTES:
+            path.unlink()  # a power cut left a part: a short key could be guessed
+        if not path.exists():
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(draft, path)  # of two processes that come at once one is first, whole
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+        return path.read_bytes()
+    except OSError as error:
+        raise refused(path, "written", error) from error
+
+
+class Cursors:
+    """Those of one server process; every method is for the event loop's thread."""
+
+    def __init__(
+        self,
+        key: bytes,
+        *,
+        ttl_s: float,
+        most: int,
+        most_bytes: int,
+        on_disk: Callable[[], int] = lambda: 0,
+        catch_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """At most so many at a time; each lives for `ttl_s` after its last page, and less when they take more than
+        `MAX_HELD_BYTES` in memory, or keep more than `most_bytes` on disk. Room is made by who has the most of it.
+
+        `on_disk` says how many bytes are kept there; `catch_up` lets those readers go on that keep some without need.
+        """
+        self._key = key
+        self._ttl_s = ttl_s
+        self._most = most
+        self._most_bytes = most_bytes
+        self._on_disk, self._catch_up = on_disk, catch_up
+        self._looked_at_s = -math.inf
+        self.process = secrets.token_bytes(8)
+        self._open: dict[bytes, Cursor] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def oldest_age_s(self) -> float:
+        """How long the oldest state has been pinned; 0 without one."""
+        now_s = time.monotonic()
+        return max((now_s - cursor.opened_at_s for cursor in self._open.values()), default=0.0)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the entries of all cursors take."""
+        return sum(cursor.held_bytes for cursor in self._open.values())
+
+    async def begin(self, cursor: Cursor) -> Page:
+        """The first page. The cursor is kept when there is more, and closed otherwise."""
+        name = secrets.token_bytes(8)
+        try:
+            page = await self._next(name, cursor)
+        except BaseException:
+            cursor.scan.close()
+            raise
+        if page.cursor is not None:
+            self._open[name] = cursor
+            self._make_room(name)
+        return page
+
+    def token(self, text: str) -> Token:
+        """What a client's cursor says. Raises `DoesNotExistError` for one that no server has given."""
+        try:
+            data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+        except (binascii.Error, ValueError):
+            data = b""
+        body, mac = data[: _BODY.size], data[_BODY.size :]
+        genuine = len(data) == _BODY.size + _MAC_BYTES and hmac.compare_digest(mac, self._mac(body))
+        # Base64 has several spellings of the same bytes: only ours is taken.
+        if not genuine or _encoded(data) != text:
+            raise DoesNotExistError(f"cursor={shown(text)} is none that was given: begin anew without it.")
+        return Token(*_BODY.unpack(body))
+
+    def check(self, token: Token, store: ServedStore) -> Cursor:
+        """The state that this token is of, without reading on. Raises `CursorExpiredError` when it is gone, or the
+        page, `InvalidArgumentError` when it is of another store."""
+        cursor = self._open.get(token.cursor)
+        if cursor is None or token.process != self.process:
+            raise CursorExpiredError("This cursor is gone, or was read to its end: begin anew without it.")
+        if cursor.store.name != store.name:
+            raise InvalidArgumentError(f"The cursor is of another store than {store.name!r}: send it to its own.")
+        if token.page not in (cursor.page - 1, cursor.page):
+            raise CursorExpiredError("The page of this cursor was given long ago: begin anew without it.")
+        return cursor
+
+    async def follow(self, token: Token, store: ServedStore, limit: int | None) -> tuple[Cursor, Page]:
+        """The page that this token stands for, and the state that it is of. Raises as `check`."""
+        cursor = self.check(token, store)
+        async with cursor.lock:
+            self.check(token, store)  # again: another page may have been read, or the cursor may have gone
+            cursor.used_at_s = time.monotonic()
+            if token.page == cursor.page - 1 and cursor.last is not None:
+                return cursor, cursor.last
+            cursor.limit = limit or cursor.limit
+            try:
+                page = await self._next(token.cursor, cursor)
+            except BaseException:  # what was read of the page is lost: the next would go on behind it
+                self._close(token.cursor)
+                raise
+        if page.cursor is None:
+            cursor.scan.close()  # its last page may be asked for again, until the lease is over
+        self._make_room(token.cursor)
+        return cursor, page
+
+    def expire(self) -> None:
+        """Close those whose lease is over, and one when too much is kept on disk; call it twice a second.
+
+        That one is of the caller who has the most, so that nobody loses a cursor to one who has more. Opened first, it
+        keeps the most files that the store has no more. The next look shows what that frees.
+        """
+        since_s = time.monotonic() - self._ttl_s
+        for name in [name for name, each in self._open.items() if each.used_at_s < since_s and not each.lock.locked()]:
+            self._close(name)
+        pinning = {name: each for name, each in self._open.items() if not each.is_read}
+        if pinning and time.monotonic() - self._looked_at_s >= _LOOK_INTERVAL_S:
+            if self._is_within_disk():
+                self._looked_at_s = time.monotonic()
+            else:
+                counts = Counter(each.caller for each in pinning.values())
+                self._close(min(pinning, key=lambda name: (-counts[pinning[name].caller], pinning[name].opened_at_s)))
+
+    def close(self) -> None:
+        """Close them all."""
+        for name in list(self._open):
+            self._close(name)
+
+    async def _next(self, name: bytes, cursor: Cursor) -> Page:
+        entries = await cursor.scan.page(cursor.limit)
+        more = await cursor.scan.has_more()
+        cursor.page += 1
+        cursor.used_at_s = time.monotonic()
+        cursor.last = Page(entries, self.text(Token(self.process, name, cursor.page)) if more else None)
+        cursor.held_bytes = memory_of(entries) + cursor.scan.held_bytes
+        return cursor.last
+
+    def text(self, token: Token) -> str:
+        """The cursor that says this, as `token` reads it."""
+        body = _BODY.pack(*token)
+        return _encoded(body + self._mac(body))
+
+    def _mac(self, body: bytes) -> bytes:
+        return hmac.digest(self._key, body, hashlib.sha256)[:_MAC_BYTES]
+
+    def _make_room(self, newest: bytes) -> None:
+        """Until all that is left is within the limits, or this one alone."""
+        while len(self._open) > max(1, self._most):
+            self._close(self._dispensable(newest, lambda cursor: 1))
+        while self.held_bytes > MAX_HELD_BYTES and len(self._open) > 1:
+            self._close(self._dispensable(newest, lambda cursor: cursor.held_bytes))
+
+    def _dispensable(self, newest: bytes, size_of: Callable[[Cursor], int]) -> bytes:
+        """Of the caller who has the most, so that nobody loses a cursor to one who has more, the one that was used
+        longest ago; never the newest."""
+        sizes: Counter[str] = Counter()
+        for cursor in self._open.values():
+            sizes[cursor.caller] += size_of(cursor)
+        others = {name: cursor for name, cursor in self._open.items() if name != newest}
+        return min(others, key=lambda name: (-sizes[others[name].caller], others[name].used_at_s))
+
+    def _is_within_disk(self) -> bool:
+        if self._on_disk() <= self._most_bytes:
+            return True
+        self._catch_up()
+        return self._on_disk() <= self._most_bytes
+
+    def _close(self, name: bytes) -> None:
+        cursor = self._open.pop(name, None)
+        if cursor is not None:
+            cursor.scan.close()
+
+
+def held_on_disk(application: Path) -> int:
+    """Bytes of the tables of its stores that are deleted and that this process still has open. Snapshots' do not count,
+    nor do logs, which a reader keeps open for itself. 0 where the system does not tell (there is no /proc)."""
+    stores, snapshots = f"{application.resolve()}/", f"{application.resolve()}/{SNAPSHOTS}/"
+    held: dict[
+        tuple[int, int], int
+    ] = {}  # each file once: every secondary that a scan keeps has a descriptor of its own
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_OPEN_FILES):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                status = os.fstat(int(name))
+                if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+                    path = os.readlink(f"{_OPEN_FILES}/{name}")
+                    if path.startswith(stores) and not path.startswith(snapshots) and path.endswith(_DELETED_TABLE):
+                        held[status.st_dev, status.st_ino] = status.st_size
+    return sum(held.values())
+
+
+def pinned(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
+    """The outcomes without their rows: what every page says of the partitions."""
+    return {
+        p: Answer(Rows(), outcome.position, outcome.copy) if isinstance(outcome, Answer) else outcome
+        for p, outcome in outcomes.items()
+    }
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")

@@ -1,0 +1,56 @@
+"""Many keys of one partition, looked up some at a time, so that requests of others are answered in between.
+
+What an answer has of a partition is of one commit. So when the partition has moved meanwhile all keys are looked up
+anew, and where commits come too fast for that, at last all at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from stateline.query.execution import refuse_too_large, size_of
+from stateline.query.values import Answer, Entry, Failure, KeysQuery, Outcome, Rows, Terms
+from stateline.server.state.partitions import Partitions, ServedStore
+from stateline_store import InvalidArgumentError
+
+_AT_ONCE = 1000  # some two milliseconds
+_ATTEMPTS = 3
+
+
+async def ask_for_keys(
+    partitions: Partitions, store: ServedStore, terms: Terms, partition: int, query: KeysQuery
+) -> Outcome:
+    """As `Partitions.ask`."""
+    if len(query.keys) > _AT_ONCE:
+        for _ in range(_ATTEMPTS):
+            if (outcome := await _in_slices(partitions, store, terms, partition, query)) is not None:
+                return outcome
+    return partitions.ask(store, terms, partition, query)
+
+
+async def _in_slices(
+    partitions: Partitions, store: ServedStore, terms: Terms, partition: int, query: KeysQuery
+) -> Outcome | None:
+    """None when the partition has moved between two slices."""
+    entries: list[Entry] = []
+    answer, state, size = None, None, 0
+    for first in range(0, len(query.keys), _AT_ONCE):
+        some = KeysQuery(query.keys[first : first + _AT_ONCE], query.as_of)
+        outcome = partitions.ask(store, terms, partition, some)
+        if not isinstance(outcome, Answer):
+            return outcome
+        answer = outcome
+        shown = partitions.shown(store, partition)
+        if first and shown != state:
+            return None
+        state, found = shown, list(outcome.rows.entries)
+        entries += found
+        size += size_of(found)
+        try:
+            refuse_too_large(size)
+        except InvalidArgumentError as error:
+            return Failure(error)
+        await asyncio.sleep(0)
+    assert answer is not None, "there are keys"
+    answer.rows = Rows(entries)
+    return answer

@@ -1,0 +1,301 @@
+"""`Partitions`: the stores' committed state, as this process reads it: one RocksDB secondary per store
+partition.
+
+Secondaries are opened when they are first needed (or by the keeper of `serving`), kept, and closed together.
+A read is refresh, then query, without anything in between: data and position belong together because only
+`refresh` moves a secondary, and all of this runs on the event loop's thread without an await.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from stateline.deployment.placements import Placement, unreadable
+from stateline.model.store_definition import StoreDefinition
+from stateline.query.execution import execute
+from stateline.query.values import Answer, CopyStatus, Failure, Outcome, Query, Terms, served_by
+from stateline.worker.epochs import LOADING
+from stateline_store import (
+    Layout,
+    NotPresentError,
+    NotReadyError,
+    Reader,
+    RetryLaterError,
+    SecondaryReader,
+    Segments,
+    StateDirectory,
+    StatelineError,
+    StoreSchema,
+    StoreState,
+    TopicPartition,
+    TopologyError,
+)
+from stateline_store.commit_notice import Told
+from stateline_store.directory import holds_database
+from stateline_store.plain_values import PlainValuesReader
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStore:
+    """A store that this server answers for: what it is, and where its partitions are."""
+
+    definition: StoreDefinition
+    placement: Placement
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self.definition.name
+
+    @property
+    def partitions(self) -> range:
+        """The partition numbers that there are."""
+        return range(self.placement.partitions)
+
+
+@dataclass(slots=True)
+class _Open:
+    """One secondary: `shown` is what queries see of it, of `plain` files through what makes them timestamped; `schema`
+    is of the layout that it was made for."""
+
+    reader: SecondaryReader
+    plain: bool
+    shown: Reader
+    layout: Layout
+    schema: StoreSchema
+    status: tuple[Told, bool, CopyStatus] | None = None
+    """What the notice said when it was looked at last, whether there was an owner, and what follows from these."""
+
+
+class Partitions:
+    """The secondaries of one server process. For the event loop's thread only.
+
+    `scratch` is an empty directory of this process for what RocksDB writes beside a secondary;
+    `has_owner(task)` says whether a live worker has the task. Plain files of a timestamped store are read where there
+    are any, for a worker deletes them when its timestamped files are complete; `upgrading` says that the workers serve
+    them (they have `upgrade.from` set), and are not restoring the others just now. `epochs`: `Topology.epoch_numbers`.
+    """
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        scratch: Path,
+        has_owner: Callable[[str], bool],
+        *,
+        upgrading: bool = False,
+        epochs: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({}),
+    ) -> None:
+        self._directory = directory
+        self._upgrading = upgrading
+        self._scratch = scratch
+        self._has_owner = has_owner
+        self._epochs = epochs
+        self._open: dict[tuple[str, str], _Open] = {}  # by task and store
+        self.opened_count = 0
+        """Secondaries that were opened so far."""
+        self.catch_ups = 0
+        """How often one that was open was brought up to its owner's newest commit."""
+
+    def ask(self, store: ServedStore, terms: Terms, partition: int, query: Query) -> Outcome:
+        """What this partition answers from its newest commit."""
+        try:
+            try:
+                return self._execute(store, partition, query, terms)
+            except NotPresentError:
+                if not self._shows_plain(store, partition):
+                    raise
+                self._forget(store, partition)  # the timestamped files have taken their place
+                return self._execute(store, partition, query, terms)
+            except NotReadyError:
+                raise
+            except RetryLaterError:  # the owner was quicker than the reader, which has let go: open it anew, once
+                return self._execute(store, partition, query, terms)
+        except (NotPresentError, NotReadyError) as error:
+            self._forget(store, partition)  # deleted or moved: look the files up again at the next request
+            return Failure(error)
+        except StatelineError as error:
+            return Failure(error)
+        except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception; one partition's failure is its own
+            _log.exception("A query of partition %d of %r failed", partition, store.name)
+            self._forget(store, partition)
+            return Failure(StatelineError(f"Reading partition {partition} of {store.name!r} failed: {error}"))
+
+    def open(self, store: ServedStore, partition: int) -> SecondaryReader:
+        """The reader of this partition, opened if need be.
+
+        Raises `NotPresentError` when no owner has ever opened it here, or another `StatelineError`.
+        """
+        return self._opened(store, store.placement.task_id(partition)).reader
+
+    def check(self, store: ServedStore, partition: int) -> None:
+        """Raise the `StatelineError` that a read of this partition would meet now; nothing when it would
+        not.
+        """
+        try:
+            self._up_to_date(store, store.placement.task_id(partition))
+        except (NotPresentError, NotReadyError):
+            self._forget(store, partition)
+            raise
+
+    def status(self, store: ServedStore, partition: int) -> CopyStatus:
+        """What the notice says, unless no live worker has the task: then nobody keeps the copy up to date. Raises as
+        `open`."""
+        task_id = store.placement.task_id(partition)
+        return self._status(task_id, self._opened(store, task_id))
+
+    def shown(self, store: ServedStore, partition: int) -> tuple[SecondaryReader, int, int] | None:
+        """The reader of this partition with generation and number of the commit that it shows: equal ones are of one
+        state. None where nothing is open or readable."""
+        found = self._open.get((store.placement.task_id(partition), store.name))
+        try:
+            return None if found is None else (found.reader, found.reader.generation, found.reader.commit_number)
+        except StatelineError:
+            return None
+
+    def opened(self) -> Iterator[tuple[str, str, SecondaryReader]]:
+        """(task, store, reader) of every secondary that is open."""
+        for (task_id, store), found in self._open.items():
+            yield task_id, store, found.reader
+
+    @property
+    def open_count(self) -> int:
+        """Secondaries that are open."""
+        return len(self._open)
+
+    def close(self) -> None:
+        """Close every secondary."""
+        for found in self._open.values():
+            found.reader.close()
+        self._open.clear()
+
+    def _execute(self, store: ServedStore, partition: int, query: Query, terms: Terms) -> Outcome:
+        task_id = store.placement.task_id(partition)
+        found = self._up_to_date(store, task_id)
+        outcome = execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
+        if store.name in self._epochs and isinstance(outcome, Answer):
+            outcome.epochs = self._whole_epochs(store.name, partition, found.reader)
+        return outcome
+
+    def _up_to_date(self, store: ServedStore, task_id: str) -> _Open:
+        """The store as its owner last committed it."""
+        found = self._opened(store, task_id)
+        self._refresh(found.reader)
+        if found.reader.layout is not found.layout:  # the store was opened anew
+            timestamped = store.definition.timestamped and not found.plain
+            path = self._directory.store(task_id, store.name, timestamped=timestamped)
+            _check_declared(store.definition, found.reader, path)
+            found.layout = found.reader.layout
+            found.schema = schema_of(store.definition, found.layout)
+        return found
+
+    def _whole_epochs(self, store: str, partition: int, reader: SecondaryReader) -> tuple[int, ...]:
+        numbers = tuple(reader.offsets.get(place, LOADING) for place in self._epochs[store])
+        if LOADING in numbers:
+            raise NotReadyError(
+                f"Partition {partition} of {store!r} is being loaded, and is to be seen in whole micro-batches: ask "
+                "again in a moment."
+            )
+        return numbers
+
+    def _status(self, task_id: str, found: _Open) -> CopyStatus:
+        told, owned, known = found.reader.notice.told, self._has_owner(task_id), found.status
+        if known is not None and known[0] == told and known[1] is owned:
+            return known[2]
+        state = told.state
+        if state is StoreState.ACTIVE and not owned:
+            state = StoreState.CLOSED
+        if found.plain and not self._upgrading:
+            state = StoreState.RESTORING
+        status = CopyStatus(served_by(state), told.staged_records, told.staged_bytes, told.committed_at_ms)
+        found.status = told, owned, status
+        return status
+
+    def _refresh(self, reader: SecondaryReader) -> None:
+        if reader.is_behind:
+            with _reading(self._directory.application):
+                reader.refresh()
+            self.catch_ups += 1
+
+    def _forget(self, store: ServedStore, partition: int) -> None:
+        found = self._open.pop((store.placement.task_id(partition), store.name), None)
+        if found is not None:
+            found.reader.close()
+
+    def _shows_plain(self, store: ServedStore, partition: int) -> bool:
+        found = self._open.get((store.placement.task_id(partition), store.name))
+        return found is not None and found.plain
+
+    def _opened(self, store: ServedStore, task_id: str) -> _Open:
+        found = self._open.get((task_id, store.name))
+        if found is None:
+            found = self._open[task_id, store.name] = self._open_now(store.definition, task_id)
+        return found
+
+    def _open_now(self, definition: StoreDefinition, task_id: str) -> _Open:
+        plain_files = self._directory.store(task_id, definition.name, timestamped=False)
+        if definition.timestamped and holds_database(plain_files):
+            with contextlib.suppress(NotPresentError):  # being deleted just now
+                plain = self._new_reader(task_id, definition, timestamped=False)
+                return _open(plain, definition, plain=True)
+        reader = self._new_reader(task_id, definition, timestamped=definition.timestamped)
+        return _open(reader, definition, plain=False)
+
+    def _new_reader(self, task_id: str, definition: StoreDefinition, *, timestamped: bool) -> SecondaryReader:
+        store = self._directory.store(task_id, definition.name, timestamped=timestamped)
+        notice = self._directory.notice(task_id, definition.name, timestamped=timestamped)
+        with _reading(store):
+            reader = SecondaryReader(store, notice, self._scratch / task_id / definition.name)
+        self.opened_count += 1
+        try:
+            _check_declared(definition, reader, store)
+        except NotReadyError:
+            reader.close()
+            raise
+        return reader
+
+
+def _open(reader: SecondaryReader, definition: StoreDefinition, *, plain: bool) -> _Open:
+    shown = PlainValuesReader(reader) if plain else reader
+    return _Open(reader, plain, shown, reader.layout, schema_of(definition, reader.layout))
+
+
+def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:
+    """What queries must know of a store, as it is declared and as its database is written."""
+    interval_ms = layout.segment_interval_ms
+    segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
+    return StoreSchema(layout.kind, layout.timestamped, segments, definition.window_size_ms, layout.retain_duplicates)
+
+
+def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:
+    """Raise `NotReadyError` when the files are of another kind of store, or of other types, than declared."""
+    declared, found = definition.plain_kind, reader.layout.kind
+    if found != declared:
+        raise NotReadyError(
+            f"{path} holds a {found} store, but the application declares a {declared} store of that name: give it "
+            "another name, and start the workers again."
+        )
+    if reader.types is not None:
+        try:
+            definition.types.check(reader.types, path)
+        except TopologyError as error:
+            raise NotReadyError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What the file system or RocksDB refuses for the time being is `NotReadyError`; narrower errors stay."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except RetryLaterError as error:
+        if type(error) is not RetryLaterError:
+            raise
+        raise NotReadyError(str(error)) from error

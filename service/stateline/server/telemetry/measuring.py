@@ -1,0 +1,102 @@
+"""The middleware that sees every HTTP request, and tells metrics and the access log of it when it was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stateline.server.contract.observation import Observation, begin
+from stateline.server.contract.problems import CLIENT_CLOSED_REQUEST
+from stateline.server.telemetry.access_log import AccessLog, Line
+from stateline.server.telemetry.metrics import Metrics
+from stateline.server.telemetry.request_counts import Answered
+
+# Of requests that no route took: their paths are the client's invention.
+UNMATCHED = "unmatched"
+
+
+class Measuring:
+    """Tells metrics and the access log, if there is one, what was answered. For the event loop's thread."""
+
+    def __init__(self, metrics: Metrics, access_log: AccessLog | None) -> None:
+        self.metrics = metrics
+        self._access_log = access_log
+
+    def tell(
+        self, method: str, answered: Answered, status: int, seconds: float, rows: int, size: int, token: str = ""
+    ) -> None:
+        """A request was answered, in so many seconds, with so many entries and bytes of body."""
+        self.metrics.requests.observe(answered, seconds, size, rows)
+        log = self._access_log
+        if log is not None and log.wants(seconds, status):
+            line = Line(method, answered, status, seconds, rows, size, token)
+            self.metrics.lines_dropped += not log.write(line)
+
+    def close(self) -> None:
+        """Write the lines that wait."""
+        if self._access_log is not None:
+            self._access_log.close()
+
+
+class MeasuringMiddleware:
+    """Observes requests under their route's template, never under their path."""
+
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], measuring: Measuring) -> None:
+        self._app = app
+        # FastAPI's router tells the endpoint that it has chosen, not the route.
+        self._templates: dict[object, str] = {
+            route.endpoint: route.path_format for route in routes if isinstance(route, Route)
+        }
+        self._measuring = measuring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        observation = begin()
+        status, size = 500, 0  # unless an answer begins
+
+        async def watch(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        metrics = self._measuring.metrics
+        metrics.in_progress += 1
+        began_s = time.perf_counter()
+        try:
+            await self._app(scope, receive, watch)
+        except asyncio.CancelledError:
+            observation.reason = "cancelled"  # the server stops, and this took longer than it waits
+            raise
+        finally:
+            seconds = time.perf_counter() - began_s
+            metrics.in_progress -= 1
+            answered = self._answered(scope, observation, status)
+            rows, token = observation.rows, observation.token
+            self._measuring.tell(scope["method"], answered, status, seconds, rows, size, token)
+
+    def _answered(self, scope: Scope, observation: Observation, status: int) -> Answered:
+        store = scope["path_params"].get("store", "") if "path_params" in scope else ""
+        return Answered(
+            observation.route or self._templates.get(scope.get("endpoint"), UNMATCHED),
+            store if store in self._measuring.metrics.stores else "",
+            observation.level,
+            observation.reason or _outcome(status),
+        )
+
+
+def _outcome(status: int) -> str:
+    """Of an answer that is no problem of `problems.PROBLEMS`."""
+    if status < 400:
+        return "ok"
+    if status == 404:
+        return "not_found"  # an absent key
+    return "client_gone" if status == CLIENT_CLOSED_REQUEST else "STORE_EXCEPTION"

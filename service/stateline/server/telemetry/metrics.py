@@ -1,0 +1,184 @@
+"""Prometheus metrics: requests by route and by store, and what the server knows of itself.
+
+Labels come from closed sets: routes by their template, stores that the application declares, two levels, the reasons
+of `problems`. So clients cannot make series; and no metric of requests has both, route and store, so there are not as
+many series as their product.
+
+One process keeps its counts in memory. Of several processes (`processes`) any may be asked, and answers for all: they
+keep their counts in files of one directory, prometheus_client's multiprocess mode. There each process has a number
+rather than its pid, and one that was started again counts on where the dead one ended: what is answered never goes
+back, and no files are left behind. Gauges of stores are the answering process's view of what all of them read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+    values,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from stateline.server.changes.routes import ChangeRoutes
+from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.state.serving import Serving
+from stateline.server.telemetry.pipelines import PipelineCollector, PipelineStates
+from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
+from stateline.server.telemetry.store_metrics import StoreCollector, noticed
+from stateline.server.telemetry.workers_metrics import WorkerCollector, WorkerFigures
+
+# Where prometheus_client keeps what several processes share; its own name.
+SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+
+_log = logging.getLogger(__name__)
+
+# How old may be what another process tells; one that is killed takes as much of its counts with it.
+_SHARE_INTERVAL_S = 0.5
+
+# They are a series more for each counter; Prometheus sees resets without them.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # it has types for a part of itself only
+
+
+def share_metrics(directory: Path, number: int) -> None:
+    """Make this process number `number` of those that keep their metrics in `directory`. Before `create_app`.
+
+    No two processes that live may have the same number. The directory belongs to the caller.
+    """
+    os.environ[SHARED_DIRECTORY] = str(directory)
+    # prometheus_client has types for a part of itself only
+    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """The metrics of one server process. For the event loop's thread only."""
+
+    def __init__(self, serving: Serving, snapshots: SnapshotRoutes, changes: ChangeRoutes) -> None:
+        self.stores = frozenset(serving.topology.stores)
+        self.snapshots, self.changes = snapshots, changes
+        self.in_progress = 0
+        self.lines_dropped = 0
+        self._serving = serving
+        self._counted = CollectorRegistry()
+        self.requests = RequestCounts(self._counted)
+        self._load = _Load(self._counted)
+        shared = os.environ.get(SHARED_DIRECTORY)
+        self._sources = [CollectorRegistry() if shared else self._counted, CollectorRegistry()]
+        if shared:
+            MultiProcessCollector(self._sources[0], shared)  # type: ignore[no-untyped-call]  # as above
+        self._stores = StoreCollector()
+        self._sources[1].register(self._stores)
+        state_dir, application = serving.config.state_dir, serving.topology.application_id
+        self._sources[1].register(PipelineCollector(PipelineStates(serving.topology, state_dir)))
+        self._sources[1].register(WorkerCollector(WorkerFigures(state_dir / application)))
+        self.shared = shared is not None
+        self._writing = asyncio.Lock()
+        self._began_s, self._text = -math.inf, b""
+
+    async def text(self) -> bytes:
+        """Everything in Prometheus' text format, of all processes that share their metrics. It is written by a thread,
+        one at a time: who asks meanwhile gets the next one, together with all others that wait."""
+        asked_s = time.monotonic()
+        async with self._writing:
+            if self._began_s < asked_s:
+                self._began_s = time.monotonic()
+                self._take()
+                self._stores.ready = not await self._serving.reasons_not_ready()
+                self._stores.seen = noticed(self._serving.partitions)
+                self._text = await asyncio.to_thread(self._written)
+            return self._text
+
+    async def queries(self) -> list[tuple[float | None, float]]:
+        """How many queries took no longer than so many seconds, of all processes; the last edge is None, for all."""
+        self._take()
+        return await asyncio.to_thread(self._query_buckets)
+
+    def _query_buckets(self) -> list[tuple[float | None, float]]:
+        counts = dict.fromkeys((*BUCKETS_S, math.inf), 0.0)
+        latency = [metric for metric in self._sources[0].collect() if metric.name == LATENCY]
+        for sample in (sample for metric in latency for sample in metric.samples if sample.name.endswith("_bucket")):
+            if sample.labels["level"]:  # of all else it is empty
+                counts[float(sample.labels["le"])] += sample.value
+        return [(None if edge == math.inf else edge, count) for edge, count in counts.items()]
+
+    def _written(self) -> bytes:
+        return b"".join(map(generate_latest, self._sources))
+
+    async def keep_shared(self) -> None:
+        """Show the other processes how this one stands, until cancelled."""
+        try:
+            while True:
+                try:
+                    self._take()
+                except Exception:  # noqa: BLE001 - a defect; without this task the others would miss all counts
+                    _log.exception("Metrics could not be shared")
+                await asyncio.sleep(_SHARE_INTERVAL_S)
+        finally:
+            self.requests.flush()
+
+    def _take(self) -> None:
+        self.requests.flush()
+        self._load.take(self)
+
+    @property
+    def serving(self) -> Serving:
+        """What is measured."""
+        return self._serving
+
+
+class _Load:
+    """How this process stands at the moment. Read when asked, so that requests pay nothing for it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, about: str, mode: Literal["sum", "max"] = "sum") -> Gauge:
+            gauge = Gauge(f"stateline_{name}", about, registry=registry, multiprocess_mode=mode)
+            gauge.set(0)  # what a dead predecessor of the same number left
+            return gauge
+
+        def counter(name: str, about: str) -> Counter:
+            return Counter(f"stateline_{name}", about, registry=registry)
+
+        self._in_progress = gauge("http_requests_in_progress", "Requests that are being answered.")
+        self._waiting = gauge("http_requests_waiting", "Of these, those that wait: for a commit, a worker, a body.")
+        self._open = gauge("secondaries_open", "Store partitions that are open.")
+        self._cursors = gauge("cursors_open", "States that are kept for the next page.")
+        self._held = gauge("cursors_held_bytes", "About how many bytes of entries they keep in memory.")
+        self._oldest = gauge("cursors_oldest_seconds", "How long the oldest of them has been kept.", "max")
+        self._snapshots = gauge("snapshots", "Snapshots that there are.", "max")
+        self._kept = gauge("snapshots_kept_bytes", "Bytes on disk that snapshots alone keep.", "max")
+        self._feeds = gauge("change_feeds_open", "Change feeds that are being read.")
+        self._feed_lag = gauge("change_feeds_lag_seconds", "How far the slowest of them is behind.", "max")
+        self._opened = counter("secondaries_opened", "Store partitions that were opened.")
+        self._catch_ups = counter("secondary_catch_ups", "How often an open one followed its owner's commits.")
+        self._dropped = counter("access_log_lines_dropped", "Lines that were left out, because writing was too slow.")
+        self._before = (0, 0, 0)
+
+    def take(self, metrics: Metrics) -> None:
+        """Look at everything now."""
+        serving = metrics.serving
+        partitions = serving.partitions
+        self._in_progress.set(metrics.in_progress)
+        self._waiting.set(serving.waiting)
+        self._open.set(partitions.open_count)
+        self._cursors.set(len(serving.cursors))
+        self._held.set(serving.cursors.held_bytes)
+        self._oldest.set(serving.cursors.oldest_age_s)
+        self._snapshots.set(metrics.snapshots.figures.count)
+        self._kept.set(metrics.snapshots.figures.kept_bytes)
+        self._feeds.set(metrics.changes.figures.open)
+        self._feed_lag.set(metrics.changes.figures.lag_s)
+        now = (partitions.opened_count, partitions.catch_ups, metrics.lines_dropped)
+        counters = (self._opened, self._catch_ups, self._dropped)
+        for counter, count, before in zip(counters, now, self._before, strict=True):
+            counter.inc(count - before)
+        self._before = now

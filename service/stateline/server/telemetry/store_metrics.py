@@ -1,0 +1,98 @@
+"""The metrics of store partitions: what their owners say in the notices of the secondaries that are open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from stateline.server.state.partitions import Partitions
+from stateline_store.commit_notice import StoreState, Told
+
+# Of more than these each store is shown as one: eight series of each of 5,000 partitions would be 3 MB.
+MAX_PARTITIONS = 500
+
+_PARTITION = ("task", "store")
+
+
+class Noticed(NamedTuple):
+    """What the notice of a store partition said; `task` is empty where it stands for a whole store."""
+
+    task: str
+    store: str
+    commit_number: int
+    told: Told
+
+
+def noticed(partitions: Partitions) -> list[Noticed]:
+    """Every partition that is open. A microsecond or two each."""
+    return [
+        Noticed(task_id, store, reader.notice.commit_number, reader.notice.told)
+        for task_id, store, reader in partitions.opened()
+    ]
+
+
+def shown_partitions(found: Sequence[Noticed], most: int = MAX_PARTITIONS) -> Sequence[Noticed]:
+    """Each partition; of more than `most` each store: sums, the time of the newest commit, and of states one that is
+    not active if any partition has one."""
+    if len(found) <= most:
+        return found
+    by_store: dict[str, list[Noticed]] = {}
+    for each in found:
+        by_store.setdefault(each.store, []).append(each)
+    return [_as_one(store, partitions) for store, partitions in by_store.items()]
+
+
+def _as_one(store: str, partitions: Sequence[Noticed]) -> Noticed:
+    told = [each.told for each in partitions]
+    states = {one.state_number for one in told}
+    summed = Told(
+        max(one.committed_at_ms for one in told),
+        sum(one.staged_records for one in told),
+        sum(one.staged_bytes for one in told),
+        min(states - {StoreState.ACTIVE}, default=StoreState.ACTIVE),
+        sum(one.restore_remaining for one in told),
+    )
+    return Noticed("", store, sum(each.commit_number for each in partitions), summed)
+
+
+class StoreCollector(Collector):
+    """Shows what was `seen` last: notices, and whether the server is ready. Thread-safe, as long as nobody sets that
+    meanwhile."""
+
+    def __init__(self) -> None:
+        self.seen: Sequence[Noticed] = ()
+        self.ready = False
+
+    def collect(self) -> Iterator[Metric]:
+        gauges = {
+            "committed_at_ms": _gauge("committed_at_ms", "Time of the newest commit, ms since the epoch."),
+            "commit_number": _gauge("commit_number", "Number of the newest commit."),
+            "staged_records": _gauge("staged_records", "Records staged and not committed."),
+            "staged_bytes": _gauge("staged_bytes", "Bytes staged and not committed."),
+            "restore_remaining": _gauge("restore_remaining", "Records that a restore still has to apply."),
+            "state": _gauge("state", "0 closed, 1 restoring, 2 active, 3 standby."),
+        }
+        age = _gauge("commit_age_seconds", "How long ago the newest commit was made; absent before the first.")
+        for task_id, store, number, told in shown_partitions(self.seen):
+            figures = {"commit_number": number, "state": told.state_number, **told._asdict()}
+            for name, gauge in gauges.items():
+                gauge.add_metric([task_id, store], float(figures[name]))
+            if told.committed_at_ms:
+                age.add_metric([task_id, store], max(0.0, time.time() - told.committed_at_ms / 1000))
+        yield from gauges.values()
+        yield age
+        ready = GaugeMetricFamily("stateline_server_ready", "1 when /readyz answers 200.")
+        ready.add_metric([], float(self.ready))
+        yield ready
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # registering asks for nothing
+
+
+def _gauge(name: str, about: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"stateline_store_{name}", about, labels=_PARTITION)

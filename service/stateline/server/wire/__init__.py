@@ -1,0 +1,1 @@
+"""Connections and bytes: HTTP's protocol, TLS, bodies, and their bounds."""

@@ -1,0 +1,253 @@
+"""uvicorn's HTTP protocol, bounded: how long a request may take to come, how long its head may be, and what is answered
+when it cannot be read.
+
+uvicorn knows a time limit between two requests only, and the parser collects a header for as long as it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sys
+from typing import Any
+
+from httptools import HttpParserCallbackError
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from stateline.server.contract.answer_headers import lines_of_every_answer
+from stateline.server.contract.arguments import MAX_URL_BYTES, url_too_long
+from stateline.server.contract.problems import problem_response, unreadable_response
+from stateline.server.contract.unreadable import (
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    OF_BODIES,
+    VERSIONS,
+    UnreadableError,
+    headers_too_large,
+    in_plain_words,
+    upgrade_with_body,
+    wrong_coding,
+    wrong_hosts,
+    wrong_version,
+)
+from stateline.server.wire.bodies import PATIENCE_S
+from stateline_store import InvalidArgumentError
+
+# Of a request's `extensions` the one whose `cut` cuts the connection, and whose `endless` says that the answer has no
+# end: it is cut when the client sends what cannot be read.
+ABORT = "stateline.abort"
+
+_AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
+
+_log = logging.getLogger(__name__)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Answers `application/problem+json` where uvicorn's answers plain text, or not at all."""
+
+    url = b""
+
+    def __init__(self, config: Any, *args: Any, **others: Any) -> None:
+        """As uvicorn makes it."""
+        super().__init__(config, *args, **others)
+        self._hosts = 0  # headers of that name
+        self._reads_no_more = self._is_refused = False
+        self._is_endless = False  # the answer
+        self._in_message = False  # the parser
+        self._in_head = False  # of the message
+        self._size = 0  # of what the parser is given now
+        # Bytes in which the parser found nothing whole, but kept them: how many, and of those that it is given now.
+        self._unfinished = self._growth = 0
+        self._waits_since_s = 0.0  # for a head, on the loop's clock
+        self._patience: asyncio.TimerHandle | None = None
+        self._arrived = b""  # what the parser is given now, if that begins with a message
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """One timer for as long as the connection lasts: one per request would cost more than some answers."""
+        super().connection_made(transport)
+        self._waits_since_s = self.loop.time()
+        self._patience = self.loop.call_later(PATIENCE_S, self._look_after)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is to come any more."""
+        super().connection_lost(exc)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _look_after(self) -> None:
+        """Close a connection that has sent no request, or the beginning of one, for as long as a body may stand still;
+        between requests there is uvicorn's timer for that."""
+        now_s = self.loop.time()
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if is_answering or not (self._in_head or self.cycle is None):
+            self._waits_since_s = now_s
+        left_s = self._waits_since_s + PATIENCE_S - now_s
+        if left_s > 0:
+            self._patience = self.loop.call_later(left_s, self._look_after)
+        else:
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Give it to the parser, and look at what that has kept of it."""
+        if self._reads_no_more:
+            return
+        self._arrived = b"" if self._in_message else data
+        self._size = self._growth = len(data)
+        try:
+            super().data_received(data)
+        finally:
+            self._arrived = b""
+        if self._in_message:
+            self._unfinished += self._growth
+            if self._unfinished > MAX_HEADER_BYTES and not self._reads_no_more:
+                self._refuse(headers_too_large())
+        if self.timeout_keep_alive_task is None and not self._in_head:
+            self._wait_for_next()
+
+    def _wait_for_next(self) -> None:
+        """What arrived has ended uvicorn's wait for the next request, and was none: the body of one that is answered,
+        or empty lines."""
+        if self.cycle is not None and self.cycle.response_complete and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_message_begin(self) -> None:
+        """Let what answers cut the connection: uvicorn's own way waits until the client has read everything."""
+        super().on_message_begin()
+        self._hosts = 0
+        self._in_message = self._in_head = True
+        self._waits_since_s = self.loop.time()
+        self._unfinished = self._growth = 0
+        self.scope["extensions"] = {ABORT: {"cut": self.transport.abort, "endless": self._note_endless}}
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the URL; of one that is too long no more is kept than shows that it is."""
+        self._unfinished = self._growth = 0
+        if len(self.url) <= MAX_URL_BYTES:
+            self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """All that uvicorn's does, which is not called: that would cost twice as much, for each header."""
+        name = name.lower()
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+        if len(self.headers) > MAX_HEADERS:
+            raise headers_too_large()  # the parser gives up with an error of its own, and `send_400_response` follows
+
+    def on_headers_complete(self) -> None:
+        """Refuse what is too long here, where the client has sent all of it; else have it answered."""
+        self._check_head()
+        self._take_authority()
+        self._unfinished = self._growth = 0
+        self._begin_answer()
+        self._in_head = False
+        if self.parser.should_upgrade():  # answered as if it did not ask for that; what follows is another protocol's
+            self.cycle.keep_alive = False
+            self._reads_no_more = True
+
+    def _begin_answer(self) -> None:
+        """What is asked is known, but for its body."""
+        super().on_headers_complete()
+
+    def _check_head(self) -> None:
+        """Raise what refuses a request whose headers are all there."""
+        if len(self.url) > MAX_URL_BYTES:
+            raise url_too_long()
+        if self._unfinished + self._size > MAX_HEADER_BYTES:
+            size = sum(len(name) + len(value) + 4 for name, value in self.headers)  # with ": " and the line's end
+            if size > MAX_HEADER_BYTES:
+                raise headers_too_large()
+        version = self.parser.get_http_version()
+        if version not in VERSIONS:
+            raise wrong_version()
+        if self._hosts != 1 and (self._hosts or version == "1.1"):
+            raise wrong_hosts(self._hosts)
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and (version != "1.1" or b",".join(codings).lower() != b"chunked"):
+            raise wrong_coding()
+        if self.parser.should_upgrade() and not OF_BODIES.isdisjoint(name for name, _ in self.headers):
+            raise upgrade_with_body()
+
+    def _take_authority(self) -> None:
+        """What an absolute URL names is asked, whatever `Host` says. Source: RFC 9112, 3.2.2."""
+        if not self.url.startswith(b"/") and (found := _AUTHORITY.match(self.url)) is not None:
+            self.headers[:] = [(name, value) for name, value in self.headers if name != b"host"]
+            self.headers.append((b"host", found[1]))
+
+    def on_body(self, body: bytes) -> None:
+        """Behind it chunks begin, or trailers, which the parser collects as it does headers."""
+        super().on_body(body)
+        self._unfinished = self._growth = 0
+
+    def _should_upgrade(self) -> bool:
+        """Never: no other protocol is spoken here."""
+        return False
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """None: it would ask for a package that would change nothing."""
+
+    def on_message_complete(self) -> None:
+        """The body is whole."""
+        super().on_message_complete()
+        self._in_message = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Not behind an answer that has said that it is the last."""
+        if not self.transport.is_closing():
+            super()._start_asgi_task(cycle, app)
+
+    def _note_endless(self) -> None:
+        """The answer that is begun now ends with the connection."""
+        self._is_endless = True
+        if self._is_refused:
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser has given up."""
+        del msg  # the same for everything
+        failed = sys.exception()
+        why = failed.__context__ if isinstance(failed, HttpParserCallbackError) else None
+        if len(self.url) > MAX_URL_BYTES:
+            self._refuse(url_too_long())
+        elif isinstance(why, UnreadableError):
+            self._refuse(why)
+        elif "Transfer-Encoding" in str(failed):  # the parser's own words for some of what `_check_head` refuses
+            self._refuse(wrong_coding())
+        else:
+            self._refuse(UnreadableError(in_plain_words(failed, self._arrived)))
+
+    def _refuse(self, why: UnreadableError | InvalidArgumentError) -> None:
+        """Answer and hang up: there is no telling where the next request begins. What was asked before is answered
+        first, unless that has no end, and then that is the end: two answers must not change places."""
+        _log.info("A request was refused: %s", why)
+        self._reads_no_more = self._is_refused = True
+        cycle, is_begun = self.cycle, self._in_message and not self._in_head
+        if cycle is not None and not cycle.response_complete:
+            if is_begun and not cycle.response_started and not self.pipeline:  # its own body, which it waits for
+                cycle.disconnected = True
+                cycle.message_event.set()
+                self._answer_refused(why)
+            elif self._is_endless:
+                self.transport.abort()
+            else:
+                cycle.keep_alive = False
+        elif is_begun:  # it has its answer
+            self.transport.close()
+        else:
+            self._answer_refused(why)
+
+    def _answer_refused(self, why: UnreadableError | InvalidArgumentError) -> None:
+        if isinstance(why, UnreadableError):
+            response = unreadable_response(str(why), why.status)
+        else:
+            response = problem_response(why)
+        head = [STATUS_LINE[response.status_code].rstrip()]
+        head += [name + b": " + value for name, value in response.raw_headers]
+        head += lines_of_every_answer()
+        self.transport.write(b"\r\n".join([*head, b"connection: close", b"", bytes(response.body)]))
+        self.transport.close()

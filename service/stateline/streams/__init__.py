@@ -1,1 +1,0 @@
-"""Kafka Streams' DSL for what runs on the worker: `App.stream` and `App.ktable` begin it (docs/streams.md)."""
