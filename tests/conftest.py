@@ -11,14 +11,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
-from kafka_broker import KafkaBroker, needed
 from stateline.log import Log, open_log
+from support import TESTS
+from support.kafka.kafka_broker import KafkaBroker, needed
 
 # Examples are not timed: 200 ms, Hypothesis' own limit, are soon over beside other tests. In CI it has none either.
 settings.register_profile("untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
-
-_TESTS = Path(__file__).parent
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # as above
@@ -37,7 +36,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long goes first: nobody shall wait for it alone at the end."""
-    items.sort(key=lambda item: _ORDER.index(_folder(item.path.relative_to(_TESTS).as_posix())))  # stable
+    items.sort(key=lambda item: _ORDER.index(_folder(item.path.relative_to(TESTS).as_posix())))  # stable
 
 
 _ORDER = ("service/spark/operators", "service/spark", "integration", "conformance", "service", "")

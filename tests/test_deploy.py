@@ -17,11 +17,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML brings no types of its own
 from prometheus_client.parser import text_string_to_metric_families
 
-from ports import free_port
-from query_server import wait_until
 from stateline.config.settings import load_config
 from stateline.config.sources import PREFIX
 from stateline.spark.connector import JARS
+from support.processes.ports import free_port
+from support.processes.query_server import wait_until
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

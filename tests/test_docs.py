@@ -23,8 +23,6 @@ import pytest
 from rocksdict import AccessType, Options, Rdict
 from typer.main import get_command
 
-from running_worker import Stores, create, eventually, produce, read_all, running
-from served_here import served_here
 from stateline import serdes
 from stateline.cli.main import cli
 from stateline.config.settings import Config, load_config
@@ -53,6 +51,8 @@ from stateline_store import (
     WindowStore,
 )
 from stateline_store.windowed_keys import window_key
+from support.processes.running_worker import Stores, create, eventually, produce, read_all, running
+from support.processes.served_here import served_here
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

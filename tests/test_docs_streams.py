@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 
-from running_worker import Stores, create, eventually, produce, read_all, running
 from stateline import App, serdes
 from stateline.config.settings import load_config
 from stateline.dsl.grouped import GroupedStream
@@ -18,6 +17,7 @@ from stateline.dsl.stream import Stream
 from stateline.dsl.table import Table
 from stateline.dsl.windowed import WindowedStream, WindowedTable
 from stateline.log import open_log
+from support.processes.running_worker import Stores, create, eventually, produce, read_all, running
 from test_docs import blocks, document
 
 TEXT = document("docs/streams.md")

@@ -21,8 +21,6 @@ from unittest.mock import patch
 import processes  # noqa: F401 - finds the tests' modules
 from streams_app import made
 
-from kafka_broker import KafkaBroker
-from running_worker import configured, eventually, produce, running
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic
@@ -30,6 +28,8 @@ from stateline.log.kafka import KafkaLog
 from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
 from stateline_store import TopicPartition
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.running_worker import configured, eventually, produce, running
 
 PARTITIONS, RECORDS, KEYS = 16, 200_000, 50_000
 

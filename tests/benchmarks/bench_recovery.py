@@ -31,12 +31,12 @@ from figures import at_least, at_most
 from processes import answers, free_port, process, until  # finds the tests' modules, too
 from recovery_app import made
 
-from kafka_broker import KafkaBroker
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline.processing.changelog import position_headers
 from stateline.query.values import home_partition
 from stateline_store import Position, TopicPartition
+from support.kafka.kafka_broker import KafkaBroker
 
 RECORDS, KEYS, PARTITIONS, COMMIT, ROUNDS = 10_000_000, 1_000_000, 4, 20_000, 5
 FED_PER_S = 10_000

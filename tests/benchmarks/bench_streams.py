@@ -30,11 +30,11 @@ from pathlib import Path
 from figures import at_least, at_most
 from processes import process, program, until  # finds the tests' modules, too
 
-from java_streams import JavaStreams
-from kafka_broker import KafkaBroker
 from stateline.log import NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline_store import TopicPartition
+from support.kafka.java_streams import JavaStreams
+from support.kafka.kafka_broker import KafkaBroker
 
 RECORDS, KEYS, PARTITIONS, ROUNDS = 1_000_000, 200_000, 4, 3
 BEGUN = 0.2

@@ -14,7 +14,7 @@ from topic import PARTITIONS, TOPIC
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from maven import JarsUnavailableError, jars, one_at_a_time
+from support.kafka.maven import JarsUnavailableError, jars, one_at_a_time
 
 _PROJECT = Path(__file__).parent / "kafka_streams"
 _JARS = "kafka-streams-4.3.1"

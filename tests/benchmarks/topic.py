@@ -20,7 +20,7 @@ from stateline_store import TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kafka_broker import KafkaBroker
+from support.kafka.kafka_broker import KafkaBroker
 
 TOPIC = "ingest"
 PARTITIONS = 4

@@ -10,8 +10,8 @@ from types import TracebackType
 from confluent_kafka import ElectionType, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from kafka_broker import KafkaBroker
-from ports import free_port
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.ports import free_port
 
 BROKERS = 3
 _REPLICATION = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from chaos.cluster import BROKERS
 from chaos.scene import FIRST, PATIENCE_S, SECOND, Scene
-from running_worker import eventually
+from support.processes.running_worker import eventually
 
 SESSION_S = 6.0  # a worker that is silent for longer loses its partitions
 TRANSACTION_S = 6.0  # a transaction that is open for longer is aborted by the broker

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from chaos.cluster import KafkaCluster
 from chaos.faults import FAULTS, SESSION_S, TRANSACTION_S, Fault, possible_faults
 from chaos.scene import Scene
-from crash_watch import WatchedRun
 from stateline.log.kafka import KafkaLog
+from support.oracles.crash_watch import WatchedRun
 
 GUARANTEES = ("exactly_once_v2", "at_least_once")
 _DISK_MIB = 256

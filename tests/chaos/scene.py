@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import crash_app
 from chaos.cluster import KafkaCluster
-from crash_watch import PARTITIONS, WatchedRun
-from running_worker import eventually
+from support.apps import crash_app
+from support.oracles.crash_watch import PARTITIONS, WatchedRun
+from support.processes.running_worker import eventually
 
 FIRST, SECOND = "worker-0", "worker-1"
 PATIENCE_S = 240.0  # nothing is decided by it: some seconds would do on an idle machine

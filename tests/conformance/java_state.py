@@ -11,9 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from java_streams import DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS, JavaStreams, Row
-from running_worker import configured, create, eventually, produce, read_all, running
-from served_here import served_here
 from stateline import serdes, stores
 from stateline.client import Client
 from stateline.dsl.app import App
@@ -23,6 +20,9 @@ from stateline.log.kafka import KafkaLog
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
 from stateline_store.windowed_keys import split_session_key, split_window_key, window_key
+from support.kafka.java_streams import DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS, JavaStreams, Row
+from support.processes.running_worker import configured, create, eventually, produce, read_all, running
+from support.processes.served_here import served_here
 
 PARTITIONS = 2
 KEPT = ("table", "count", "plain", "tumbling", "plainwindow", "session", "versioned", "duplicates")

@@ -14,9 +14,6 @@ from typing import Any
 
 from conformance import live_app
 from conformance.live_input import PARTITIONS, RECORDS, VARIABLE, Input
-from java_streams import JavaStreams, Row
-from running_worker import eventually
-from served_here import served_here
 from stateline.client import Client
 from stateline.dsl.app import App
 from stateline.log.interface import Admin
@@ -24,6 +21,10 @@ from stateline.log.kafka import KafkaLog
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
 from stateline_store.windowed_keys import split_session_key, split_window_key
+from support import TESTS
+from support.kafka.java_streams import JavaStreams, Row
+from support.processes.running_worker import eventually
+from support.processes.served_here import served_here
 
 SHOWN = 10  # differences
 
@@ -34,7 +35,6 @@ _LONG_RUN = ("-Xmx1g", "-XX:+UseSerialGC")
 _COMMIT_INTERVAL_MS = 1_000 if _IS_LONG else 100
 # A record cache would show windows that the store has dropped.
 _JAVA = {"commit.interval.ms": _COMMIT_INTERVAL_MS, "statestore.cache.max.bytes": 0}
-_TESTS = Path(__file__).parents[1]
 
 Rows = dict[Any, Any]
 
@@ -212,7 +212,7 @@ def _worker(
         command += ["--set", f"{name}={setting}"]
     # The worker takes what begins with STATELINE_ for settings of its own.
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    environment["PYTHONPATH"] = os.pathsep.join([str(_TESTS), *filter(None, [environment.get("PYTHONPATH")])])
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [environment.get("PYTHONPATH")])])
     environment |= {"CONFORMANCE_APPLICATION": application_id, "CONFORMANCE_PREFIX": prefix}
     with (directory / "worker.log").open("wb") as output:
         process = subprocess.Popen(command, cwd=directory, env=environment, stdout=output, stderr=output)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from running_worker import create, produce
 from stateline.log.kafka import KafkaLog
 from stateline.model.topology import Topic
 from stateline_store import TopicPartition
+from support.processes.running_worker import create, produce
 
 VARIABLE = "STATELINE_CONFORMANCE_RECORDS"
 RECORDS = int(os.environ.get(VARIABLE, "20000"))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conformance.golden import FOLDER
-from kafka_broker import missing_is_a_failure
-from maven import one_at_a_time
+from support.kafka.kafka_broker import missing_is_a_failure
+from support.kafka.maven import one_at_a_time
 
 _DEADLINE_S = 140.0  # 7 s on a busy machine; the first time Maven fetches 80 MB of jars
 

@@ -23,14 +23,14 @@ from conformance.java_state import (
     of_java,
     scene,
 )
-from java_streams import class_path
-from kafka_broker import KafkaBroker, needed
-from running_worker import Stores, configured, eventually, running
 from stateline.deployment.topics import other_settings
 from stateline.dsl.app import App
 from stateline.log.interface import NewTopic
 from stateline.model.external_stores import settings_of_changelog
 from stateline_store import TopicPartition
+from support.kafka.java_streams import class_path
+from support.kafka.kafka_broker import KafkaBroker, needed
+from support.processes.running_worker import Stores, configured, eventually, running
 
 DECLARED = {definition.name: definition for definition in declarations()}
 

@@ -10,11 +10,11 @@ import pytest
 from conformance.live import Sides, both_sides, difference
 from conformance.live_app import STORES
 from conformance.live_input import RECORDS, Input, input_of, write_input
-from java_streams import class_path
-from kafka_broker import KafkaBroker, missing_is_a_failure
-from maven import JarsUnavailableError
 from stateline.deployment.topics import other_settings
 from stateline.log.kafka import KafkaLog
+from support.kafka.java_streams import class_path
+from support.kafka.kafka_broker import KafkaBroker, missing_is_a_failure
+from support.kafka.maven import JarsUnavailableError
 
 TABLES = ("table", "versioned")  # their input is their changelog
 

@@ -13,7 +13,7 @@ import pytest
 from chaos.cluster import KafkaCluster
 from chaos.faults import possible_faults
 from chaos.run import chaos, suffer
-from kafka_broker import needed
+from support.kafka.kafka_broker import needed
 
 
 @pytest.mark.timeout(1_500)

@@ -25,11 +25,6 @@ import httpx
 import pytest
 from rocksdict import Rdict
 
-import steps_app
-from crash_watch import WatchedRun
-from own_stores import OwnStore
-from ports import free_port
-from running_worker import Stores, create, eventually, produce, read_all
 from stateline.config.settings import Config, load_config
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
@@ -39,6 +34,12 @@ from stateline_store.offset_checkpoint import read_checkpoint, write_checkpoint
 from stateline_store.rocksdb_options import DEFAULT_TUNING, primary_options
 from stateline_store.scan import EVERY_KEY
 from stateline_store.timestamped_rows import split
+from support import TESTS
+from support.apps import steps_app
+from support.apps.own_stores import OwnStore
+from support.oracles.crash_watch import WatchedRun
+from support.processes.ports import free_port
+from support.processes.running_worker import Stores, create, eventually, produce, read_all
 
 KILLED = -signal.SIGKILL
 CALLERS_MISTAKE = 2
@@ -133,8 +134,8 @@ class Steps:
         arguments = [f"--set={setting}" for setting in (*self.settings, *settings)]
         with self.output.open("ab") as file:
             return subprocess.Popen(
-                [sys.executable, "-m", "stateline", command, "steps_app:app", *arguments],
-                cwd=Path(steps_app.__file__).parent, env=environment, stdout=file, stderr=file,
+                [sys.executable, "-m", "stateline", command, "support.apps.steps_app:app", *arguments],
+                cwd=TESTS, env=environment, stdout=file, stderr=file,
             )  # fmt: skip
 
     def killed_at(self, step: str, *settings: str, **declared: Any) -> None:

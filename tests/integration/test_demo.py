@@ -11,8 +11,8 @@ import zipfile
 import pandas as pd  # type: ignore[import-untyped]  # its types would be one more package
 import pytest
 
-from ports import free_port
 from stateline.demo.data import data_directory
+from support.processes.ports import free_port
 
 _PARTS = (
     "The same key at both isolation levels, while departures stream in",

@@ -16,11 +16,12 @@ from uuid import uuid4
 
 import pytest
 
-import steps_app
-from running_worker import Stores, create, eventually, produce
 from stateline.config.settings import load_config
 from stateline.log import Log
 from stateline_store import TopicPartition
+from support import TESTS
+from support.apps import steps_app
+from support.processes.running_worker import Stores, create, eventually, produce
 
 # Kafka's broker takes no shorter session.
 SESSION_MS = {"embedded": 1_500, "kafka": 6_000}
@@ -52,14 +53,12 @@ class Scene:
             self.sums[key] = self.sums.get(key, 0) + value
 
     def start(self, disk: str, stop_at: str = "") -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "stateline", "worker", "steps_app:app"]
+        words = [sys.executable, "-m", "stateline", "worker", "support.apps.steps_app:app"]
         for setting in (*self._settings, f"state.dir={self.root / disk}"):
             words += ["--set", setting]
         environment = {**os.environ, "STEPS_RUN": self.run, "STATELINE_TEST_STOP_AT": stop_at}
         with self.output(disk).open("ab") as file:
-            worker = subprocess.Popen(
-                words, cwd=Path(steps_app.__file__).parent, env=environment, stdout=file, stderr=file
-            )
+            worker = subprocess.Popen(words, cwd=TESTS, env=environment, stdout=file, stderr=file)
         self._stack.callback(worker.wait)
         self._stack.callback(worker.kill)
         return worker

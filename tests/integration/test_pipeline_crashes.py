@@ -23,16 +23,16 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline_app import NAME, PARTITIONS
-from pipeline_ledger import Books, Feeder, Ledger, Sums, difference
-from pipeline_processes import ANY_MOMENT, JVM, Kill, Processes, moments
-from ports import free_port
-from running_worker import create, read_all
 from service.spark.departures import settings
-from spark_archive import put_class_archive
 from stateline.log import EmbeddedLog
 from stateline.model.topology import epochs_topic
 from stateline.spark.sink.marker import Marker
+from support.apps.pipeline_app import NAME, PARTITIONS
+from support.oracles.pipeline_ledger import Books, Feeder, Ledger, Sums, difference
+from support.processes.pipeline_processes import ANY_MOMENT, JVM, Kill, Processes, moments
+from support.processes.ports import free_port
+from support.processes.running_worker import create, read_all
+from support.spark.spark_archive import put_class_archive
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "1"))
 SINK_STEPS = [

@@ -23,11 +23,11 @@ from typing import Any
 import httpx
 import pytest
 
-import crash_app
-from crash_watch import KEYS, PARTITIONS, WatchedRun
-from ports import free_port
-from query_server import wait_until
 from stateline.log import Log
+from support import TESTS
+from support.oracles.crash_watch import KEYS, PARTITIONS, WatchedRun
+from support.processes.ports import free_port
+from support.processes.query_server import wait_until
 
 KILLS = 10
 CLIENTS = 3
@@ -151,12 +151,12 @@ class Askers:
 
 
 def start_server(run: WatchedRun, port: int, output: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stateline", "serve", "crash_app:app"]
+    command = [sys.executable, "-m", "stateline", "serve", "support.apps.crash_app:app"]
     for setting in (*run.settings, f"server.port={port}"):
         command += ["--set", setting]
     with output.open("ab") as file:
         environment = {**os.environ, "CRASH_RUN": run.name}
-        return subprocess.Popen(command, cwd=Path(crash_app.__file__).parent, env=environment, stdout=file, stderr=file)
+        return subprocess.Popen(command, cwd=TESTS, env=environment, stdout=file, stderr=file)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

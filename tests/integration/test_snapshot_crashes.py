@@ -21,12 +21,12 @@ import httpx
 import pyarrow as pa
 import pytest
 
-import crash_app
-from crash_watch import PARTITIONS, Feeder, Oracle
-from ports import free_port
-from running_worker import create, eventually
 from stateline.log import open_log
 from stateline_store.snapshot_directory import SnapshotDirectory
+from support import TESTS
+from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle
+from support.processes.ports import free_port
+from support.processes.running_worker import create, eventually
 
 KILLED = -signal.SIGKILL
 
@@ -57,12 +57,12 @@ class Scene:
 
     def start(self, command: str, crash_at: str = "") -> subprocess.Popen[bytes]:
         """`stateline worker` or `serve`; a server that answers, a worker whose stores are all active."""
-        words = [sys.executable, "-m", "stateline", command, "crash_app:app"]
+        words = [sys.executable, "-m", "stateline", command, "support.apps.crash_app:app"]
         environment = {**os.environ, "CRASH_RUN": self.run, "STATELINE_CRASH_AT": crash_at}
         with self._output.open("ab") as file:
             process = subprocess.Popen(
                 [*words, *(part for setting in self._settings for part in ("--set", setting))],
-                cwd=Path(crash_app.__file__).parent,
+                cwd=TESTS,
                 env=environment,
                 stdout=file,
                 stderr=file,

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-import spark_cluster
-from query_server import OwningWorker, server_process, wait_until
 from service.spark import departures as d
 from stateline.log import EmbeddedLog
 from stateline.processes.free_memory import free_bytes
 from stateline.spark import submit
 from stateline.spark.drivers.status import read_status
 from stateline_store.inspection import lock_holder
+from support import TESTS
+from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.spark import spark_cluster
 
-_TESTS = Path(__file__).parents[1]
 _DEADLINE_S = 120.0
 
 pytestmark = [
@@ -44,8 +44,8 @@ class Submitted:
         self._log = directory / "driver.log"
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                spark_cluster.submit(Path(submit.__file__), target, master, conf, [str(_TESTS)]),
-                stdout=log, stderr=subprocess.STDOUT, env=spark_cluster.environment([str(_TESTS)]), cwd=directory,
+                spark_cluster.submit(Path(submit.__file__), target, master, conf, [str(TESTS)]),
+                stdout=log, stderr=subprocess.STDOUT, env=spark_cluster.environment([str(TESTS)]), cwd=directory,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -120,7 +120,7 @@ def test_a_submitted_pipeline_equals_the_oracle_and_goes_on_after_its_driver_was
 
 def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluster, tmp_path: Path) -> None:
     expected = {f"key-{number}": number for number in range(500)}
-    job, found = _TESTS / "snapshot_job.py", tmp_path / "found.json"
+    job, found = TESTS / "support" / "spark" / "snapshot_job.py", tmp_path / "found.json"
     worker = OwningWorker(tmp_path / "state")
     worker.put_all(expected)
     worker.commit()

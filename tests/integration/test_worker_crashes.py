@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from crash_watch import WatchedRun, Watcher
-from running_worker import eventually
 from stateline.log import Log
+from support.oracles.crash_watch import WatchedRun, Watcher
+from support.processes.running_worker import eventually
 
 KILLS = 50
 

@@ -17,11 +17,11 @@ from uuid import uuid4
 
 import pytest
 
-import crash_app
-from crash_watch import PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
-from running_worker import Stores, create, eventually
 from stateline.config.settings import load_config
 from stateline.log import Log
+from support.apps import crash_app
+from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
+from support.processes.running_worker import Stores, create, eventually
 
 KILLS = 8
 RESTORE_SLICE = 100  # records: what a new disk has to restore takes many

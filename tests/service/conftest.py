@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from query_server import OwningWorker
+from support.processes.query_server import OwningWorker
 
 
 @pytest.fixture(scope="module")

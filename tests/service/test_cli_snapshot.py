@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from faulty_proxy import Cut, FaultyProxy, faulty_proxy
-from query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker, server_process, wait_until
+from support.http.faulty_proxy import Cut, FaultyProxy, faulty_proxy
+from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker, server_process, wait_until
 
 SCRIPT = Path(sys.executable).with_name("stateline")
 

@@ -14,8 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-from running_worker import Stores, configured, create, eventually, produce, running
-from served_here import served_here
 from stateline import serdes, stores
 from stateline.cli.produce import declared_topic
 from stateline.cli.topics import missing_of_the_users, topic_roles, topic_rows
@@ -29,6 +27,8 @@ from stateline.model.topology import Topic, Windowing
 from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, Position, RecordError, TopologyError
 from stateline_store.windowed_keys import session_key, window_key
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.processes.served_here import served_here
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 STRINGS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}

@@ -16,8 +16,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from kafka_broker import KafkaBroker
-from own_stores import OwnStore
 from stateline import serdes, stores
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
@@ -35,6 +33,8 @@ from stateline_store import (
     VersionedStore,
     WindowStore,
 )
+from support.apps.own_stores import OwnStore
+from support.kafka.kafka_broker import KafkaBroker
 
 SERDES: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
 MINUTE, HOUR, DAY_MS = timedelta(minutes=1), timedelta(hours=1), 86_400_000

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from own_stores import OwnStore
 from stateline import serdes, stores
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topic
@@ -27,6 +26,7 @@ from stateline.processing.store_views import (
 )
 from stateline.serde.plain import JsonSerde
 from stateline_store import InvalidArgumentError, StoreClosedError, StoreContext, TopologyError, TransactionalStore
+from support.apps.own_stores import OwnStore
 
 SERDES: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
 SIZE, RETENTION = 60_000, 300_000

@@ -10,8 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_broker import KafkaBroker
-from running_worker import configured, eventually, produce, running
 from stateline import serdes
 from stateline.cli.topics import topics
 from stateline.config.settings import load_config
@@ -20,6 +18,8 @@ from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, open_log
 from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline_store import TopicPartition
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.running_worker import configured, eventually, produce, running
 
 HOUR, DAY_MS = timedelta(hours=1), 86_400_000
 COMPACTED = {"cleanup.policy": "compact", "min.compaction.lag.ms": "0"}

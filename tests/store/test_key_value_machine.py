@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from killed import as_killed
 from stateline_store import (
     IsolationLevel,
     KeyValueStore,
@@ -22,6 +21,7 @@ from stateline_store import (
     store_path,
 )
 from stateline_store.rocksdb_options import Tuning
+from support.processes.killed import as_killed
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 CHANGELOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)

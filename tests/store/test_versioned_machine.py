@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from killed import as_killed
 from stateline_store import (
     NOT_PUT,
     Change,
@@ -27,6 +26,7 @@ from stateline_store import (
     store_path,
 )
 from stateline_store.rocksdb_options import Tuning
+from support.processes.killed import as_killed
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 CHANGELOG = TopicPartition("changelog", 0)

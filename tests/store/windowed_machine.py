@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from killed import as_killed
 from stateline_store import (
     Change,
     IsolationLevel,
@@ -24,6 +23,7 @@ from stateline_store import (
     store_path,
 )
 from store.windowed_oracle import Oracle
+from support.processes.killed import as_killed
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 INPUT = TopicPartition("input", 0)

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import httpx
 import pytest
 
-from blocking import blocking_client
-from faulty_proxy import FaultyProxy, faulty_proxy
-from query_server import OwningWorker, server_process, wait_until
 from stateline.client import Client
+from support.http.blocking import blocking_client
+from support.http.faulty_proxy import FaultyProxy, faulty_proxy
+from support.processes.query_server import OwningWorker, server_process, wait_until
 
 Connect: TypeAlias = Callable[..., Client]
 

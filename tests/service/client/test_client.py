@@ -7,7 +7,6 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from query_server import PARTITIONS, TIMESTAMP_MS, TOPIC, OwningWorker
 from stateline.client import (
     Client,
     DoesNotExistError,
@@ -23,6 +22,7 @@ from stateline.client import (
     UnknownQueryTypeError,
 )
 from stateline_store import StoreState, TopicPartition
+from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, TOPIC, OwningWorker
 
 
 def test_a_key_is_found_with_all_that_an_answer_says(client: Client, worker: OwningWorker) -> None:

@@ -12,9 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from faulty_proxy import Answered, Cut, FaultyProxy
-from ports import free_port
-from query_server import OwningWorker, server_process, wait_until
 from stateline.client import (
     NEVER,
     Client,
@@ -29,6 +26,9 @@ from stateline.client import (
     UnreachableError,
 )
 from stateline_store import TopicPartition
+from support.http.faulty_proxy import Answered, Cut, FaultyProxy
+from support.processes.ports import free_port
+from support.processes.query_server import OwningWorker, server_process, wait_until
 
 Connect = Callable[..., Client]
 QUICK = Retries(first_pause_s=0.01, longest_pause_s=0.02)

@@ -13,12 +13,12 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from change_scene import TIME_MS, Scene
-from changes_app import SIZE_MS
-from faulty_proxy import FaultyProxy, faulty_proxy
 from stateline.client import Change, Client, CursorExpiredError, InvalidArgumentError, Position, UnknownQueryTypeError
 from stateline.log import open_log
 from stateline_store import TopicPartition
+from support.apps.changes_app import SIZE_MS
+from support.http.faulty_proxy import FaultyProxy, faulty_proxy
+from support.processes.change_scene import TIME_MS, Scene
 
 Connect = Callable[..., Client]
 # A key's records are a second apart, in one partition.

@@ -12,8 +12,6 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from faulty_proxy import Cut, FaultyProxy
-from query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker
 from stateline.client import (
     Client,
     CursorExpiredError,
@@ -24,6 +22,8 @@ from stateline.client import (
     Snapshot,
     UnreachableError,
 )
+from support.http.faulty_proxy import Cut, FaultyProxy
+from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker
 
 Connect = Callable[..., Client]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from running_worker import create, produce
 from stateline.demo.catching_up import await_pipeline, last_position, last_records, pipeline_read_so_far
 from stateline.log import EmbeddedLog
 from stateline.spark.sink.marker import Marker
 from stateline_store import DoesNotExistError, NotUpToBoundError, Position, TopicPartition
+from support.processes.running_worker import create, produce
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from running_worker import Stores, configured, eventually, running
 from stateline.demo import data, oracle
 from stateline.demo.catching_up import last_position
 from stateline.demo.flights import app, by_airport, weather_by_airport
 from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
 from stateline.log import EmbeddedLog
+from support.processes.running_worker import Stores, configured, eventually, running
 
 COUNT = 3_000
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from running_worker import read_all
 from stateline.demo.catching_up import last_position
 from stateline.demo.data import SourceRecord
 from stateline.demo.loader import Feed, create_topics
 from stateline.log import EmbeddedLog
 from stateline_store import Position
+from support.processes.running_worker import read_all
 
 
 @pytest.fixture

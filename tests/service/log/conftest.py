@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_broker import KafkaBroker
-from log_bench import Bench
 from stateline.log import EmbeddedLog, KafkaLog, Log
+from support.kafka.kafka_broker import KafkaBroker
+from support.log.log_bench import Bench
 
 
 @pytest.fixture(params=["embedded", "kafka"])

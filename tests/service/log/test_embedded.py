@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from log_bench import Bench, drain, until
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.log.embedded_group import assign
 from stateline_store import (
@@ -25,6 +24,7 @@ from stateline_store import (
     NewerFormatError,
     TopicPartition,
 )
+from support.log.log_bench import Bench, drain, until
 
 _PROCESS = """
 import sys, time

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from log_bench import Bench, until
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.log.embedded_file import LogFile, monotonic_ms
 from stateline.log.embedded_group import Assignment, Claim, acquirable, assignments, heartbeat, join, leave, take
 from stateline_store import TopicPartition
+from support.log.log_bench import Bench, until
 
 
 @pytest.fixture

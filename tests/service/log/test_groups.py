@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from log_bench import Bench, Member, until
 from stateline_store import FencedError, InvalidArgumentError, TopicPartition
+from support.log.log_bench import Bench, Member, until
 
 
 def _partitions(partitions: int, *topics: str) -> set[TopicPartition]:

@@ -11,8 +11,6 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from kafka_broker import KafkaBroker
-from log_bench import Bench, until
 from stateline.log import EmbeddedLog, KafkaLog, NewTopic, open_log
 from stateline_store import (
     ConfigurationError,
@@ -22,6 +20,8 @@ from stateline_store import (
     LogUnavailableError,
     TopicPartition,
 )
+from support.kafka.kafka_broker import KafkaBroker
+from support.log.log_bench import Bench, until
 
 
 def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafka_broker: KafkaBroker) -> None:

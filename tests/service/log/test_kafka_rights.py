@@ -13,10 +13,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from kafka_broker import KafkaBroker, needed
-from log_bench import until
-from ports import free_port
-from running_worker import configured
 from stateline import serdes
 from stateline.dsl.app import App
 from stateline.log import KafkaLog, NewTopic
@@ -24,6 +20,10 @@ from stateline.log import kafka_admin as admin_module
 from stateline.log import kafka_producer as producer_module
 from stateline.worker.worker import Worker
 from stateline_store import ConfigurationError, StatelineError, TopicPartition, TopologyError
+from support.kafka.kafka_broker import KafkaBroker, needed
+from support.log.log_bench import until
+from support.processes.ports import free_port
+from support.processes.running_worker import configured
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import murmur2
 
-from log_bench import Bench, drain, flat, take, until
 from stateline.log import NewTopic, Producer
 from stateline.log.interface import LogRow
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
+from support.log.log_bench import Bench, drain, flat, take, until
 
 
 def _write_through(producer: Producer, topic: str, value: bytes) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from console_browser import BrowserMissingError, Flights, chromium, served_flights
-from query_server import OwningWorker, server_process, wait_until
-from served_here import Here, served_here
+from support.console.console_browser import BrowserMissingError, Flights, chromium, served_flights
+from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.served_here import Here, served_here
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

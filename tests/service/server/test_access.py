@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from query_server import OwningWorker, make_app, server_process, wait_until
 from stateline.cli import tokens as cli_tokens
 from stateline.config.settings import load_config
 from stateline.server import create_app, serve
@@ -25,6 +24,7 @@ from stateline.server.guard.access import AccessMiddleware, bearer_token, client
 from stateline.server.guard.limits import Limits
 from stateline.server.guard.tokens import Tokens
 from stateline_store import ConfigurationError, UnauthenticatedError
+from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
 
 STORES = ("aircraft", "blobs", "cache", "counts", "places")
 OPEN = {"/", "/console/{file}", "/healthz", "/readyz"}

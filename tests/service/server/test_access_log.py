@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from query_server import OwningWorker
-from serve_process import served, until_ready, wait_until
 from stateline.server.guard.tokens import TokenEntry, TokensFile
 from stateline.server.telemetry.access_log import MOST_WAITING, AccessLog, Line
 from stateline.server.telemetry.request_counts import Answered
+from support.processes.query_server import OwningWorker
+from support.processes.serve_process import served, until_ready, wait_until
 
 ASKED = Answered("/v1/stores/{store}/keys/{key}", "aircraft", "read_committed", "ok")
 KEY = "/v1/stores/aircraft/keys/mine-alone"

@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from served_here import Here
+from support.processes.served_here import Here
 
 SAID = {
     "x-content-type-options": "nosniff",

@@ -13,7 +13,6 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from query_server import OwningWorker, make_app, server_process, wait_until
 from stateline import serdes
 from stateline.config.settings import load_config
 from stateline.server.contract.arguments import Arguments, from_body
@@ -21,6 +20,7 @@ from stateline.server.guard.limits import Limits
 from stateline.server.queries.routes import QueryRoutes
 from stateline.server.state.serving import Serving
 from stateline_store import InvalidArgumentError
+from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
 
 LEVEL = "default.state.isolation.level=read_committed"
 

@@ -16,14 +16,14 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from query_server import OwningWorker, server_process, wait_until
-from served_here import served_here
 from stateline.config.settings import load_config
 from stateline.server.state.waiting import TimeLimits
 from stateline.server.wire import json_bounds
 from stateline.server.wire.bodies import LARGEST_AT_ONCE, SMALL_BYTES, Bodies
 from stateline.server.wire.json_bounds import MAX_DEPTH, MAX_VALUES, JsonBounds
 from stateline_store import InvalidArgumentError, TooManyRequestsError
+from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.served_here import served_here
 
 QUERY = "/v1/stores/aircraft/query"
 MOST = 64 * 1024

@@ -18,10 +18,6 @@ import pytest
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from change_scene import PARTITIONS, PATIENCE_S, Reader, Scene, reading
-from log_bench import until
-from query_server import wait_until
-from running_worker import create, read_all
 from stateline.config.settings import load_config
 from stateline.log import Log, NewTopic, Producer, Record
 from stateline.processing.changelog import position_of_changelog
@@ -29,6 +25,10 @@ from stateline.server.changes import log as change_log
 from stateline.server.changes.log import After, AfterInput, ChangeLog, TopicReader
 from stateline.server.rows.event_stream import HEARTBEAT, Outbox, event_bytes
 from stateline_store import CursorExpiredError, LogUnavailableError, NotReadyError, Position, PositionBound
+from support.log.log_bench import until
+from support.processes.change_scene import PARTITIONS, PATIENCE_S, Reader, Scene, reading
+from support.processes.query_server import wait_until
+from support.processes.running_worker import create, read_all
 
 KILLS = 3
 INPUT_RECORDS = 700

@@ -23,9 +23,6 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from change_scene import FIRST, PARTITIONS, Scene, placed
-from changes_app import LOGGED, TABLES
-from query_server import wait_until
 from stateline import serdes
 from stateline.log import NewTopic, Record, open_log
 from stateline.model.store_definition import StoreDefinition
@@ -35,6 +32,9 @@ from stateline.server.changes.routes import change_members
 from stateline.server.rows.arrow_rows import STREAM_END
 from stateline_store import DamagedDataError, Position
 from stateline_store.windowed_keys import session_key, window_key
+from support.apps.changes_app import LOGGED, TABLES
+from support.processes.change_scene import FIRST, PARTITIONS, Scene, placed
+from support.processes.query_server import wait_until
 
 STORES = (*TABLES, *LOGGED)
 

@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from change_scene import FIRST, PARTITIONS, Event, Scene, held_by, reading
-from changes_app import LOGGED, SIZE_MS, TABLES
-from query_server import from_another_address, wait_until
 from stateline import serdes
 from stateline.log import Record, open_log
 from stateline.model.store_definition import StoreDefinition
@@ -26,6 +23,9 @@ from stateline.server.changes.feed import read_position
 from stateline.server.changes.log import After, AfterInput
 from stateline.server.changes.routes import change_members
 from stateline_store import DamagedDataError, InvalidArgumentError, Position
+from support.apps.changes_app import LOGGED, SIZE_MS, TABLES
+from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, held_by, reading
+from support.processes.query_server import from_another_address, wait_until
 
 STORES = (*TABLES, *LOGGED)
 

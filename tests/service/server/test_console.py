@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from console_app import HOSTILE_KEY, HOUR_MS, LARGE, START_MS, aircraft_records
-from console_browser import Flights, flights
-from console_page import Console, console, lasting
-from ports import free_port
-from running_worker import produce
 from stateline.server.guard.tokens import hash_of
+from support.apps.console_app import HOSTILE_KEY, HOUR_MS, LARGE, START_MS, aircraft_records
+from support.console.console_browser import Flights, flights
+from support.console.console_page import Console, console, lasting
+from support.processes.ports import free_port
+from support.processes.running_worker import produce
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from console_browser import Flights
-from console_page import Console, console
+from support.console.console_browser import Flights
+from support.console.console_page import Console, console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from console_page import Console, console
-from served_here import served_here
 from service.server.test_console_accessibility import CONTRAST
 from service.server.test_pipelines import WRITTEN, app, driver
+from support.console.console_page import Console, console
+from support.processes.served_here import served_here
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

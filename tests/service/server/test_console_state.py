@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from query_server import PARTITIONS, OwningWorker, server_process, wait_until
+from support.processes.query_server import PARTITIONS, OwningWorker, server_process, wait_until
 
 
 def test_a_look_shows_every_store_and_the_partitions_of_one(client: httpx.Client, worker: OwningWorker) -> None:

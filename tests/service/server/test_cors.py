@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from query_server import OwningWorker
-from served_here import Here, served_here
 from stateline.config.settings import load_config
 from stateline_store import ConfigurationError
+from support.processes.query_server import OwningWorker
+from support.processes.served_here import Here, served_here
 
 DASHBOARD = "https://dash.example"
 KEY = "/v1/stores/aircraft/keys/k"

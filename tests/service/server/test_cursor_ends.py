@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
-from query_server import OwningWorker, from_another_address, server_process, wait_until
-from served_here import Here, served_here
 from stateline.server.state.cursors import Cursors, Token, signing_key
 from stateline_store import DoesNotExistError
+from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
+from support.processes.query_server import OwningWorker, from_another_address, server_process, wait_until
+from support.processes.served_here import Here, served_here
 
 EXPIRED, INVALID, NO_SUCH = (410, "CURSOR_EXPIRED"), (422, "INVALID_ARGUMENT"), (404, "DOES_NOT_EXIST")
 LEVEL = "default.state.isolation.level=read_committed"

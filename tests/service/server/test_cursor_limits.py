@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from paging import entries, follow, good, pages, refused
-from query_server import PARTITIONS, OwningWorker, wait_until
-from served_here import Here, served_here
 from stateline.query.execution import OpenScan
 from stateline.server.state import cursors
 from stateline.server.state.cursors import Cursor, Cursors
 from stateline_store.rocksdb_engine import RocksDBEngine
+from support.http.paging import entries, follow, good, pages, refused
+from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
+from support.processes.served_here import Here, served_here
 
 EXPIRED = (410, "CURSOR_EXPIRED")
 VALUE_BYTES = 10_000

@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
-from query_server import OwningWorker, wait_until
-from served_here import Here, served_here
 from stateline_store.rocksdb_engine import RocksDBEngine
+from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import Here, served_here
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from query_server import OwningWorker
-from serve_process import PATIENCE_S, Served, served, status_of, until_all_ready, until_ready, wait_until
+from support.processes.query_server import OwningWorker
+from support.processes.serve_process import (
+    PATIENCE_S,
+    Served,
+    served,
+    status_of,
+    until_all_ready,
+    until_ready,
+    wait_until,
+)
 
 KEY = "/v1/stores/aircraft/keys/a"
 FOREVER = "server.drain.ms=600000"

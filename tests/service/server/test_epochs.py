@@ -13,14 +13,14 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from running_worker import configured, eventually, running
-from served_here import Here, served_here
 from stateline.log import Log, open_log
 from stateline.server.state import epochs
 from stateline.worker.epochs import LOADING
 from stateline.worker.publication import InstanceFile
 from stateline_store import StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
-from whole_epochs import PARTITIONS, Pipeline, whole_app
+from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app
+from support.processes.running_worker import configured, eventually, running
+from support.processes.served_here import Here, served_here
 
 NAME = "whole-app"
 ROWS = {0: 20, 1: 1, 2: 20}

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from query_server import PARTITIONS, TOPIC, OwningWorker, make_app
 from stateline.config.settings import load_config
 from stateline.query.values import Answer, KeysQuery, Outcome, Query, Terms, Value, answers_of, home_partition
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
 from stateline_store import IsolationLevel
+from support.processes.query_server import PARTITIONS, TOPIC, OwningWorker, make_app
 
 LEVELS = list(IsolationLevel)
 TIMESTAMP_BYTES = 8

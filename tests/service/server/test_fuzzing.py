@@ -28,7 +28,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from console_browser import served_flights
+from support.console.console_browser import served_flights
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
 COVERING = 2000  # requests that do not depend on it, at least

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-from query_server import OwningWorker, server_process, wait_until
-from served_here import Here
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.console import state as console_state
 from stateline.server.contract import hidden_paths
@@ -26,6 +24,8 @@ from stateline.server.rows.streams import headers_of
 from stateline.server.state.waiting import TimeLimits
 from stateline.server.telemetry import pipelines
 from stateline_store import CursorExpiredError, DamagedDataError, IsolationLevel, NotReadyError, StatelineError
+from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.served_here import Here
 
 COMMITTED = "default.state.isolation.level=read_committed"
 PATHS = (
@@ -215,20 +215,20 @@ def test_each_exit_hides_paths_in_whatever_text_it_is_given() -> None:
 
 # Functions that take the text of an error and put it neither into another error at once, nor into the log or `told`.
 TAKEN = {
-    ("arguments.py", "read_key"): "into another error",
-    ("change_feed.py", "read_position"): "into another error",
+    ("contract/arguments.py", "read_key"): "into another error",
+    ("changes/feed.py", "read_position"): "into another error",
     ("main.py", "_listener"): "into another error",
-    ("bounded_protocol.py", "_answer_refused"): "to unreadable_response",
-    ("unreadable.py", "in_plain_words"): "to unreadable_response",
-    ("event_stream.py", "_send"): "to goodbye",
-    ("event_stream.py", "_fill"): "to goodbye",
-    ("problems.py", "problem_response"): "to its _response",
-    ("problems.py", "on_http_error"): "to its _response",
-    ("serving.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
-    ("serving.py", "_why_unreadable"): "to problem_response, as one of the reasons",
-    ("serving.py", "keep"): "to problem_response, as one of the reasons",
-    ("snapshots.py", "keep"): "to the log",
-    ("hidden_paths.py", "told"): "it is what hides",
+    ("wire/bounded_protocol.py", "_answer_refused"): "to unreadable_response",
+    ("contract/unreadable.py", "in_plain_words"): "to unreadable_response",
+    ("rows/event_stream.py", "_send"): "to goodbye",
+    ("rows/event_stream.py", "_fill"): "to goodbye",
+    ("contract/problems.py", "problem_response"): "to its _response",
+    ("contract/problems.py", "on_http_error"): "to its _response",
+    ("state/serving.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
+    ("state/serving.py", "_why_unreadable"): "to problem_response, as one of the reasons",
+    ("state/serving.py", "keep"): "to problem_response, as one of the reasons",
+    ("snapshots/routes.py", "keep"): "to the log",
+    ("contract/hidden_paths.py", "told"): "it is what hides",
 }
 
 
@@ -266,6 +266,7 @@ def test_the_text_of_an_error_goes_into_another_error_the_log_or_to_an_exit_that
     leaking = "def leak():\n try:\n  f()\n except OSError as error:\n  return JSONResponse({'why': f'no: {error}'})"
     assert takers_of_text(leaking) == {"leak"}
     assert takers_of_text(leaking.replace("JSONResponse", "told")) == set()
-    server = Path(hidden_paths.__file__).parent
-    found = {(file.name, name) for file in server.glob("*.py") for name in takers_of_text(file.read_text())}
+    server = Path(hidden_paths.__file__).parents[1]
+    files = {str(file.relative_to(server)): takers_of_text(file.read_text()) for file in server.rglob("*.py")}
+    found = {(file, name) for file, names in files.items() for name in names}
     assert found == TAKEN.keys()

@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-import query_server
-from ports import free_port
-from query_server import OwningWorker, wait_until
+from support import TESTS
+from support.processes.ports import free_port
+from support.processes.query_server import OwningWorker, wait_until
 
 IDLE = 5_000
 _SHELLS_LIMIT = 1024  # what a login shell gives
@@ -37,11 +37,10 @@ def test_thousands_of_idle_connections_leave_queries_answered(state_dir: Path, w
     worker.put("idle", 1)
     worker.commit()
     port = free_port()
-    command = f"ulimit -Sn {_SHELLS_LIMIT}; exec {sys.executable} query_server.py {state_dir} server.port={port}"
+    command = f"ulimit -Sn {_SHELLS_LIMIT}; exec {sys.executable} -m support.processes.query_server {state_dir}"
     with ExitStack() as stack:
         stack.enter_context(room_for(IDLE + 500))
-        folder = Path(query_server.__file__).parent
-        server = stack.enter_context(subprocess.Popen(["/bin/sh", "-c", command], cwd=folder))
+        server = stack.enter_context(subprocess.Popen(["/bin/sh", "-c", f"{command} server.port={port}"], cwd=TESTS))
         stack.callback(server.kill)
         wait_until(lambda: server.poll() is not None or _answers(port), 120)
         for _ in range(IDLE):

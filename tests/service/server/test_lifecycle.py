@@ -17,13 +17,13 @@ from typing import Any
 import httpx
 import pytest
 
-from query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
 from stateline.config.settings import load_config
 from stateline.server import serve
 from stateline_store import ConfigurationError
+from support import TESTS
+from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
 
 COMMITTED = "default.state.isolation.level=read_committed"
-TESTS = Path(__file__).resolve().parents[2]
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
 
 

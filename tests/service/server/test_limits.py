@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from query_server import OwningWorker, server_process, wait_until
 from stateline.config.settings import load_config
 from stateline.server.guard import limits as limits_module
 from stateline.server.guard.limits import Limits, RateLimit
 from stateline_store import TooManyRequestsError
+from support.processes.query_server import OwningWorker, server_process, wait_until
 
 
 def limits(*settings: str) -> Limits:

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from query_server import PARTITIONS, OwningWorker, make_app, wait_until
 from stateline.server.telemetry.store_metrics import Noticed, shown_partitions
 from stateline_store.commit_notice import Told
+from support.processes.query_server import PARTITIONS, OwningWorker, make_app, wait_until
 
 STORE = "/v1/stores/{store}"
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"

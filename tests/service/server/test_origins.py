@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from console_browser import Flights
-from ports import free_port
 from stateline.server.guard.tokens import hash_of
+from support.console.console_browser import Flights
+from support.processes.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -15,7 +15,6 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from served_here import Here, served_here
 from stateline import serdes
 from stateline.cli import tokens as cli_tokens
 from stateline.client import Client
@@ -25,6 +24,7 @@ from stateline.server import create_app
 from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.telemetry.pipelines import PipelineStates
 from stateline_store import TaskLock
+from support.processes.served_here import Here, served_here
 
 WRITTEN: dict[str, Any] = {
     "pipeline": "delays", "pid": 4711, "state": "running", "query_id": "8a5c0f1e", "batch_id": 3, "rows_in": 218,

@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-from query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
 from stateline.config.settings import load_config
 from stateline.server.guard.tokens import hash_of, new_token
 from stateline.server.main import create_app
 from stateline.server.wire.http_protocol import _AT_ONCE
+from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
 
 CLIENT = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"localhost")]}
 KEYS = ("N1", "N2", "a.b-c_d~", "absent", "null", "elsewhere", "staged")

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from query_server import OwningWorker, wait_until
 from stateline.server.contract.arguments import Arguments, from_body
 from stateline.server.contract.problems import problem_of
 from stateline_store import (
@@ -24,6 +23,7 @@ from stateline_store import (
     StoreState,
     UnknownQueryTypeError,
 )
+from support.processes.query_server import OwningWorker, wait_until
 
 INVALID, UNKNOWN_TYPE, MISSING = (422, "INVALID_ARGUMENT"), (400, "UNKNOWN_QUERY_TYPE"), (404, "DOES_NOT_EXIST")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from query_server import OwningWorker, make_app
-from serve_process import PATIENCE_S, Served, served, status_of, until_all_ready, wait_until
 from stateline.config.settings import load_config
 from stateline.server import serve
 from stateline_store import ConfigurationError
+from support.processes.query_server import OwningWorker, make_app
+from support.processes.serve_process import PATIENCE_S, Served, served, status_of, until_all_ready, wait_until
 
 SEVERAL = "server.processes=2"
 KEY = "/v1/stores/aircraft/keys/a"

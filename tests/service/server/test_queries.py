@@ -9,8 +9,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from query_server import PARTITIONS, TIMESTAMP_MS, TOPIC, OwningWorker
 from stateline_store import Position, TopicPartition
+from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, TOPIC, OwningWorker
 
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
 

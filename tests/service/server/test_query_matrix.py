@@ -19,11 +19,11 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from kinds_app import Event
-from matrix_app import COPIES, IN_MEMORY, PARTITIONS, Deployment
-from matrix_oracle import KEY_VALUE, SESSION, VERSIONED, WINDOW, Case, Json, Seen, cases, found
-from query_server import wait_until
 from stateline.query.values import home_partition
+from support.apps.kinds_app import Event
+from support.apps.matrix_app import COPIES, IN_MEMORY, PARTITIONS, Deployment
+from support.oracles.matrix_oracle import KEY_VALUE, SESSION, VERSIONED, WINDOW, Case, Json, Seen, cases, found
+from support.processes.query_server import wait_until
 
 BASE_MS = (time.time_ns() // 1_000_000 // 3_600_000 - 2) * 3_600_000
 KEYS = [f"k{n}" for n in range(13)]

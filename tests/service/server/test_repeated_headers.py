@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from query_server import OwningWorker, wait_until
-from served_here import Here, served_here
 from stateline.server.wire.http_protocol import ProblemProtocol
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import Here, served_here
 
 HOST = "Host: localhost\r\n"
 PATH = "/v1/stores/aircraft/keys"

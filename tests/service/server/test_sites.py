@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from query_server import OwningWorker, server_process, wait_until
 from stateline.config.settings import load_config
 from stateline.server.guard.sites import Sites
 from stateline_store import ForbiddenError
+from support.processes.query_server import OwningWorker, server_process, wait_until
 
 LEVEL = "default.state.isolation.level=read_committed"
 QUERY = "/v1/stores/aircraft/query"

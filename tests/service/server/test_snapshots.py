@@ -18,7 +18,14 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from query_server import (
+from stateline.config.settings import load_config
+from stateline.server.guard.limits import Limits
+from stateline.server.snapshots import routes as server_snapshots
+from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.state.serving import Serving
+from stateline_store.checkpoints import CheckpointPart
+from stateline_store.snapshot_directory import SnapshotDirectory
+from support.processes.query_server import (
     PARTITIONS,
     TIMESTAMP_MS,
     TOPIC,
@@ -28,13 +35,6 @@ from query_server import (
     server_process,
     wait_until,
 )
-from stateline.config.settings import load_config
-from stateline.server.guard.limits import Limits
-from stateline.server.snapshots import routes as server_snapshots
-from stateline.server.snapshots.routes import SnapshotRoutes
-from stateline.server.state.serving import Serving
-from stateline_store.checkpoints import CheckpointPart
-from stateline_store.snapshot_directory import SnapshotDirectory
 
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from query_server import TOPIC, OwningWorker
+from support.processes.query_server import TOPIC, OwningWorker
 
 
 def test_every_store_is_described(client: httpx.Client, worker: OwningWorker) -> None:

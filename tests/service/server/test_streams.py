@@ -14,11 +14,11 @@ import pyarrow
 import pyarrow.ipc
 import pytest
 
-from query_server import TIMESTAMP_MS, OwningWorker, wait_until
-from served_here import Here, served_here
 from stateline.query.values import MAX_RESULT_BYTES
 from stateline.server.state.merged_scan import MergedScan
 from stateline_store import StoreState
+from support.processes.query_server import TIMESTAMP_MS, OwningWorker, wait_until
+from support.processes.served_here import Here, served_here
 
 Json: TypeAlias = dict[str, Any]
 NDJSON, ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"

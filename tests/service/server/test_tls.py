@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ports import free_port
-from query_server import make_app, wait_until
 from stateline.config.settings import load_config
 from stateline.server import serve
 from stateline.server.wire.tls import check_tls
 from stateline_store import ConfigurationError
+from support import TESTS
+from support.processes.ports import free_port
+from support.processes.query_server import make_app, wait_until
 
-TESTS = Path(__file__).resolve().parents[2]
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="openssl, which makes the certificate, is not installed")
 
@@ -58,7 +58,9 @@ def refusal(certificate: Path, key: Path) -> str:
 def test_the_server_speaks_tls_and_nothing_else(files: Path, tmp_path: Path) -> None:
     port = free_port()
     given = [f"server.port={port}", *settings(files / "cert.pem", files / "key.pem")]
-    process = subprocess.Popen([sys.executable, str(TESTS / "query_server.py"), str(tmp_path), *given])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.processes.query_server", str(tmp_path), *given], cwd=TESTS
+    )
     trusting = ssl.create_default_context(cafile=str(files / "cert.pem"))
     try:
         with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting, timeout=30) as client:

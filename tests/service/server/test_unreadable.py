@@ -19,13 +19,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ports import free_port
-from query_server import OwningWorker, wait_until
-from served_here import Here, served_here
 from stateline.server.contract.unreadable import MAX_HEADER_BYTES, MAX_HEADERS
 from stateline.server.rows.event_stream import EventStream
 from stateline.server.state.waiting import TimeLimits
 from stateline.server.wire.http_protocol import ProblemProtocol
+from support.processes.ports import free_port
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import Here, served_here
 
 GET = b"GET /v1/stores/aircraft/keys/N1 HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /v1/stores/aircraft/query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from query_server import OwningWorker, make_app, server_process, wait_until
 from stateline import serdes
 from stateline_store import Layout
 from stateline_store.rocksdb_engine import RocksDBEngine
+from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
 
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
 LEVEL = "default.state.isolation.level=read_committed"

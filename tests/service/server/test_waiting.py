@@ -15,8 +15,8 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 
-from query_server import PARTITIONS, TOPIC, OwningWorker, server_process, wait_until
 from stateline.query.wire import LENGTH, decode_message, frame, frame_size
+from support.processes.query_server import PARTITIONS, TOPIC, OwningWorker, server_process, wait_until
 
 
 def bound(partition: int, offset: int) -> str:

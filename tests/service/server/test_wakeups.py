@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from query_server import TOPIC, OwningWorker, make_app
 from stateline.config.settings import load_config
 from stateline.query.values import Answer, KeyQuery, Outcome, Query, Terms
 from stateline.server.state.serving import Serving
 from stateline.server.state.waiting import CommitSignal, TimeLimits
 from stateline.server.state.worker_client import Workers
 from stateline_store import IsolationLevel, NotReadyError, Position, PositionBound, TopicPartition
+from support.processes.query_server import TOPIC, OwningWorker, make_app
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from paging import Rows
-from query_server import TOPIC, OwningWorker, make_app, wait_until
 from stateline.config.settings import load_config
 from stateline.query.values import Answer, RangeQuery, Terms
 from stateline.server.state.serving import Serving
 from stateline.server.state.waiting import TimeLimits
 from stateline.server.state.worker_client import WorkerConnection
 from stateline_store import CursorExpiredError, IsolationLevel, Position, PositionBound, TopicPartition
+from support.http.paging import Rows
+from support.processes.query_server import TOPIC, OwningWorker, make_app, wait_until
 
 SCAN = RangeQuery(prefix=b"s-", limit=1)
 TERMS = Terms("cache", IsolationLevel.READ_UNCOMMITTED)

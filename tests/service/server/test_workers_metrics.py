@@ -17,12 +17,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from query_server import OwningWorker
 from stateline.deployment.placements import read_instances
 from stateline.server.telemetry.workers_metrics import PROPERTIES, WorkerCollector, WorkerFigures
 from stateline.worker import publication
 from stateline.worker.publication import InstanceFile
 from stateline_store import rocksdb_engine
+from support.processes.query_server import OwningWorker
 
 TOLD: dict[str, Any] = {
     "instance": "worker-0", "updated_at_ms": 1_795_259_814_382,

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import spark_archive
-from kafka_broker import missing_is_a_failure
-from maven import JarsUnavailableError, jars
 from service.spark.departures import settings
 from stateline.config.settings import load_config
 from stateline.spark.session import close_session, spark_session
+from support import REPOSITORY
+from support.kafka.kafka_broker import missing_is_a_failure
+from support.kafka.maven import JarsUnavailableError, jars
+from support.spark import spark_archive
 
-_REPOSITORY = Path(__file__).parents[3]
-_POM = _REPOSITORY / "service" / "stateline" / "spark" / "pom.xml"
+_POM = REPOSITORY / "service" / "stateline" / "spark" / "pom.xml"
 
 
 @pytest.fixture(scope="session")

@@ -27,10 +27,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
-from change_scene import PARTITIONS, PATIENCE_S, Scene, placed
-from faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
-from ports import free_port
-from query_server import wait_until
 from stateline.log import open_log
 from stateline.server.guard.tokens import hash_of, new_token
 from stateline.server.rows.arrow_rows import STREAM_END
@@ -44,6 +40,10 @@ from stateline_store import (
     UnauthenticatedError,
     UnknownQueryTypeError,
 )
+from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
+from support.processes.change_scene import PARTITIONS, PATIENCE_S, Scene, placed
+from support.processes.ports import free_port
+from support.processes.query_server import wait_until
 
 KINDS = ("newest", "cache", "counts", "memory", "windows", "stamped", "visits", "history")
 IN_MEMORY = ("cache", "memory")

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_broker import KafkaBroker
-from log_bench import Bench
 from service.spark import departures as d
 from stateline import serdes
 from stateline.config.settings import load_config
@@ -21,6 +19,8 @@ from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.spark.drivers.status import PipelineStatus
 from stateline.spark.operators.ktable import KTable
 from stateline_store import TopologyError
+from support.kafka.kafka_broker import KafkaBroker
+from support.log.log_bench import Bench
 
 GOOD, BAD = b'{"origin": "JFK", "delay": 1.5}', b"no JSON"
 HEADERS = [("trace", b"7"), ("empty", None)]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from log_bench import Bench
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import EmbeddedLogReader, EmbeddedLogStreamReader, Slice, shared_out
 from stateline_store import DoesNotExistError
+from support.log.log_bench import Bench
 
 ALL = ReadAllAvailable()
 

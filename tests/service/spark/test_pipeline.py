@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from kafka_broker import KafkaBroker
 from service.spark import departures as d
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
@@ -32,6 +31,7 @@ from stateline_store import (
     TaskLock,
     TopologyError,
 )
+from support.kafka.kafka_broker import KafkaBroker
 
 Run = Callable[..., list[PipelineStatus]]
 

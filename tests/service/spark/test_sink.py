@@ -14,8 +14,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
-from kafka_broker import KafkaBroker
-from log_bench import Bench, drain, until
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
 from stateline.cli.main import explained
@@ -29,6 +27,8 @@ from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.epoch_sink import EpochSink, Written
 from stateline.spark.sink.marker import Marker
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
+from support.kafka.kafka_broker import KafkaBroker
+from support.log.log_bench import Bench, drain, until
 
 QUERY = "a query"
 _QUERY_ID = "sql.streaming.queryId"  # what Spark sets on the thread that calls the sink

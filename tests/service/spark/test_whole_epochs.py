@@ -7,14 +7,14 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from running_worker import configured, create, eventually, produce, running
-from served_here import Here, served_here
 from service.spark import departures as d
 from stateline import serdes
 from stateline.config.settings import load_config
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.spark.drivers.one_pipeline import run_pipeline
+from support.processes.running_worker import configured, create, eventually, produce, running
+from support.processes.served_here import Here, served_here
 
 KEYS, PARTITIONS, ROUNDS = 300, 3, 5
 

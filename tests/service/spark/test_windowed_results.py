@@ -11,8 +11,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from running_worker import configured, create, eventually, read_all, running
-from served_here import served_here
 from service.spark import departures as d
 from stateline import serdes
 from stateline.config.settings import Config, load_config
@@ -21,6 +19,8 @@ from stateline.log import EmbeddedLog
 from stateline.model.topology import Windowing
 from stateline.query.values import home_partition
 from stateline.spark.drivers.one_pipeline import run_pipeline
+from support.processes.running_worker import configured, create, eventually, read_all, running
+from support.processes.served_here import served_here
 
 HOUR_MS, GAP_MS, PARTITIONS = 3_600_000, 600_000, 3
 LONG = timedelta(days=400)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from running_worker import Stores, configured, create, produce, read_all
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
@@ -29,6 +28,7 @@ from stateline_store import (
     StateDirectory,
     TopicPartition,
 )
+from support.processes.running_worker import Stores, configured, create, produce, read_all
 
 IN = TopicPartition("in", 0)
 CHANGELOG = "app-counts-changelog"

@@ -17,8 +17,6 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from kafka_broker import KafkaBroker, needed
-from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from service.worker.faults import NEVER_MS, Watched
 from stateline import serdes, stores
 from stateline.config.settings import Config
@@ -30,6 +28,8 @@ from stateline.worker import worker as worker_module
 from stateline.worker.topic_watch import TopicWatch
 from stateline.worker.worker import Worker
 from stateline_store import InDoubtError, LogUnavailableError, TopicPartition
+from support.kafka.kafka_broker import KafkaBroker, needed
+from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
 KEYS = 20
 SESSION_MS = 3_000

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from running_worker import create
 from service.worker.faults import CHANGELOG as CHANGELOG_TOPIC
 from service.worker.faults import GUARANTEES, IN, Place, entries
 from service.worker.test_task_stores import CHANGELOG, opened
@@ -38,6 +37,7 @@ from stateline_store import (
     TransactionalStore,
 )
 from stateline_store.rocksdb_engine import RocksDBEngine
+from support.processes.running_worker import create
 
 MINUTE = timedelta(minutes=1)
 KEYS: dict[str, Any] = {"key": serdes.string}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from running_worker import create, read_all
 from stateline.log import EmbeddedLog, Log, Record
 from stateline.processing.changelog import (
     end_of_last_commit,
@@ -28,6 +27,7 @@ from stateline_store import (
     TimestampedKeyValueStore,
     TopicPartition,
 )
+from support.processes.running_worker import create, read_all
 
 NOW = 1_700_000_000_000
 AT_7 = Position.of({TopicPartition("in", 0): 7})

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from running_worker import create, eventually, read_all, running
 from service.worker.faults import EXACTLY_ONCE, IN, NEVER_MS, Place, Watched, counting, entries
 from stateline import serdes, stores
 from stateline.config.settings import Config
@@ -33,6 +32,7 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
+from support.processes.running_worker import create, eventually, read_all, running
 
 
 def test_at_least_once_the_input_is_not_committed_before_the_changelog_is_written(

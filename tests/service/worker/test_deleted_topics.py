@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 
-from running_worker import Stores, configured, create, produce
 from service.worker.faults import Watched
 from stateline import serdes, stores
 from stateline.deployment.configured_log import configured_log
@@ -19,6 +18,7 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.worker import Worker
 from stateline_store import DoesNotExistError, TopologyError
+from support.processes.running_worker import Stores, configured, create, produce
 
 
 def counting(name: str) -> App:

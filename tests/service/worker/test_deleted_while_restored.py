@@ -10,8 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_broker import KafkaBroker
-from running_worker import Stores, configured, create, eventually, produce, running
 from stateline import serdes, stores
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
@@ -20,6 +18,8 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, restore
 from stateline.worker.restore import StoreRestore
 from stateline_store import TopicPartition
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 Rows = list[tuple[bytes, bytes | None]]
 

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log_bench import until
-from running_worker import Stores, configured, eventually, running
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log
@@ -24,7 +22,9 @@ from stateline.log.interface import Record
 from stateline.model.topology import epochs_topic
 from stateline.worker.epochs import LOADING, Epoch, EpochGate, Epochs, epoch_of
 from stateline_store import DamagedDataError, StateDirectory, TopicPartition
-from whole_epochs import PARTITIONS, Pipeline, whole_app
+from support.log.log_bench import until
+from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app
+from support.processes.running_worker import Stores, configured, eventually, running
 
 OUT, EPOCHS = "app-out", TopicPartition(epochs_topic("app", "sums"), 0)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from running_worker import configured, create, eventually, produce, read_all, running
 from stateline import serdes
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Record
 from stateline.processing.failures import failure
 from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, RecordError
+from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 
 RECORD = Record("lines", 2, 7, 0, b"k", b"v")
 

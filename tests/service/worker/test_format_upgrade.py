@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from running_worker import eventually, read_all, running
 from service.worker.faults import IN, Entry, Place
 from stateline.config.settings import Config
 from stateline.deployment.placements import Placement
@@ -38,7 +37,8 @@ from stateline_store.offline_store import OfflineStore
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.scan import EVERY_KEY
 from stateline_store.timestamped_rows import split
-from steps_app import KINDS, declared, keeping
+from support.apps.steps_app import KINDS, declared, keeping
+from support.processes.running_worker import eventually, read_all, running
 
 IN_PLACE = {"upgrade__from": "v1", "upgrade__mode": "in_place"}
 ROLL_OVER = {"upgrade__from": "v1", "upgrade__mode": "roll_over"}

@@ -7,7 +7,6 @@ from threading import Event
 
 import pytest
 
-from running_worker import read_all
 from service.worker.faults import (
     CHANGELOG,
     EXACTLY_ONCE,
@@ -23,6 +22,7 @@ from stateline.log import Record
 from stateline.processing.changelog import owner_epoch, owner_headers, position_headers, without_former_owners
 from stateline.server.changes.log import After, TopicReader
 from stateline_store import Position
+from support.processes.running_worker import read_all
 
 
 def of_owner(epoch: int | None, offset: int = 0) -> Record:

@@ -11,10 +11,6 @@ from typing import Literal
 
 import pytest
 
-from commit_proxy import CommitProxy, Held
-from kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
-from ports import free_port
-from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.log import Record
@@ -23,6 +19,10 @@ from stateline.log.kafka_producer import KafkaProducer
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import TopicPartition
+from support.kafka.commit_proxy import CommitProxy, Held
+from support.kafka.kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
+from support.processes.ports import free_port
+from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
 KEYS = 20
 Fault = Literal["cut", "killed"]

@@ -8,11 +8,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from kafka_broker import KafkaBroker
 from stateline import serdes, stores
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import NewTopic, open_log
+from support.kafka.kafka_broker import KafkaBroker
 
 
 def test_changelog_and_repartition_topics_have_kafka_streams_names_and_settings(

@@ -18,9 +18,6 @@ from uuid import uuid4
 
 import pytest
 
-import kinds_app
-from kinds_app import BOOM, RETENTION_MS, Event, Oracle
-from running_worker import configured, create, produce
 from service.worker.faults import Watched
 from stateline.log import Log, open_log
 from stateline.worker.task import TaskState
@@ -32,6 +29,10 @@ from stateline_store import (
     VersionedStore,
     WindowStore,
 )
+from support import TESTS
+from support.apps import kinds_app
+from support.apps.kinds_app import BOOM, RETENTION_MS, Event, Oracle
+from support.processes.running_worker import configured, create, produce
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 # A whole number of segments of every store, and not long ago: a broker deletes windows that are older than it keeps.
@@ -233,13 +234,11 @@ def killed(scene: Scene, kill_at: str, root: Path) -> None:
         "commit.interval.ms": "1",
         "group.instance.id": "the-worker",
     }
-    command = [sys.executable, "-m", "stateline", "worker", "kinds_app:app"]
+    command = [sys.executable, "-m", "stateline", "worker", "support.apps.kinds_app:app"]
     command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     environment = {**os.environ, "KINDS_RUN": scene.run, "STATELINE_CRASH_AT": kill_at}
     with (root / "worker.log").open("ab") as output:
-        process = subprocess.Popen(
-            command, cwd=Path(kinds_app.__file__).parent, env=environment, stdout=output, stderr=output
-        )
+        process = subprocess.Popen(command, cwd=TESTS, env=environment, stdout=output, stderr=output)
         try:
             ended = process.wait(60)
         finally:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from own_stores import OwnStore
-from running_worker import read_all
 from service.worker.faults import GUARANTEES, IN, NEVER_MS, Place, Watched, entries, fail_commit_of_stores
 from stateline import serdes, stores
 from stateline.config.settings import Config
@@ -22,6 +20,8 @@ from stateline.worker import InputRecord
 from stateline.worker.task import TaskState
 from stateline_store import Change, LogUnavailableError, StateStore, StoreContext, TopicPartition, TopologyError
 from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint
+from support.apps.own_stores import OwnStore
+from support.processes.running_worker import read_all
 
 CHANGELOG = TopicPartition("app-own-changelog", 0)
 

@@ -14,10 +14,6 @@ from confluent_kafka import murmur2
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from kafka_broker import KafkaBroker
-from query_server import wait_until
-from running_worker import Stores, configured, create, eventually, produce, read_all, running
-from served_here import served_here
 from stateline import serdes, stores
 from stateline.cli.main import explained
 from stateline.deployment.partition_counts import PartitionsChangedError
@@ -26,6 +22,10 @@ from stateline.log import KafkaLog, Log, open_log
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline.worker.worker import Worker
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.query_server import wait_until
+from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
+from support.processes.served_here import served_here
 
 TEXT: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 KEYS = [b"%d" % n for n in range(40)]

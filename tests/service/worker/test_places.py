@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from running_worker import Stores, create, running
 from service.worker.faults import EXACTLY_ONCE, Place, counting, entries
 from stateline import serdes, stores
 from stateline.config.settings import Config
@@ -19,6 +18,7 @@ from stateline.log import Record
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import LockedError, StateDirectory, TopologyError
+from support.processes.running_worker import Stores, create, running
 
 TOPICS = ("red", "green", "blue")
 LONG_AGO_S = 365 * 24 * 3600

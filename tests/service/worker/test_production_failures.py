@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 
-from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from service.worker.faults import GUARANTEES
 from stateline import serdes, stores
 from stateline.config.settings import Config
@@ -19,6 +18,7 @@ from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log
 from stateline.worker.worker import Worker
 from stateline_store import DoesNotExistError, RecordError, TopicPartition
+from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
 TOO_LARGE = (("picture", bytes(2_000_000)),)
 

@@ -11,8 +11,6 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_broker import KafkaBroker
-from running_worker import Stores, configured, create, eventually, produce, running
 from service.worker.faults import CHANGELOG, GUARANTEES, IN, NEVER_MS, Place, Watched, counting, entries, rename
 from stateline.deployment.configured_log import configured_log
 from stateline.processing.changelog import owner_headers, position_headers
@@ -20,6 +18,8 @@ from stateline.worker import tasks
 from stateline.worker.task import READ_COMMITTED, Task, TaskState
 from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, LogUnavailableError, Position, StoreState, TopicPartition
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 PARTITIONS = 4
 RECORDS = entries([f"k{n}" for n in range(40)])

@@ -11,14 +11,14 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_broker import KafkaBroker
-from running_worker import configured, create, eventually, produce, read_all, running
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
 from stateline.log import Record, open_log
 from stateline.worker.pace import POLL_BYTES
 from stateline.worker.record_order import RecordOrder, in_order
 from stateline_store import TopicPartition, TopologyError
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 
 ROWS, TABLE = TopicPartition("rows", 0), TopicPartition("table", 0)
 

@@ -9,8 +9,6 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_broker import KafkaBroker
-from running_worker import Stores, configured, create, eventually, produce, running
 from service.worker.faults import GUARANTEES
 from stateline import serdes, stores
 from stateline.config.settings import Config
@@ -18,6 +16,8 @@ from stateline.dsl.app import App
 from stateline.log import KafkaLog
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 
 class Anew:

@@ -14,7 +14,6 @@ from uuid import uuid4
 import orjson
 import pytest
 
-from running_worker import configured, create, eventually, produce, running
 from service.worker.faults import NEVER_MS, Place, counting, entries
 from stateline import serdes, stores
 from stateline.dsl.app import App
@@ -23,6 +22,7 @@ from stateline.processing.store_views import WindowView
 from stateline.worker import InputRecord, reporting
 from stateline.worker.publication import InstanceFile, publish
 from stateline_store import RetryLaterError
+from support.processes.running_worker import configured, create, eventually, produce, running
 
 KEYS = [f"k{n}" for n in range(50)]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from running_worker import Stores, configured, create, eventually, produce, running
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
@@ -18,6 +17,7 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, RecordError, SecondaryReader, TopicPartition
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 
 @pytest.fixture

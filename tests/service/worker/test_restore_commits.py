@@ -9,7 +9,6 @@ from contextlib import closing
 
 import pytest
 
-from running_worker import create, produce, read_all
 from service.worker.faults import (
     CHANGELOG,
     EXACTLY_ONCE,
@@ -30,6 +29,7 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, restore
 from stateline.worker.restore import StoreRestore
 from stateline_store import DamagedDataError, IsolationLevel, PoisonedError, TopicPartition, TransactionalStore
+from support.processes.running_worker import create, produce, read_all
 
 Look = tuple[int | None, dict[bytes, bytes]]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from own_stores import OwnStore
 from stateline import serdes, stores
 from stateline.model.store_definition import StoreDefinition
 from stateline.worker.task_stores import TaskStores
@@ -25,6 +24,7 @@ from stateline_store import (
 )
 from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint, write_checkpoint
 from stateline_store.rocksdb_engine import RocksDBEngine
+from support.apps.own_stores import OwnStore
 
 CHANGELOG = TopicPartition("app-s-changelog", 0)
 SORTS = [(transactional, manages) for transactional in (True, False) for manages in (True, False)]

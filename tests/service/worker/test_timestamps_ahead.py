@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from running_worker import create, read_all
 from service.worker.faults import IN, Entry, Place, counting
 from stateline import serdes, stores
 from stateline.dsl.app import App
@@ -17,6 +16,7 @@ from stateline.processing.reading import timely
 from stateline.processing.store_views import WindowView
 from stateline.worker import InputRecord
 from stateline_store import RecordError
+from support.processes.running_worker import create, read_all
 
 HOUR_MS = 3_600_000
 YEAR_2200_MS = 7_258_118_400_000

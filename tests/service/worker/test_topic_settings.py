@@ -12,13 +12,13 @@ from uuid import uuid4
 
 import pytest
 
-from running_worker import configured, create, running
 from stateline import serdes, stores
 from stateline.deployment.topics import ensure_topics, other_settings, report_other_settings
 from stateline.dsl.app import App
 from stateline.log import Admin, Log, NewTopic
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import ConfigurationError
+from support.processes.running_worker import configured, create, running
 
 HOUR = timedelta(hours=1)
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000

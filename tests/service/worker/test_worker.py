@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import pytest
 
-from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
@@ -38,6 +37,7 @@ from stateline_store import (
     TopicPartition,
     TopologyError,
 )
+from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
 PARTITIONS = 2
 

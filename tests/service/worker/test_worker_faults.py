@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from running_worker import create, eventually, read_all, running
 from service.worker.faults import (
     CHANGELOG,
     EXACTLY_ONCE,
@@ -55,6 +54,7 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
+from support.processes.running_worker import create, eventually, read_all, running
 
 
 class TestCommitsThatFail:

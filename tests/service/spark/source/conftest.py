@@ -11,10 +11,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from kinds_app import Event
-from matrix_app import Deployment
-from query_server import OwningWorker, server_process, wait_until
 from service.spark.source.scenes import Kinds
+from support.apps.kinds_app import Event
+from support.apps.matrix_app import Deployment
+from support.processes.query_server import OwningWorker, server_process, wait_until
 
 _BASE_MS = (time.time_ns() // 1_000_000 // 3_600_000 - 2) * 3_600_000
 _KEYS = ["", "a", "ab", "b", "k|1", "k2", "zürich", "~"]

@@ -17,9 +17,9 @@ import httpx
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from kinds_app import SIZE_MS
-from matrix_app import Deployment
-from query_server import wait_until
+from support.apps.kinds_app import SIZE_MS
+from support.apps.matrix_app import Deployment
+from support.processes.query_server import wait_until
 
 Row: TypeAlias = dict[str, Any]
 WINDOWS, SESSIONS = ("counts", "newest"), ("visits", "stamped-visits")

@@ -27,7 +27,6 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from query_server import OwningWorker
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
 from stateline.spark.reading.filters import (
     BYTES_AT_ONCE,
@@ -43,6 +42,7 @@ from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import FilteringSnapshotReader, RowsPartition
 from stateline.spark.reading.snapshot_server import Asked, SnapshotServer
 from stateline.spark.reading.source_options import SourceOptions
+from support.processes.query_server import OwningWorker
 
 MEANT: dict[str, Callable[[Any, Any], bool]] = {
     "EqualTo": operator.eq,

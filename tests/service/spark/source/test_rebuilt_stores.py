@@ -10,12 +10,12 @@ from uuid import uuid4
 import httpx
 from pyspark.sql import SparkSession
 
-from crash_watch import start_worker
-from ports import free_port
-from query_server import wait_until
-from running_worker import create, produce
 from service.spark.source.scenes import gated_read, read
 from stateline.log import open_log
+from support.oracles.crash_watch import start_worker
+from support.processes.ports import free_port
+from support.processes.query_server import wait_until
+from support.processes.running_worker import create, produce
 
 
 class Rebuilding:

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import stateline.spark
-from query_server import OwningWorker
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, reader, rows
 from stateline.spark import json_value
+from support.processes.query_server import OwningWorker
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -16,9 +16,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
-from query_server import OwningWorker, server_process, wait_until
-from serve_process import Served, served, until_ready
 from service.spark.source.scenes import Kinds, as_counted, gated_read, read, rows
 from stateline.spark.reading.http_rows import RowsQuery, batches
 from stateline.spark.reading.lease import is_kept
@@ -30,6 +27,9 @@ from stateline_store import (
     NotReadyError,
     UnauthenticatedError,
 )
+from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
+from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.serve_process import Served, served, until_ready
 
 MANY = 30_000
 LEASE_S = 5  # long enough for a job to begin

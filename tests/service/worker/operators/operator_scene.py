@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log, Record
 from stateline_store import TopicPartition
 from stateline_store.timestamped_rows import TIMESTAMP
+from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
 Given = tuple[Any, Any, int]  # key and value, bytes or text or None, and timestamp
 

@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from running_worker import configured, create, eventually, produce, read_all, running
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
 from stateline.deployment.topics import ensure_topics
 from stateline.log import open_log
 from stateline_store import RecordError, TopologyError
+from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 
 Declared = tuple[App, Callable[..., Any]]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import joins_app
-from joins_app import Given, Oracle
 from service.worker.operators.operator_scene import Scene
+from support.apps import joins_app
+from support.apps.joins_app import Given, Oracle
 
 
 def records(count: int, seed: int) -> list[tuple[str, Given]]:

@@ -12,8 +12,6 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_broker import KafkaBroker
-from running_worker import Stores, configured, create, eventually, produce, read_all, running
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes, stores
 from stateline.log import open_log
@@ -26,6 +24,8 @@ from stateline.worker import InputRecord
 from stateline.worker.processing import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
 from stateline_store import InvalidArgumentError, RecordError, TopologyError
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]
 EVERY = timedelta(milliseconds=100)

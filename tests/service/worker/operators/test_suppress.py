@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import windows_app
 from service.worker.operators.operator_scene import Given, Scene
 from service.worker.operators.test_sessions import OPERATIONS as SESSION_OPERATIONS
 from service.worker.operators.test_windows import int64
@@ -29,6 +28,7 @@ from service.worker.operators.windows_oracle import (
 )
 from stateline import App, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, serdes, until_window_closes
 from stateline_store import InvalidArgumentError
+from support.apps import windows_app
 
 SIZE, GRACE = timedelta(seconds=30), timedelta(seconds=20)
 

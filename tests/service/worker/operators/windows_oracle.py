@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from running_worker import Stores, read_all
 from service.worker.operators.operator_scene import Given, Scene
 from stateline.log import Record
 from stateline_store.windowed_keys import split_session_key, split_window_key
+from support.processes.running_worker import Stores, read_all
 
 Add = Callable[[Any, Any], Any]  # aggregate or None, value → aggregate or None
 Row = tuple[bytes, int]  # value and timestamp

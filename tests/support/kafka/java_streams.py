@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import httpx
 
-from maven import JarsUnavailableError, jars, one_at_a_time
-from ports import free_port
+from support import CACHE, TESTS
+from support.kafka.maven import JarsUnavailableError, jars, one_at_a_time
+from support.processes.ports import free_port
 
-_PROJECT = Path(__file__).parent / "kafka_streams_app"
-_CACHE = Path(__file__).parents[1] / ".cache"
+_PROJECT = TESTS / "kafka_streams_app"
 _JARS = "kafka-streams-4.3.1"
 _BUILD_TIMEOUT_S = 300.0
 _READY_DEADLINE_S = 120.0  # 5 s on an idle machine
@@ -51,7 +51,7 @@ def class_path() -> str:
     libraries = jars(_PROJECT / "pom.xml", _JARS)
     sources = [_PROJECT / "pom.xml", *sorted(_PROJECT.glob("src/**/*.java"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    build = _CACHE / "kafka-streams-app" / digest
+    build = CACHE / "kafka-streams-app" / digest
     with one_at_a_time("maven"):
         if not build.is_dir():
             build.parent.mkdir(parents=True, exist_ok=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from ports import free_port
-from query_server import make_app, wait_until
 from stateline.config.settings import load_config
 from stateline.dsl.app import App
 from stateline.server.main import create_app, uvicorn_settings
 from stateline.server.state.serving import Serving
+from support.processes.ports import free_port
+from support.processes.query_server import make_app, wait_until
 
 
 @dataclass

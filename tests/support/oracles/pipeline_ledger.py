@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from pipeline_app import GAP_MS, KEPT_REST, MINUTE_MS, PARTITIONS, SHELF, VISITOR
 from service.spark.departures import iso
 from stateline.log import Log
 from stateline.spark.sink.marker import Marker
+from support.apps.pipeline_app import GAP_MS, KEPT_REST, MINUTE_MS, PARTITIONS, SHELF, VISITOR
 
 BOOKS = 40
 _BEGIN_MS = 1_356_998_400_000

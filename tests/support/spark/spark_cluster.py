@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyspark
 
-from ports import free_port
 from stateline.spark import session
+from support.processes.ports import free_port
 
 _SPARK = Path(pyspark.__file__).parent
 _START_S = 60.0

@@ -23,12 +23,12 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from maven import JarsUnavailableError, jars
-from ports import free_port
+from support.kafka.maven import JarsUnavailableError, jars
+from support.processes.ports import free_port
 
 Made = TypeVar("Made")
 KAFKA_VERSION = "4.3.1"
-_HERE = Path(__file__).parent / "kafka"
+_HERE = Path(__file__).parent
 _START_DEADLINE_S = 60.0  # ready in 3 s when the machine is idle
 _STOP_DEADLINE_S = 20.0
 

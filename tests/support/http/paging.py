@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from query_server import PARTITIONS, OwningWorker
-from served_here import Here
+from support.processes.query_server import PARTITIONS, OwningWorker
+from support.processes.served_here import Here
 
 Json: TypeAlias = dict[str, Any]
 Change: TypeAlias = Callable[[], None]

@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 
-from ports import free_port
-from query_server import PARTITIONS, make_app
-from query_server import wait_until as wait_for_s
+from support import TESTS
+from support.processes.ports import free_port
+from support.processes.query_server import PARTITIONS, make_app
+from support.processes.query_server import wait_until as wait_for_s
 
-TESTS = Path(__file__).resolve().parent
 _MODULE = "app_of_the_serve_tests"
 # Several processes start here, on machines that may be busy with something else.
 PATIENCE_S = 120.0
@@ -49,7 +49,9 @@ class Served:
 def served(directory: Path, *settings: str) -> Iterator[Served]:
     """Serve the application of `query_server` from this state directory; killed at the end if it still runs."""
     directory.mkdir(exist_ok=True)
-    (directory / f"{_MODULE}.py").write_text("from query_server import make_app\n\napp = make_app()\n")
+    (directory / f"{_MODULE}.py").write_text(
+        "from support.processes.query_server import make_app\n\napp = make_app()\n"
+    )
     port = free_port()
     given = ("default.state.isolation.level=read_committed", f"state.dir={directory}", f"server.port={port}")
     command = [sys.executable, "-m", "stateline", "serve", f"{_MODULE}:app"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from running_worker import create
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.log import Log
@@ -14,6 +13,7 @@ from stateline.model.topology import epochs_topic
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import TopicPartition
+from support.processes.running_worker import create
 
 PARTITIONS = 3
 

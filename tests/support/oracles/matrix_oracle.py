@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from kinds_app import HISTORY_MS, SEGMENT_MS, SIZE_MS
-from matrix_app import PartitionOracle
+from support.apps.kinds_app import HISTORY_MS, SEGMENT_MS, SIZE_MS
+from support.apps.matrix_app import PartitionOracle
 
 Json: TypeAlias = dict[str, Any]
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_CACHE = Path(__file__).parents[1] / ".cache"
+from support import CACHE
+
 _TIMEOUT_S = 600.0
 
 
@@ -24,8 +25,8 @@ def one_at_a_time(task: str) -> Iterator[None]:
 
     A process that dies lets the next one in. Maven needs it too, whose own repository is not made for two at once.
     """
-    _CACHE.mkdir(exist_ok=True)
-    with (_CACHE / f"{task}.lock").open("a") as file:
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / f"{task}.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
         yield
 
@@ -37,7 +38,7 @@ def jars(pom: Path, name: str) -> Path:
     parts. Several processes may call this at once: one fetches, the others wait for it. Raises `JarsUnavailableError`
     without mvn, or when Maven fails.
     """
-    folder = _CACHE / name
+    folder = CACHE / name
     if folder.is_dir():
         return folder
     maven = shutil.which("mvn")

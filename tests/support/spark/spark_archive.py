@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyspark
 
-from maven import one_at_a_time
+from support import CACHE
+from support.kafka.maven import one_at_a_time
 
 _NAME = f"spark-{pyspark.__version__}.jsa"
-_CACHE = Path(__file__).parents[1] / ".cache"
 _RECORD = (
     "import sys; from pathlib import Path; from stateline.config.settings import load_config;"
     "from stateline.spark.session import record_class_archive;"
@@ -21,7 +21,7 @@ _RECORD = (
 
 def class_archive() -> Path:
     """The file; recorded first, in 20 s, when there is none."""
-    archive = _CACHE / _NAME
+    archive = CACHE / _NAME
     with one_at_a_time("spark"):
         if not archive.exists():
             subprocess.run([sys.executable, "-c", _RECORD, str(archive)], check=True, timeout=200)

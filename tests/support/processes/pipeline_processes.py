@@ -18,7 +18,8 @@ from typing import Any
 
 import httpx
 
-import pipeline_app
+from support import TESTS
+from support.apps import pipeline_app
 
 KILLED, SPARK_HAS_ENDED = -signal.SIGKILL, 1
 JVM, ANY_MOMENT = "its JVM", "any moment"
@@ -104,7 +105,7 @@ class Killed:
             file.flush()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "stateline", *self._command, *(self._kill.arguments if self._kill else ())],
-                cwd=Path(pipeline_app.__file__).parent, env=environment, stdout=file, stderr=file,
+                cwd=TESTS, env=environment, stdout=file, stderr=file,
                 start_new_session=True,
             )  # fmt: skip
         self._groups.append(self._process.pid)
@@ -151,7 +152,7 @@ class Processes:
         flags = [part for setting in settings for part in ("--set", setting)]
 
         def of(name: str, command: str, has_begun: Callable[[int], bool]) -> Killed:
-            words = [command, "pipeline_app:app", *flags]
+            words = [command, "support.apps.pipeline_app:app", *flags]
             return Killed(name, words, root / f"{name}.log", has_begun, self.kills)
 
         self.driver = of("driver", "pipeline", self._pipelines_run)

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/console.md from the console itself: `python tests/console_screenshots.py`."""
+"""Takes the pictures of docs/console.md from the console: `python -m support.console.console_screenshots` in tests/."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console_app import departure_records
-from console_browser import Flights, chromium, served_flights
-from console_page import Console, console
-from running_worker import produce
+from support import REPOSITORY
+from support.apps.console_app import departure_records
+from support.console.console_browser import Flights, chromium, served_flights
+from support.console.console_page import Console, console
+from support.processes.running_worker import produce
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+IMAGES = REPOSITORY / "docs" / "images"
 LOOKS = 20  # until the charts have something to show
 SIZES: dict[str, Any] = {
     "desktop": {"viewport": {"width": 1280, "height": 1000}},

@@ -20,11 +20,12 @@ from pathlib import Path
 from types import MappingProxyType
 from uuid import uuid4
 
-import crash_app
-from running_worker import Stores, create, eventually, read_all
 from stateline.config.settings import load_config
 from stateline.log import Log, Producer, Record
 from stateline_store import LogUnavailableError, TopicPartition
+from support import TESTS
+from support.apps import crash_app
+from support.processes.running_worker import Stores, create, eventually, read_all
 
 PARTITIONS = 2
 _LOG_AWAY_S = 180.0
@@ -203,12 +204,12 @@ def start_worker(
 ) -> subprocess.Popen[bytes]:
     """`stateline worker`, or another command, with the application of this run, as a process with these options and
     environment variables besides; what it prints is appended to `output`."""
-    words = [sys.executable, "-m", "stateline", command, "crash_app:app", *options]
+    words = [sys.executable, "-m", "stateline", command, "support.apps.crash_app:app", *options]
     for setting in settings:
         words += ["--set", setting]
     with output.open("ab") as file:
         environment = {**os.environ, "CRASH_RUN": run, "CRASH_RESTORE_SLICE": str(restore_slice), **variables}
-        return subprocess.Popen(words, cwd=Path(crash_app.__file__).parent, env=environment, stdout=file, stderr=file)
+        return subprocess.Popen(words, cwd=TESTS, env=environment, stdout=file, stderr=file)
 
 
 def check_forwarded(log: Log, run: str, inputs: Oracle, *, exact: bool) -> None:

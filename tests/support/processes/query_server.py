@@ -22,7 +22,6 @@ from uuid import uuid4
 import httpx
 from confluent_kafka import murmur2
 
-from ports import free_port
 from stateline import serdes
 from stateline.config.settings import load_config
 from stateline.dsl.app import App
@@ -42,6 +41,7 @@ from stateline_store import (
     TimestampedKeyValueStore,
     TopicPartition,
 )
+from support.processes.ports import free_port
 
 PARTITIONS = 3
 TOPIC = "flights"

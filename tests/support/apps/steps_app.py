@@ -12,12 +12,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from own_stores import OwnStore
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.store_views import SessionView, StoreView, WindowView
 from stateline.worker import InputRecord, restore
+from support.apps.own_stores import OwnStore
 
 KINDS = ("key_value", "window", "session")
 HOUR = timedelta(hours=1)

@@ -17,13 +17,14 @@ from uuid import uuid4
 import httpx
 import orjson
 
-import changes_app
-from ports import free_port
-from query_server import wait_until
-from running_worker import create, produce, read_all
 from stateline.log import Log, Record
 from stateline.server.changes.routes import change_members
 from stateline_store import TopicPartition
+from support import TESTS
+from support.apps import changes_app
+from support.processes.ports import free_port
+from support.processes.query_server import wait_until
+from support.processes.running_worker import create, produce, read_all
 
 PARTITIONS = 2
 FIRST = [("a", 1), ("b", 2), ("a", {"x": [1, 2]}), ("b", None), ("c", "ü\n"), ("a", 4), ("d", 5), ("d", None), ("e", 6)]
@@ -190,12 +191,12 @@ class Scene:
         return self._output.read_text()[-2_000:]
 
     def _start(self, command: str, *settings: str) -> subprocess.Popen[bytes]:
-        line = [sys.executable, "-m", "stateline", command, "changes_app:app"]
+        line = [sys.executable, "-m", "stateline", command, "support.apps.changes_app:app"]
         for setting in (*self._settings, *settings):
             line += ["--set", setting]
         environment = {**os.environ, "CHANGES_RUN": self.run}
         with self._output.open("ab") as file:
-            here = Path(changes_app.__file__).parent
+            here = TESTS
             process = subprocess.Popen(line, cwd=here, env=environment, stdout=file, stderr=file)
         self._closing.callback(_end, process)
         self.processes.append(process)

@@ -19,19 +19,19 @@ from typing import Any
 
 import httpx
 
-import kinds_app
-from kinds_app import HISTORY_MS, Event, Oracle
-from ports import free_port
-from query_server import wait_until
-from running_worker import create, produce
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import home_partition
 from stateline.worker import InputRecord
+from support import TESTS
+from support.apps import kinds_app
+from support.apps.kinds_app import HISTORY_MS, Event, Oracle
+from support.processes.ports import free_port
+from support.processes.query_server import wait_until
+from support.processes.running_worker import create, produce
 
-TESTS = Path(__file__).resolve().parent
 PARTITIONS = 3
 ON_DISK, IN_MEMORY = "", "-in-memory"
 COPIES = (ON_DISK, IN_MEMORY)
@@ -156,7 +156,7 @@ class Deployment:
     @contextlib.contextmanager
     def _process(self, command: str, log: Path, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
         given = {"bootstrap__servers": self.servers, "state__dir": self.root / "s"} | settings
-        words = [sys.executable, "-m", "stateline", command, "matrix_app:app"]
+        words = [sys.executable, "-m", "stateline", command, "support.apps.matrix_app:app"]
         for name, value in given.items():
             words += ["--set", f"{name.replace('__', '.')}={value}"]
         environment = {**os.environ, "MATRIX_RUN": self.run}

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-import console_app
-from ports import free_port
-from running_worker import configured, create, eventually, produce, running
 from stateline.log import EmbeddedLog
+from support import TESTS
+from support.apps import console_app
+from support.processes.ports import free_port
+from support.processes.running_worker import configured, create, eventually, produce, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-TESTS = Path(__file__).parent
 _START_S = 120  # of a server, on a machine with more to do
 # Nothing that asks a server of its own, and no sandbox: tests run as root in containers.
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
@@ -71,7 +71,7 @@ class Flights:
     def server(self, port: int, *settings: str) -> Iterator[str]:
         """The address of a server that answers."""
         given = (f"state.dir={self.directory}", f"server.port={port}", *settings)
-        command = [sys.executable, "-m", "stateline", "-q", "serve", "console_app:app"]
+        command = [sys.executable, "-m", "stateline", "-q", "serve", "support.apps.console_app:app"]
         command += [part for setting in given for part in ("--set", setting)]
         process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(TESTS)})
         url = f"http://127.0.0.1:{port}"
