@@ -34,7 +34,7 @@ from stateline_store import (
 )
 
 SCRIPT = Path(sys.executable).with_name("stateline")
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 MINUTE = 60_000
 
 
