@@ -12,11 +12,9 @@ import orjson
 
 from stateline import App, serdes
 from stateline.config.settings import load_config
-from stateline.dsl.grouped import GroupedStream
-from stateline.dsl.stream import Stream
-from stateline.dsl.table import Table
-from stateline.dsl.windowed import WindowedStream, WindowedTable
+from stateline.dsl.streams import GroupedStream, Stream, Table, WindowedStream, WindowedTable
 from stateline.log import open_log
+from stateline.model.internal_topics import required_topics
 from support.processes.running_worker import Stores, create, eventually, produce, read_all, running
 from test_docs import blocks, document
 
@@ -55,7 +53,7 @@ def test_the_application_that_it_shows_does_what_it_says(tmp_path: Path) -> None
     settings = [f"state.dir={tmp_path}", "commit.interval.ms=50"]
     config = load_config(app.application_id, defaults=app.config, overrides=settings, environment={})
     with closing(open_log("embedded", tmp_path)) as log:
-        create(log, dict.fromkeys(app.topology().required_topics(), 2))
+        create(log, dict.fromkeys(required_topics(app.topology()), 2))
         produce(log, "customers", [(b"ada", b'{"name": "Ada"}', 1)])
         produce(log, "addresses", [(b"ada", b"High Street", 2)])
         produce(log, "cities", [(b"Bath", b'{"country": "England"}', 1)])

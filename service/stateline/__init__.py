@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stateline import serdes, stores
     from stateline.dsl.app import App
     from stateline.model.store_definition import StoreDefinition
-    from stateline.model.topology import Topic
+    from stateline.model.topic import Topic
     from stateline.model.windows import (
         HoppingWindows,
         SessionWindows,
@@ -54,7 +54,7 @@ _HOMES = {
     "VersionedView": "stateline.processing.store_views",
     "SessionView": "stateline.processing.store_views",
     "WindowView": "stateline.processing.store_views",
-    "Topic": "stateline.model.topology",
+    "Topic": "stateline.model.topic",
     "TumblingWindows": "stateline.model.windows",
     "HoppingWindows": "stateline.model.windows",
     "SlidingWindows": "stateline.model.windows",

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from stateline.dsl.function_checks import check_function
 from stateline.model.store_definition import StoreDefinition, StoreKind
-from stateline.model.topology import checked_store_name
+from stateline.model.topic import checked_store_name
 from stateline.serde.plain import Serde
 from stateline_store import InvalidArgumentError, StateStore
 

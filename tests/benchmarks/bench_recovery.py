@@ -33,6 +33,7 @@ from recovery_app import made
 
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
+from stateline.model.internal_topics import created_topics
 from stateline.processing.changelog import position_headers
 from stateline.query.values import home_partition
 from stateline_store import Position, TopicPartition
@@ -65,7 +66,7 @@ class Input:
 def fill(log: Log, records: int, input_: Input) -> None:
     """The topics, as workers have left them that have committed everything."""
     with closing(log.admin()) as admin:
-        internal = made("store").topology().created_topics()
+        internal = created_topics(made("store").topology())
         topics = [NewTopic(name, PARTITIONS) for name in ("events", "rows")]
         admin.create_topics([*topics, *(NewTopic(t.name, PARTITIONS, t.settings) for t in internal)])
         changelog = internal[0].name

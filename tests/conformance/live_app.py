@@ -10,9 +10,7 @@ from typing import Any
 
 from stateline import serdes
 from stateline.dsl.app import App
-from stateline.dsl.grouped import GroupedStream
-from stateline.dsl.stream import Stream
-from stateline.dsl.table import Table
+from stateline.dsl.streams import GroupedStream, Stream, Table
 from stateline.model.windows import AnyWindows, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows
 from support.kafka.java_streams import ADVANCE_MS, DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS
 

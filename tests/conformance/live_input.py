@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from stateline.log.kafka import KafkaLog
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline_store import TopicPartition
 from support.processes.running_worker import create, produce
 

@@ -25,7 +25,7 @@ import pytest
 
 from service.spark.departures import settings
 from stateline.log import EmbeddedLog
-from stateline.model.topology import epochs_topic
+from stateline.model.pipeline import epochs_topic
 from stateline.spark.sink.marker import Marker
 from support.apps.pipeline_app import NAME, PARTITIONS
 from support.oracles.pipeline_ledger import Books, Feeder, Ledger, Sums, difference

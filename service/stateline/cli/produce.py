@@ -13,7 +13,7 @@ from stateline.config.types import EMBEDDED
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log.embedded_producer import MAX_RECORD_BYTES
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, shown
 from stateline_store import DoesNotExistError, InvalidArgumentError, Position
 

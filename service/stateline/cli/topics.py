@@ -9,11 +9,13 @@ from contextlib import closing
 from stateline.cli.table import Row, as_text
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
-from stateline.deployment.table_topics import kept_for_ever, table_settings
 from stateline.deployment.topics import report_other_settings
 from stateline.dsl.app import App
 from stateline.log.interface import Admin, NewTopic, TopicInfo
-from stateline.model.topology import Topology, epochs_topic
+from stateline.model.internal_topics import created_topics, required_topics
+from stateline.model.pipeline import epochs_topic
+from stateline.model.table_topics import kept_for_ever, table_settings
+from stateline.model.topology import Topology
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -60,11 +62,11 @@ def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, 
     changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
     results = {topic.name for p in topology.pipelines.values() for topic in p.results}
     read = topology.topics_read().keys()
-    roles = {name: "source" if name in read else "output" for name in topology.required_topics()}
+    roles = {name: "source" if name in read else "output" for name in required_topics(topology)}
     roles |= dict.fromkeys(topology.external_topics(), "external")
     if dead_letter_topic is not None:
         roles.setdefault(dead_letter_topic, "dead letter")
-    for topic in topology.created_topics():
+    for topic in created_topics(topology):
         role = "result" if topic.name in results else "repartition"
         roles[topic.name] = "changelog" if topic.name in changelogs - results - read else role
     return roles

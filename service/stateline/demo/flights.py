@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from stateline import App, InputRecord, Output, StoreView, serdes, stores
-from stateline.model.topology import Windowing
+from stateline.model.pipeline import Windowing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

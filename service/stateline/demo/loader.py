@@ -7,8 +7,8 @@ from contextlib import closing
 
 from stateline.demo.data import SourceRecord, table
 from stateline.demo.flights import app
-from stateline.deployment.table_topics import table_settings
 from stateline.log import Log, NewTopic, Producer
+from stateline.model.table_topics import table_settings
 from stateline_store import Position
 
 TABLES = {"airlines": 1, "airports": 1, "planes": 2, "weather": 2}

@@ -37,7 +37,7 @@ from stateline.demo.services import Services, demo_settings, running_services
 from stateline.demo.time_checks import check_times
 from stateline.demo.tour import Replay, Tour
 from stateline.log import Log, open_log
-from stateline.model.topology import epochs_topic
+from stateline.model.pipeline import epochs_topic
 from stateline.processes.free_memory import free_bytes
 from stateline_store import Position
 

@@ -7,10 +7,11 @@ from collections.abc import Container, Iterable, Mapping
 from types import MappingProxyType
 
 from stateline.deployment.partition_counts import refuse_grown, refuse_other_changelogs
-from stateline.deployment.table_topics import loses_rows, table_settings
 from stateline.log.interface import Admin, NewTopic, TopicInfo
 from stateline.model.external_stores import settings_of_changelog
-from stateline.model.topology import InternalTopic, Topology
+from stateline.model.internal_topics import InternalTopic, created_topics, required_topics
+from stateline.model.table_topics import loses_rows, table_settings
+from stateline.model.topology import Topology
 from stateline_store import ConfigurationError, TopologyError
 
 logger = logging.getLogger(__name__)
@@ -39,13 +40,13 @@ def ensure_topics(
             f"Missing {missing}. Create what is missing first (`stateline topics … --create`): Stateline creates only "
             "its own topics."
         )
-    wanted = wanted_partitions(topology.created_topics(), existing)
+    wanted = wanted_partitions(created_topics(topology), existing)
     refuse_grown(topology, counted, found)
     refuse_other_changelogs(topology, existing, wanted)
     _check_declared(topology, existing)
     new = [
         NewTopic(topic.name, wanted[topic.name], topic.settings)
-        for topic in topology.created_topics()
+        for topic in created_topics(topology)
         if topic.name not in existing
     ]
     if new:
@@ -69,7 +70,7 @@ def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[st
 
 def _missing(topology: Topology, dead_letters: Iterable[str], existing: Container[str]) -> str:
     """``source topics: a, b; dead-letter topic: c (…)``, empty when all are there."""
-    required = topology.required_topics()
+    required = required_topics(topology)
     read = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
     read |= {topic.name for pipeline in topology.pipelines.values() for topic in pipeline.inputs}
     kinds = {
@@ -105,7 +106,7 @@ def report_other_settings(topology: Topology, admin: Admin, *, of: Container[str
     ask gets no warnings.
     """
     tables = table_settings(topology)
-    wanted = {topic.name: topic.settings for topic in topology.created_topics()}
+    wanted = {topic.name: topic.settings for topic in created_topics(topology)}
     external = {d.source.name: d for d in topology.stores.values() if d.source is not None and d.external is not None}
     try:
         found = admin.topic_settings([name for name in {**wanted, **external, **tables} if of is None or name in of])
@@ -188,7 +189,7 @@ def subtopology_partitions(topology: Topology, counts: Mapping[str, int]) -> dic
 
 
 def _check_declared(topology: Topology, existing: Mapping[str, int]) -> None:
-    for topic in topology.created_topics():
+    for topic in created_topics(topology):
         found, declared = existing.get(topic.name), topic.partitions
         if topic.name.endswith("-repartition") and declared is not None and found not in (None, declared):
             raise TopologyError(

@@ -10,18 +10,13 @@ import functools
 import inspect
 import os
 from pathlib import Path
-from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
-from typing import TypeVar
+from types import MethodType
 
 from stateline.serde.plain import shown
 from stateline_store import TopologyError
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _SHOWN = 100  # characters of what a function takes
-# Types, and not the abstract classes of `collections.abc`: with those the look at each result takes ten times as long.
-_UNRUN = {CoroutineType: "coroutine", GeneratorType: "generator", AsyncGeneratorType: "generator"}
-
-T = TypeVar("T")
 
 
 def check_function(
@@ -55,17 +50,6 @@ def check_function(
         )
     if (takes := _other_arguments(function, arguments)) is not None:
         raise TopologyError(f"{where} calls its {role} {calls}. {_name(function)} takes {takes}.")
-
-
-def refuse_unrun(result: T) -> T:
-    """What a function gave, as it is. Raises `TopologyError` if that is a coroutine or a generator, which nothing would
-    run: a decorator can hide it from `check_function`."""
-    kind = _UNRUN.get(type(result))
-    if kind is None:
-        return result
-    if isinstance(result, CoroutineType | GeneratorType):
-        result.close()  # or Python warns of one that was never awaited
-    raise TopologyError(f"The function gave a {kind}, and nothing runs it: give a plain function.")
 
 
 def name_of(what: str, name: str | None, function: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import get_args, get_type_hints
 
-from stateline.model.topology import Pipeline, Windowing
+from stateline.model.pipeline import Pipeline, Windowing
 from stateline_store import InvalidArgumentError, TopologyError
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
+from stateline.model.processor import Processor, Punctuation
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Processor, Punctuation, Topic
+from stateline.model.topic import Topic
 from stateline_store import InvalidArgumentError, TopologyError
 
 

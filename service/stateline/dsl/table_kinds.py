@@ -7,7 +7,7 @@ from typing import Literal
 
 from stateline import serdes, stores
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.serde.plain import Serde
 from stateline_store import InvalidArgumentError, TopologyError
 

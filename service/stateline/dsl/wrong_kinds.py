@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from stateline.dsl.function_checks import declared_at
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.serde.plain import shown
 from stateline_store import TopologyError
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from stateline.model.pipeline import Pipeline
+from stateline.model.processor import Processor
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Pipeline, Processor, Topic, checked_name, checked_store_name
+from stateline.model.topic import Topic, checked_name, checked_store_name
 from stateline.serde.external import ExternalKey, ExternalValue
 from stateline.serde.plain import Serde
 from stateline.serde.windowed import WindowedSerde

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Processor, Subtopology, Topic
-
-if TYPE_CHECKING:
-    from stateline.processing.operators.interface import Operator, OperatorContext, Source
+from stateline.model.topic import Topic
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One operator. Each task makes its own with `make`; what that returns goes to the `children`, in this order.
+    """One operator. Each task makes its own with `make`, of its `OperatorContext`
+    (`stateline.processing.operators.interface`); what that gives goes to the `children`, in this order.
 
     `stores` are those that it reads or writes, `forwards` the topics that it writes to. A node that `looks_up` in a
     table wants to find there what was in it when each single record was read. One that calls a function of the user's
@@ -24,7 +22,7 @@ class Node:
     """
 
     name: str
-    make: Callable[[OperatorContext], Operator]
+    make: Callable[[Any], Any]
     stores: tuple[StoreDefinition, ...] = ()
     forwards: tuple[Topic, ...] = ()
     looks_up: StoreDefinition | None = None
@@ -43,7 +41,7 @@ class Root:
     """Where the records of a topic come in: as a stream, or as changes of a table that is kept of it."""
 
     topic: Topic
-    make: Callable[[OperatorContext], Source]
+    make: Callable[[Any], Any]
     table: StoreDefinition | None = None
     children: list[Node] = field(default_factory=list)
 
@@ -62,21 +60,6 @@ def nodes_of(roots: Iterable[Root]) -> list[Node]:
             found[id(node)] = node
             waiting += node.children
     return list(found.values())
-
-
-def processor_of(topic: Topic, roots: tuple[Root, ...]) -> Processor:
-    """What the topology knows of the operators that get the records of one topic."""
-    nodes = nodes_of(roots)
-    stores = [root.table for root in roots if root.table is not None] + [s for node in nodes for s in node.stores]
-    forwards = [topic for node in nodes for topic in node.forwards]
-    return Processor(
-        f"{topic.name}-operators",
-        _not_called,
-        topic,
-        tuple({store.name: store for store in stores}.values()),
-        tuple({topic.name: topic for topic in forwards}.values()),
-        roots,
-    )
 
 
 def looks_up_its_own(roots: Sequence[Root]) -> bool:
@@ -104,13 +87,3 @@ def is_met_twice(roots: Sequence[Root]) -> bool:
 def calls_on_changes(roots: Iterable[Root]) -> bool:
     """Whether functions of the user's are called with changes, of which there is one for several records of a key."""
     return any(node.on_changes for node in nodes_of(roots))
-
-
-def needs_order(subtopology: Subtopology) -> bool:
-    """Whether records of its several topics must be taken by their timestamps."""
-    roots = [root for processor in subtopology.processors for root in processor.roots]
-    return len(subtopology.sources) > 1 and any(node.in_order for node in nodes_of(roots))
-
-
-def _not_called(*arguments: object) -> None:
-    raise AssertionError("Operators are run by the worker's operator graph.")

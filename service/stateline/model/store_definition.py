@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, check_serde, shown, type_name
 from stateline_store import (
     KeyValueStore,
@@ -20,9 +21,6 @@ from stateline_store import (
     VersionedStore,
     WindowStore,
 )
-
-if TYPE_CHECKING:
-    from stateline.model.topology import Topic
 
 StoreKind: TypeAlias = Literal[
     "key_value",

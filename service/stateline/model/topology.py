@@ -9,145 +9,15 @@ is one partition of one subtopology, `<subtopology>_<partition>`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
 
-from stateline.deployment.table_topics import table_settings
+from stateline.model.nodes import nodes_of
+from stateline.model.pipeline import Pipeline, epochs_topic
+from stateline.model.processor import Processor
 from stateline.model.store_definition import StoreDefinition
-from stateline.serde.plain import Serde, check_serde
-from stateline_store import InvalidArgumentError, TopicPartition, TopologyError
-
-if TYPE_CHECKING:
-    from stateline.model.nodes import Root
-
-# Kafka's rule for topic names; store names become parts of topic names and of paths.
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-# Of a pipeline's result that nobody keeps a table of: every row counts. Retention is the broker's.
-_STREAM_SETTINGS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
-_REPARTITION_SETTINGS = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "segment.bytes": "52428800",  # Kafka Streams': what was worked off is freed segment by segment
-    "message.timestamp.type": "CreateTime",
-}
-
-
-def epochs_topic(application_id: str, pipeline: str) -> str:
-    """The topic of a pipeline's markers (`stateline.spark.sink.marker`). On disk: never change."""
-    return f"{application_id}-{pipeline}-epochs"
-
-
-def checked_name(what: str, name: str) -> str:
-    """The name itself. Raises `InvalidArgumentError` unless Kafka takes it as (part of) a topic name."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
-        raise InvalidArgumentError(f"{name!r} cannot be used as {what} name: use 1 to 200 of a-z A-Z 0-9 . _ - only.")
-    return name
-
-
-def checked_store_name(name: str) -> str:
-    """As `checked_name`; refuses also what is a file or a directory of something else in a task's directory."""
-    taken = checked_name("store", name).startswith(".") or name in ("rocksdb", "topics.json")
-    if taken or name.endswith(("-v2", ".notice", ".position")):
-        raise InvalidArgumentError(
-            f"{name!r} cannot be used as store name: Stateline's own files are called so. Taken are 'rocksdb', "
-            "'topics.json', names that begin with '.', and those that end with '-v2', '.notice' or '.position'."
-        )
-    return name
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic and how its records are read.
-
-    `schema` is a Spark DDL string (``"tailnum string, delay double"``) of JSON values, for pipelines.
-    Stateline creates `internal` topics and those that a pipeline writes, with `partitions` if it says so;
-    every other topic is the user's and must exist. `external` names the Kafka Streams application whose changelog it
-    is: only that creates it and writes to it.
-    """
-
-    name: str
-    key: Serde
-    value: Serde
-    schema: str | None = None
-    partitions: int | None = None
-    internal: bool = False
-    external: str | None = None
-
-    def __post_init__(self) -> None:
-        check_serde(self.key)
-        check_serde(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Punctuation:
-    """When a function is called that sees no records: by the timestamps of the task's records, or by the clock."""
-
-    every_ms: int
-    on: Literal["stream_time", "wall_clock_time"]
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """A user's function that sees each record of a topic, with its stores and the topics it writes to; or, with
-    `roots`, the operators that take the topic's records (`stateline.streams`); or, with a `punctuation`, a function
-    that is called as time goes by (`source` is then a topic that feeds its stores)."""
-
-    name: str
-    function: Callable[..., object]
-    source: Topic
-    stores: tuple[StoreDefinition, ...] = ()
-    forwards: tuple[Topic, ...] = ()
-    roots: tuple[Root, ...] = field(default=(), repr=False)
-    punctuation: Punctuation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Windowing:
-    """A pipeline's results are of windows or sessions: the struct column `column` (``start``, ``end``: timestamps, as
-    Spark's `window` and `session_window` make it) is part of the key. `size_ms`: of a window its size, of a session the
-    gap after which it ends."""
-
-    kind: Literal["window", "session"]
-    column: str
-    size_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """A user's function from streaming DataFrames to one; `key` names the columns of the result's key.
-
-    It is called with the `reads`, the `tables` (as `stateline.spark.KTable`) and the `static` topics. A row goes
-    to `writes`, or to the one of `branches` that it names. `result` says what topics of its own the pipeline writes:
-    the newest row of each key, or every row (`stateline.deployment.table_topics`). `trigger_ms` is the pause between
-    the starts of two micro-batches, None for the configuration's.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    reads: tuple[Topic, ...]
-    writes: Topic
-    key: tuple[str, ...]
-    static: tuple[Topic, ...] = ()
-    timestamp: str | None = None
-    output_mode: Literal["append", "update", "complete"] = "update"
-    tables: tuple[Topic, ...] = ()
-    branches: tuple[Topic, ...] = ()
-    windowing: Windowing | None = None
-    whole_epochs: bool = False
-    trigger_ms: int | None = None
-    result: Literal["table", "stream"] = "table"
-
-    @property
-    def inputs(self) -> tuple[Topic, ...]:
-        """All topics that it reads."""
-        return (*self.reads, *self.tables, *self.static)
-
-    @property
-    def results(self) -> tuple[Topic, ...]:
-        """All topics that it writes."""
-        return (self.writes, *self.branches)
+from stateline.model.topic import Topic
+from stateline_store import TopicPartition, TopologyError
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +47,10 @@ class Subtopology:
         names += [s.name for p in self.readers(topic) for s in p.stores if s.source is None]
         return tuple(dict.fromkeys(names))
 
-
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
-    """A topic that Stateline creates; as many partitions as `like` has, unless `partitions` says."""
-
-    name: str
-    settings: Mapping[str, str] = field(default_factory=dict)
-    partitions: int | None = None
-    like: tuple[str, ...] = ()
+    def needs_order(self) -> bool:
+        """Whether records of its several topics must be taken by their timestamps."""
+        roots = [root for processor in self.processors for root in processor.roots]
+        return len(self.sources) > 1 and any(node.in_order for node in nodes_of(roots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,48 +99,10 @@ class Topology:
         topics += [d.source for d in self.global_tables.values() if d.source is not None]
         return {topic.name: topic for topic in topics}
 
-    def required_topics(self) -> tuple[str, ...]:
-        """Topics that the user must have created: sources, and what processors and pipelines use besides."""
-        topics = [t for s in self.subtopologies for t in s.sources]
-        topics += [t for s in self.subtopologies for p in s.processors for t in p.forwards]
-        topics += [t for p in self.pipelines.values() for t in p.inputs]
-        topics += [d.source for d in self.global_tables.values() if d.source is not None]
-        created = {topic.name for topic in self.created_topics()}
-        return tuple(dict.fromkeys(t.name for t in topics if t.name not in created))
-
     def external_topics(self) -> dict[str, str]:
         """Changelogs of Kafka Streams applications that stores are kept of → the application's id."""
         sources = [topic for subtopology in self.subtopologies for topic in subtopology.sources]
         return {topic.name: topic.external for topic in sources if topic.external is not None}
-
-    def _beside(self, topic: Topic) -> tuple[str, ...]:
-        """The users' topics that are processed together with this one, as those of the other side of a join are."""
-        readers = [s for s in self.subtopologies if topic in s.sources]
-        return tuple(t.name for s in readers for t in s.sources if not t.internal)
-
-    def created_topics(self) -> tuple[InternalTopic, ...]:
-        """Topics that Stateline creates when they are missing, each after those it takes its partitions from. A
-        repartition topic takes them from the topics that it is joined with, else from those that its records are of."""
-        topics: dict[str, InternalTopic] = {}
-        tables = table_settings(self)
-        for pipeline in self.pipelines.values():
-            like = tuple(t.name for t in (*pipeline.reads, *pipeline.tables))
-            for topic in pipeline.results:
-                settings = tables.get(topic.name, _STREAM_SETTINGS)
-                topics[topic.name] = InternalTopic(topic.name, settings, topic.partitions, like)
-        for subtopology in self.subtopologies:
-            like = tuple(t.name for t in subtopology.sources)
-            for processor in subtopology.processors:
-                for topic in processor.forwards:
-                    if topic.internal:
-                        beside = self._beside(topic) or like
-                        topics[topic.name] = InternalTopic(topic.name, _REPARTITION_SETTINGS, topic.partitions, beside)
-        for subtopology in self.subtopologies:
-            like = tuple(t.name for t in subtopology.sources)
-            for store in subtopology.stores:
-                if store.source is None and (name := store.changelog(self.application_id)):
-                    topics[name] = InternalTopic(name, store.changelog_settings(), None, like)
-        return tuple(topics.values())
 
 
 def subtopologies(stores: Iterable[StoreDefinition], processors: Iterable[Processor]) -> tuple[Subtopology, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from stateline.log.interface import Record
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.processing.failures import FailureHandler
 from stateline.processing.records import InputRecord
 from stateline_store import InvalidArgumentError

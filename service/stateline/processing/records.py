@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from stateline.log.interface import Headers
 from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.serde.windowed import partition_key
 
 

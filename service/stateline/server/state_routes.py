@@ -12,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stateline.deployment.placements import Instance
+from stateline.model.pipeline import Pipeline
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Pipeline, Subtopology, Topic
+from stateline.model.topic import Topic
+from stateline.model.topology import Subtopology
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.contract.hidden_paths import told

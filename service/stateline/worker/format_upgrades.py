@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from stateline.log.interface import Admin, Log
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.worker.restore import Restorer, StoreRestore, TaskPlan
 from stateline.worker.task import Task
 from stateline_store import (

@@ -12,9 +12,10 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from stateline.deployment.table_topics import beginning_is_lost
 from stateline.log.interface import Consumer, Log
-from stateline.model.topology import Topic, Topology
+from stateline.model.table_topics import beginning_is_lost
+from stateline.model.topic import Topic
+from stateline.model.topology import Topology
 from stateline.processing.changelog import stage
 from stateline.processing.failures import FailureHandler, Policy
 from stateline.processing.reading import readable

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stateline.dsl.function_checks import refuse_unrun
 from stateline.log.interface import Record
+from stateline.model.processor import Processor
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Processor
 from stateline.processing.failures import FailureHandler
 from stateline.processing.records import InputRecord, Output, OutputRecord
 from stateline.processing.store_views import AnyView, view_of
+from stateline.processing.unrun import refuse_unrun
 from stateline_store import DamagedDataError, RetryLaterError, StateStore, TransactionalStore
 
 

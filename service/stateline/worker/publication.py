@@ -28,7 +28,8 @@ import orjson
 
 from stateline.deployment.partition_counts import counts_as_json, counts_of_json
 from stateline.log.interface import TopicInfo
-from stateline.model.topology import Topology, checked_name
+from stateline.model.topic import checked_name
+from stateline.model.topology import Topology
 from stateline_store import IsolationLevel, LockedError
 from stateline_store.durable_files import refused
 

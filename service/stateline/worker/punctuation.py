@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stateline.log.interface import Record
-from stateline.model.topology import Punctuation
+from stateline.model.processor import Punctuation
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.reading import TIMESTAMP_MS
 from stateline.processing.records import OutputRecord

@@ -1,4 +1,4 @@
-"""Order of time between the topics of a task, where its operators need it (`streams.nodes.needs_order`).
+"""Order of time between the topics of a task, where its operators need it (`Subtopology.needs_order`).
 
 As Kafka Streams with ``max.task.idle.ms=0``: of the next record of each of the task's partitions the one with the
 smallest timestamp is taken. One of which nothing is here is waited for as long as there is known to be more of it on
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from stateline.log.interface import Record
-from stateline.model.nodes import needs_order
 from stateline.model.topology import Topology
 from stateline.worker.pace import POLL_BYTES, size_of
 from stateline_store import TopicPartition, TopologyError
@@ -38,7 +37,7 @@ class RecordOrder:
         epochs = {topic for results in topology.whole_epochs().values() for topic in results}
         self._max_ahead_ms = max_timestamp_ahead_ms
         self._together: dict[str, tuple[str, ...]] = {}  # topic → those that it is in order with; at one time the first
-        for subtopology in filter(needs_order, topology.subtopologies):
+        for subtopology in (s for s in topology.subtopologies if s.needs_order()):
             topics = sorted(subtopology.sources, key=lambda topic: not subtopology.tables(topic.name))
             names = tuple(topic.name for topic in topics)
             if both := sorted(epochs.intersection(names)):

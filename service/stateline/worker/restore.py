@@ -32,9 +32,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from stateline.deployment.table_topics import beginning_is_lost, forgets, never_read
 from stateline.log.interface import Admin, Consumer, Log, Record
-from stateline.model.topology import Topic
+from stateline.model.table_topics import beginning_is_lost, forgets, never_read
+from stateline.model.topic import Topic
 from stateline.processing.changelog import (
     OWNER_EPOCH,
     end_of_last_commit,

@@ -25,10 +25,10 @@ from operator import itemgetter
 from types import MappingProxyType
 
 from stateline.log.interface import Headers, Record
-from stateline.model.nodes import needs_order
 from stateline.model.record_size import MAX_RECORD_BYTES
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Subtopology, Topic
+from stateline.model.topic import Topic
+from stateline.model.topology import Subtopology
 from stateline.processing.changelog import (
     OWNER_EPOCH,
     owner_headers,
@@ -146,7 +146,7 @@ class Task:
             for _, name in self.logged_stores()
             if isinstance(self.stores.by_name[name], TransactionalStore)
         }
-        self._is_in_order = needs_order(subtopology)
+        self._is_in_order = subtopology.needs_order()
         self._global_stores = global_stores
         self._exactly_once = exactly_once
         self._lock: TaskLock | None = None

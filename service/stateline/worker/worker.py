@@ -27,6 +27,7 @@ from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.topics import ensure_topics, report_other_settings, subtopology_partitions, wanted_partitions
 from stateline.dsl.app import App
 from stateline.log.interface import Consumer, Log, Record
+from stateline.model.internal_topics import created_topics
 from stateline.model.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
 from stateline.model.topology import Subtopology
 from stateline.processing.failures import FailureHandler
@@ -206,7 +207,7 @@ class Worker:
     def _topology_document(self) -> dict[str, Any]:
         level = self._config.default_state_isolation_level
         counts = {name: info.partitions for name, info in self._topics.found.items()}
-        counts = {**wanted_partitions(self._topology.created_topics(), counts), **counts}  # some may not be made yet
+        counts = {**wanted_partitions(created_topics(self._topology), counts), **counts}  # some may not be made yet
         partitions = {s.ordinal: max(counts[topic.name] for topic in s.sources) for s in self._topology.subtopologies}
         return topology_document(self._topology, partitions, level, self._topics.counted)
 

@@ -14,6 +14,7 @@ from stateline.demo.catching_up import last_position
 from stateline.demo.flights import app, by_airport, weather_by_airport
 from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
 from stateline.log import EmbeddedLog
+from stateline.model.internal_topics import required_topics
 from support.processes.running_worker import Stores, configured, eventually, running
 
 COUNT = 3_000
@@ -70,4 +71,4 @@ def test_the_app_waits_for_nothing_but_the_topics_that_the_demo_loads(tmp_path: 
     log = EmbeddedLog(tmp_path / "log.db")
     create_topics(log)
     with closing(log.admin()) as admin:
-        assert set(app.topology().required_topics()) == set(admin.topics())
+        assert set(required_topics(app.topology())) == set(admin.topics())

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from stateline import App, SessionWindows, TumblingWindows, serdes, stores
-from stateline.dsl.grouped import GroupedStream
-from stateline.dsl.stream import Stream
-from stateline.dsl.table import Table
+from stateline.dsl.streams import GroupedStream, Stream, Table
 from stateline_store import TopologyError
 
 MINUTE = timedelta(minutes=1)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from stateline import App, serdes, stores
-from stateline.dsl.stream import Stream
-from stateline.dsl.table import Table
+from stateline.dsl.streams import Stream, Table
 from stateline.model.global_table import GlobalTable
 from stateline_store import CallerError
 

@@ -22,8 +22,9 @@ from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.log.interface import NewTopic
+from stateline.model.pipeline import Windowing
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Topic, Windowing
+from stateline.model.topic import Topic
 from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, Position, RecordError, TopologyError
 from stateline_store.windowed_keys import session_key, window_key

@@ -20,6 +20,7 @@ from stateline import serdes, stores
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log, NewTopic, open_log
+from stateline.model.internal_topics import created_topics
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import (
     InvalidArgumentError,
@@ -173,7 +174,7 @@ def test_a_versioned_table_keeps_its_topic_as_changelog_and_creates_none() -> No
     app = App("app")
     table = app.table("prices", key=serdes.string, value=serdes.json, versioned=HOUR, store="history")
     assert (table.kind, table.retention_ms, table.changelog("app")) == ("versioned", HOUR_MS, "prices")
-    assert app.topology().created_topics() == ()
+    assert created_topics(app.topology()) == ()
 
 
 @pytest.mark.parametrize("history", [3600, timedelta(seconds=-1)])

@@ -11,7 +11,10 @@ import pytest
 from stateline import serdes, stores
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
 from stateline.dsl.app import App
-from stateline.model.topology import Topic, Topology, Windowing
+from stateline.model.internal_topics import created_topics, required_topics
+from stateline.model.pipeline import Windowing
+from stateline.model.topic import Topic
+from stateline.model.topology import Topology
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline_store import InvalidArgumentError, TopologyError
@@ -68,8 +71,8 @@ def test_a_tables_changelog_is_its_topic_and_another_stores_has_kafka_streams_na
 
 def test_source_topics_are_required_and_the_rest_is_created_with_its_settings() -> None:
     topology = flights().topology()
-    assert topology.required_topics() == ("departures", "weather")
-    created = {topic.name: topic for topic in topology.created_topics()}
+    assert required_topics(topology) == ("departures", "weather")
+    created = {topic.name: topic for topic in created_topics(topology)}
     assert set(created) == {"flights-by-airport-repartition", "flights-totals-changelog"}
     assert created["flights-totals-changelog"].settings == {
         "cleanup.policy": "compact",
@@ -79,7 +82,7 @@ def test_source_topics_are_required_and_the_rest_is_created_with_its_settings() 
 
 
 def test_a_created_topic_has_as_many_partitions_as_what_it_follows_even_through_another_created_one() -> None:
-    counts = wanted_partitions(flights().topology().created_topics(), {"departures": 6, "weather": 2})
+    counts = wanted_partitions(created_topics(flights().topology()), {"departures": 6, "weather": 2})
     assert counts == {"flights-by-airport-repartition": 6, "flights-totals-changelog": 6}
 
 
@@ -89,8 +92,8 @@ def test_a_pipelines_result_topic_is_created_and_can_be_kept_as_a_table() -> Non
     app.pipeline(reads=reads, writes="out", key="k", partitions=3, name="agg")(lambda frame: frame)
     app.table("out")
     topology = app.topology()
-    assert topology.required_topics() == ("in",)
-    assert wanted_partitions(topology.created_topics(), {"in": 8}) == {"out": 3}
+    assert required_topics(topology) == ("in",)
+    assert wanted_partitions(created_topics(topology), {"in": 8}) == {"out": 3}
     assert topology.stores["out"].value.name == "json"
 
 

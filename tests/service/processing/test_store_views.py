@@ -12,7 +12,7 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.processing.store_views import (
     AnyView,
     SessionView,

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from stateline import serdes
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
-from stateline.model.topology import epochs_topic
+from stateline.model.pipeline import epochs_topic
 from stateline.spark.sink.marker import Marker
 from stateline_store import TopicPartition
 

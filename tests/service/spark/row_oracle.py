@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from stateline.model.topology import Pipeline
+from stateline.model.pipeline import Pipeline
 from stateline.serde.plain import Serde
 from stateline.serde.windowed import WindowedSerde
 from stateline_store import InvalidArgumentError

@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from service.spark.row_oracle import expected
 from stateline import serdes
-from stateline.model.topology import Pipeline, Topic, Windowing
+from stateline.model.pipeline import Pipeline, Windowing
+from stateline.model.topic import Topic
 from stateline.serde.plain import Serde
 from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.json_texts import json_texts

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from stateline import serdes
-from stateline.model.topology import Pipeline, Topic
+from stateline.model.pipeline import Pipeline
+from stateline.model.topic import Topic
 from stateline.serde.plain import Serde
 from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.result_checks import check_pipeline

@@ -20,7 +20,8 @@ from stateline.cli.main import explained
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.log.embedded_producer import EmbeddedProducer
-from stateline.model.topology import Pipeline, Topic
+from stateline.model.pipeline import Pipeline
+from stateline.model.topic import Topic
 from stateline.processes.supervisor import RestartPolicy
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sink.checkpoint import claim

@@ -16,7 +16,7 @@ from stateline import serdes
 from stateline.config.settings import Config, load_config
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
-from stateline.model.topology import Windowing
+from stateline.model.pipeline import Windowing
 from stateline.query.values import home_partition
 from stateline.spark.drivers.one_pipeline import run_pipeline
 from support.processes.running_worker import configured, create, eventually, read_all, running

@@ -19,7 +19,7 @@ from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.interface import Record
-from stateline.model.topology import epochs_topic
+from stateline.model.pipeline import epochs_topic
 from stateline.worker.epochs import LOADING, Epoch, EpochGate, Epochs, epoch_of
 from stateline_store import DamagedDataError, StateDirectory, TopicPartition
 from support.log.log_bench import until

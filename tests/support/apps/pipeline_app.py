@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes, stores
 from stateline.dsl.app import App
-from stateline.model.topology import Windowing
+from stateline.model.pipeline import Windowing
 from stateline.processing.store_views import StoreView
 from stateline.spark import KTable, session_aggregate, table_of
 from stateline.spark.columns import DELETED, OFFSET, ORDER

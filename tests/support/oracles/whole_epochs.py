@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.log import Log
-from stateline.model.topology import epochs_topic
+from stateline.model.pipeline import epochs_topic
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import TopicPartition

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from stateline.dsl.function_checks import refuse_unrun
 from stateline.model.record_size import refuse_too_large
 from stateline.processing.operators.stateless import written
+from stateline.processing.unrun import refuse_unrun
 from stateline.serde.plain import Serde
 from stateline_store.timestamped_rows import TIMESTAMP
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stateline.log.interface import Record
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Column, Rows, plain
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stateline.dsl.function_checks import refuse_unrun
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Column, Rows
+from stateline.processing.unrun import refuse_unrun
 from stateline.serde.plain import Serde
 
 KeyValue = tuple[Any, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stateline.model.record_size import refuse_too_large
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Rows
 from stateline.processing.operators.stateless import written

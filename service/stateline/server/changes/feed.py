@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from stateline.log import Record
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.processing.reading import readable
 from stateline.query.values import PositionQuery, Query, Terms, answers_of
 from stateline.serde.plain import shown

@@ -21,7 +21,7 @@ from stateline.config.settings import Config
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
-from stateline.model.topology import Pipeline
+from stateline.model.pipeline import Pipeline
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
 from stateline.spark.drivers.root_cause import first_line, is_of_other_state, kind_of, root_cause

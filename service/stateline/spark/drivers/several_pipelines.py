@@ -23,7 +23,8 @@ from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.interface import Admin
-from stateline.model.topology import Pipeline, Topology
+from stateline.model.pipeline import Pipeline
+from stateline.model.topology import Topology
 from stateline.processes.supervisor import RestartPolicy
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import recording_class_archive

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from stateline.deployment.table_topics import beginning_is_lost
 from stateline.deployment.topics import report_other_settings
 from stateline.log.interface import Admin
-from stateline.model.topology import Pipeline, Topology
+from stateline.model.pipeline import Pipeline
+from stateline.model.table_topics import beginning_is_lost
+from stateline.model.topology import Topology
 from stateline.spark.sink.checkpoint import checkpoint_query_id
 from stateline_store import TopicPartition
 

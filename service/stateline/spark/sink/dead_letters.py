@@ -14,7 +14,8 @@ import orjson
 
 from stateline.config.settings import Config
 from stateline.log import Log
-from stateline.model.topology import Pipeline, Topic
+from stateline.model.pipeline import Pipeline
+from stateline.model.topic import Topic
 from stateline.processing.failures import dead_letter
 from stateline.processing.records import OutputRecord
 from stateline.spark.sink.checkpoint import checkpoint_end_offsets

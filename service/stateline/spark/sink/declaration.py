@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stateline.model.topology import Pipeline
+from stateline.model.pipeline import Pipeline
 from stateline.spark.operators.declared import Declared
 
 VERSION = 1

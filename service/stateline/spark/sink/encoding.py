@@ -15,7 +15,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateline.model.topology import Pipeline
+from stateline.model.pipeline import Pipeline
 from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TOPIC
 from stateline.spark.sink.json_texts import object_texts
 from stateline.spark.sink.result_checks import named_columns, value_columns

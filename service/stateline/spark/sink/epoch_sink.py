@@ -38,7 +38,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from stateline.log import Admin, Log, NewTopic, Producer, TopicInfo
-from stateline.model.topology import Pipeline, epochs_topic
+from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.processing.records import OutputRecord
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import checkpoint_end_offsets

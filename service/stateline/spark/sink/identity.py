@@ -26,7 +26,7 @@ import orjson
 
 from stateline.deployment.partition_counts import counts_as_json, counts_of_json
 from stateline.log.interface import TopicInfo
-from stateline.model.topology import Pipeline, epochs_topic
+from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import (
     checkpoint_query_id,

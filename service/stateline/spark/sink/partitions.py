@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from stateline.deployment.partition_counts import PartitionsChangedError, grown
 from stateline.log.interface import TopicInfo
-from stateline.model.topology import Pipeline
+from stateline.model.pipeline import Pipeline
 from stateline.spark.sink.result_records import topic_names
 from stateline_store import TopicPartition
 

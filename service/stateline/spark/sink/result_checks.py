@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import types as t
 
-from stateline.model.topology import Pipeline, Topic
+from stateline.model.pipeline import Pipeline
+from stateline.model.topic import Topic
 from stateline.serde.windowed import WindowedSerde
 from stateline.spark.columns import DELETED, ORDER, TOPIC
 from stateline_store import TopologyError

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateline.model.topology import Pipeline, Windowing
+from stateline.model.pipeline import Pipeline, Windowing
 from stateline.serde.plain import Serde
 from stateline.serde.windowed import WindowedSerde
 from stateline.spark.sink.json_texts import iso_texts

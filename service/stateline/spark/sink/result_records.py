@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import murmur2
 
-from stateline.model.topology import Pipeline
+from stateline.model.pipeline import Pipeline
 from stateline.serde.windowed import WindowedSerde
 from stateline_store import RecordError
 

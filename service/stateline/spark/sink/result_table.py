@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from stateline.log import Record
-from stateline.model.topology import Pipeline
+from stateline.model.pipeline import Pipeline
 from stateline.spark.sink.result_records import RecordParts, ResultRecord, home, topic_names, two_rows_of
 
 # Topic → key → digest. Python's own hash of bytes: 64 bits, with a key of each process, so never kept.

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from stateline.config.settings import Config
 from stateline.log import EmbeddedLog, Log
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.spark.columns import DELETED
 from stateline.spark.connector import no_connector
 from stateline.spark.operators.ktable import KTable, table_of

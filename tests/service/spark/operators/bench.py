@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, NewTopic
-from stateline.model.topology import Pipeline
+from stateline.model.pipeline import Pipeline
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.operators.packing import packed
 from stateline.spark.sources.frames import topic_frames

@@ -18,7 +18,8 @@ from service.spark.operators.bench import OperatorBench
 from stateline import serdes
 from stateline.config.settings import load_config
 from stateline.dsl.app import App
-from stateline.model.topology import Pipeline, Topic, Windowing
+from stateline.model.pipeline import Pipeline, Windowing
+from stateline.model.topic import Topic
 from stateline.spark import KTable, join_stream_table, session_aggregate, table_of
 from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.spark.operators.declared import declared_operators

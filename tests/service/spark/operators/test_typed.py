@@ -20,7 +20,7 @@ from service.spark.operators.bench import OperatorBench, declare, newest
 from stateline import serdes
 from stateline.dsl.app import App
 from stateline.log import NewTopic
-from stateline.model.topology import Topic
+from stateline.model.topic import Topic
 from stateline.spark import KTable
 from stateline.spark.operators.packing import packed, struct_type, unpacked
 from stateline.spark.sources.frames import TopicFrames, topic_frames

@@ -15,6 +15,7 @@ from typing import Any
 
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log, Record
+from stateline.model.internal_topics import required_topics
 from stateline_store import TopicPartition
 from stateline_store.timestamped_rows import TIMESTAMP
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
@@ -41,7 +42,7 @@ class Scene:
         self.config = configured(self.app, self.root / "state", **self.settings)
         topology = self.app.topology()
         # The test creates what users do; the worker creates the rest.
-        self.create(*topology.required_topics())
+        self.create(*required_topics(topology))
 
     def create(self, *topics: str) -> None:
         create(self.log, {topic: self.count(topic) for topic in topics})

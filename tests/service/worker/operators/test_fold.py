@@ -11,7 +11,7 @@ import pytest
 from service.worker.operators.operator_scene import Given, Scene
 from service.worker.operators.windows_oracle import Add, chained, events, larger
 from stateline import App, serdes
-from stateline.dsl.grouped import GroupedStream
+from stateline.dsl.streams import GroupedStream
 from stateline_store import InvalidArgumentError, RecordError
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]

@@ -15,7 +15,8 @@ import pytest
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes, stores
 from stateline.log import open_log
-from stateline.model.topology import Processor, Punctuation, Topic
+from stateline.model.processor import Processor, Punctuation
+from stateline.model.topic import Topic
 from stateline.processing.failures import FailureHandler
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.records import Output

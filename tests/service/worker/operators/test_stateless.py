@@ -11,7 +11,7 @@ import pytest
 
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
-from stateline.dsl.stream import Stream
+from stateline.dsl.streams import Stream
 from stateline_store import RecordError, TopologyError
 
 Pair = tuple[Any, Any]

@@ -11,7 +11,7 @@ import pytest
 
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
-from stateline.dsl.table import Table
+from stateline.dsl.streams import Table
 from stateline.processing.operators.table_join import JoinKind, outcome
 from stateline_store import RecordError, TopologyError
 

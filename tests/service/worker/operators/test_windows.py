@@ -25,7 +25,7 @@ from service.worker.operators.windows_oracle import (
     oracles,
 )
 from stateline import App, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, serdes, stores
-from stateline.dsl.windowed import WindowedStream, WindowedTable
+from stateline.dsl.streams import WindowedStream, WindowedTable
 from stateline_store import InvalidArgumentError, TopologyError
 
 SIZE, ADVANCE, GRACE = timedelta(seconds=30), timedelta(seconds=12), timedelta(seconds=25)

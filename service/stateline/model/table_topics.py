@@ -16,13 +16,10 @@ stream: processors, `app.stream`, a pipeline's `reads`, and results with ``resul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from stateline.model.store_definition import COMPACTED, StoreDefinition
+from stateline.model.topology import Topology
 from stateline_store import TopicPartition
-
-if TYPE_CHECKING:
-    from stateline.model.topology import Topology
 
 _FOR_EVER = "-1"
 _KEPT = {
@@ -35,7 +32,7 @@ _KEPT = {
 
 def table_settings(topology: Topology) -> dict[str, Mapping[str, str]]:
     """Topic → the settings it is to have, of all that are tables, but for changelogs of other applications (theirs) and
-    repartition topics (`Topology.created_topics`)."""
+    repartition topics (`stateline.model.internal_topics`)."""
     streams = _read_as_streams(topology)
     return {name: _KEPT if name in streams else _compacted(tables) for name, tables in _tables(topology).items()}
 

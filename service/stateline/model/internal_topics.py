@@ -1,0 +1,78 @@
+"""The topics that an application needs: those that Stateline makes, and those that the user must have made. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from stateline.model.table_topics import table_settings
+from stateline.model.topic import Topic
+from stateline.model.topology import Topology
+
+# Of a pipeline's result that nobody keeps a table of: every row counts. Retention is the broker's.
+_STREAM_SETTINGS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+_REPARTITION_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "segment.bytes": "52428800",  # Kafka Streams': what was worked off is freed segment by segment
+    "message.timestamp.type": "CreateTime",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A topic that Stateline creates; as many partitions as `like` has, unless `partitions` says."""
+
+    name: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    partitions: int | None = None
+    like: tuple[str, ...] = ()
+
+
+def created_topics(topology: Topology) -> tuple[InternalTopic, ...]:
+    """Topics that Stateline creates when they are missing, each after those it takes its partitions from: of pipelines'
+    results, repartition topics, changelogs."""
+    found = [*_results(topology), *_repartition_topics(topology), *_changelogs(topology)]
+    return tuple({topic.name: topic for topic in found}.values())
+
+
+def required_topics(topology: Topology) -> tuple[str, ...]:
+    """Topics that the user must have created: sources, and what processors and pipelines use besides."""
+    topics = [t for s in topology.subtopologies for t in s.sources]
+    topics += [t for s in topology.subtopologies for p in s.processors for t in p.forwards]
+    topics += [t for p in topology.pipelines.values() for t in p.inputs]
+    topics += [d.source for d in topology.global_tables.values() if d.source is not None]
+    created = {topic.name for topic in created_topics(topology)}
+    return tuple(dict.fromkeys(t.name for t in topics if t.name not in created))
+
+
+def _results(topology: Topology) -> Iterator[InternalTopic]:
+    tables = table_settings(topology)
+    for pipeline in topology.pipelines.values():
+        like = tuple(t.name for t in (*pipeline.reads, *pipeline.tables))
+        for topic in pipeline.results:
+            yield InternalTopic(topic.name, tables.get(topic.name, _STREAM_SETTINGS), topic.partitions, like)
+
+
+def _repartition_topics(topology: Topology) -> Iterator[InternalTopic]:
+    """Each has the partitions of the topics that it is joined with, else of those that its records are of."""
+    for subtopology in topology.subtopologies:
+        sources = tuple(t.name for t in subtopology.sources)
+        internal = [t for p in subtopology.processors for t in p.forwards if t.internal]
+        for topic in internal:
+            like = _beside(topology, topic) or sources
+            yield InternalTopic(topic.name, _REPARTITION_SETTINGS, topic.partitions, like)
+
+
+def _beside(topology: Topology, topic: Topic) -> tuple[str, ...]:
+    """The users' topics that are processed together with this one, as those of the other side of a join are."""
+    readers = [s for s in topology.subtopologies if topic in s.sources]
+    return tuple(t.name for s in readers for t in s.sources if not t.internal)
+
+
+def _changelogs(topology: Topology) -> Iterator[InternalTopic]:
+    for subtopology in topology.subtopologies:
+        like = tuple(t.name for t in subtopology.sources)
+        for store in subtopology.stores:
+            if store.source is None and (name := store.changelog(topology.application_id)):
+                yield InternalTopic(name, store.changelog_settings(), None, like)

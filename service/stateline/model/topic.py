@@ -1,0 +1,53 @@
+"""Topics as an application declares them, and the names that Kafka takes. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stateline.serde.plain import Serde, check_serde
+from stateline_store import InvalidArgumentError
+
+# Kafka's rule for topic names; store names become parts of topic names and of paths.
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+
+def checked_name(what: str, name: str) -> str:
+    """The name itself. Raises `InvalidArgumentError` unless Kafka takes it as (part of) a topic name."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise InvalidArgumentError(f"{name!r} cannot be used as {what} name: use 1 to 200 of a-z A-Z 0-9 . _ - only.")
+    return name
+
+
+def checked_store_name(name: str) -> str:
+    """As `checked_name`; refuses also what is a file or a directory of something else in a task's directory."""
+    taken = checked_name("store", name).startswith(".") or name in ("rocksdb", "topics.json")
+    if taken or name.endswith(("-v2", ".notice", ".position")):
+        raise InvalidArgumentError(
+            f"{name!r} cannot be used as store name: Stateline's own files are called so. Taken are 'rocksdb', "
+            "'topics.json', names that begin with '.', and those that end with '-v2', '.notice' or '.position'."
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic and how its records are read.
+
+    `schema` is a Spark DDL string (``"tailnum string, delay double"``) of JSON values, for pipelines.
+    Stateline creates `internal` topics and those that a pipeline writes, with `partitions` if it says so;
+    every other topic is the user's and must exist. `external` names the Kafka Streams application whose changelog it
+    is: only that creates it and writes to it.
+    """
+
+    name: str
+    key: Serde
+    value: Serde
+    schema: str | None = None
+    partitions: int | None = None
+    internal: bool = False
+    external: str | None = None
+
+    def __post_init__(self) -> None:
+        check_serde(self.key)
+        check_serde(self.value)
