@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from stateline_store import (
     TimestampedKeyValueStore,
     TopicPartition,
 )
+from support import TESTS
 from support.processes.ports import free_port
 
 PARTITIONS = 3
@@ -214,7 +216,7 @@ def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
     """
     port = free_port()
     command = [sys.executable, __file__, str(state_dir), f"server.port={port}", *settings]
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(TESTS)})
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             wait_until(lambda: process.poll() is not None or _answers(client), timeout_s=120)

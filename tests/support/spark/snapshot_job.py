@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 def whereabouts(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For each batch its rows, and whether the application could be imported where they were read."""
     for batch in found:
-        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "has_app": [find_spec("query_server") is not None]})
+        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "has_app": [find_spec("support") is not None]})
 
 
 def main(url: str, store: str, file: str) -> None:
