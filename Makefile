@@ -1,6 +1,6 @@
 # make demo    Stateline on real data, in one command (ONCE=1 stops after the answers, PORT=8080 moves the server)
 # make test    the tests, three at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
-# make check   lint, formatting, types
+# make check   lint, formatting, types, who imports whom
 # make bench   the benchmarks (BENCH=name for one)
 # make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30)
 # make lock    renew requirements.lock
@@ -35,6 +35,7 @@ check: $(INSTALLED)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
 
 bench: $(INSTALLED) java maven
 	@for file in tests/benchmarks/bench_$(BENCH).py; do echo "== $$file"; $(BIN)/python "$$file"; done
@@ -50,7 +51,7 @@ lock: $(INSTALLED)
 	@touch $(INSTALLED)
 
 clean:
-	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log dist
+	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log dist
 	@find service store tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): requirements.lock pyproject.toml

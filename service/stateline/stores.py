@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from stateline.dsl.function_checks import check_function
+from stateline.model.function_checks import check_function
 from stateline.model.store_definition import StoreDefinition, StoreKind
 from stateline.model.topic import checked_store_name
 from stateline.serde.plain import Serde

@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeVar
 
 from stateline import serdes, stores
 from stateline.dsl.declarations import Declarations
-from stateline.dsl.function_checks import name_of
 from stateline.dsl.pipeline_checks import check_windowing
 from stateline.dsl.punctuations import punctuation_of
 from stateline.dsl.streams import Stream, Table
 from stateline.dsl.table_kinds import inner_key, kind_of_table, windows_table
 from stateline.dsl.wrong_kinds import listed, wrong_kind
 from stateline.model.external_stores import changelog_of, kept_from
+from stateline.model.function_checks import name_of
 from stateline.model.global_table import GlobalTable
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.store_definition import StoreDefinition

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from stateline import serdes
-from stateline.dsl.function_checks import check_function
 from stateline.dsl.pipeline_checks import check_declared, refuse_other_writers, refuse_shared_results
 from stateline.dsl.punctuations import Punctuated, punctuator
 from stateline.dsl.wrong_kinds import listed, wrong_kind
 from stateline.model.external_stores import refuse_writers
+from stateline.model.function_checks import check_function
 from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Root
 from stateline.model.pipeline import Pipeline, Windowing

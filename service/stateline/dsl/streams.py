@@ -15,8 +15,8 @@ from typing import Any
 
 from stateline import serdes, stores
 from stateline.dsl.declarations import Declarations
-from stateline.dsl.function_checks import check_function, declared_at
 from stateline.dsl.wrong_kinds import wrong_kind
+from stateline.model.function_checks import check_function, declared_at
 from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Node, Root
 from stateline.model.store_definition import StoreDefinition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, TypeVar
 
-from stateline.dsl.function_checks import declared_at
+from stateline.model.function_checks import declared_at
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.serde.plain import shown

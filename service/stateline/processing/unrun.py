@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 def refuse_unrun(result: T) -> T:
     """What a function gave, as it is. Raises `TopologyError` if that is a coroutine or a generator, which nothing would
-    run: a decorator can hide it from `stateline.dsl.function_checks`."""
+    run: a decorator can hide it from `stateline.model.function_checks`."""
     kind = _UNRUN.get(type(result))
     if kind is None:
         return result

@@ -17,10 +17,10 @@ import pytest
 from starlette.requests import Request
 
 from stateline.config.settings import load_config
-from stateline.server.state.waiting import TimeLimits
 from stateline.server.wire import json_bounds
 from stateline.server.wire.bodies import LARGEST_AT_ONCE, SMALL_BYTES, Bodies
 from stateline.server.wire.json_bounds import MAX_DEPTH, MAX_VALUES, JsonBounds
+from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import InvalidArgumentError, TooManyRequestsError
 from support.processes.query_server import OwningWorker, server_process, wait_until
 from support.processes.served_here import served_here

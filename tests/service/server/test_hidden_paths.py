@@ -21,8 +21,8 @@ from stateline.server.contract.hidden_paths import hide_directory, told
 from stateline.server.contract.problems import problem_response, unreadable_response
 from stateline.server.rows.event_stream import EventStream, goodbye
 from stateline.server.rows.streams import headers_of
-from stateline.server.state.waiting import TimeLimits
 from stateline.server.telemetry import pipelines
+from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import CursorExpiredError, DamagedDataError, IsolationLevel, NotReadyError, StatelineError
 from support.processes.query_server import OwningWorker, server_process, wait_until
 from support.processes.served_here import Here

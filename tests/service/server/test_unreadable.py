@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 from stateline.server.contract.unreadable import MAX_HEADER_BYTES, MAX_HEADERS
 from stateline.server.rows.event_stream import EventStream
-from stateline.server.state.waiting import TimeLimits
 from stateline.server.wire.http_protocol import ProblemProtocol
+from stateline.server.wire.time_limits import TimeLimits
 from support.processes.ports import free_port
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here

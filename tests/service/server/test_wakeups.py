@@ -11,16 +11,17 @@ import pytest
 
 from stateline.config.settings import load_config
 from stateline.query.values import Answer, KeyQuery, Outcome, Query, Terms
+from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.serving import Serving
-from stateline.server.state.waiting import CommitSignal, TimeLimits
 from stateline.server.state.worker_client import Workers
+from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import IsolationLevel, NotReadyError, Position, PositionBound, TopicPartition
 from support.processes.query_server import TOPIC, OwningWorker, make_app
 
 
 @pytest.fixture(autouse=True)
 def _no_safety_recheck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateline.server.state.waiting.SAFETY_RECHECK_S", 3600)
+    monkeypatch.setattr("stateline.server.state.commit_signal.SAFETY_RECHECK_S", 3600)
 
 
 def deadline_s(seconds: float) -> float:

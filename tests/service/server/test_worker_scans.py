@@ -12,8 +12,8 @@ import pytest
 from stateline.config.settings import load_config
 from stateline.query.values import Answer, RangeQuery, Terms
 from stateline.server.state.serving import Serving
-from stateline.server.state.waiting import TimeLimits
 from stateline.server.state.worker_client import WorkerConnection
+from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import CursorExpiredError, IsolationLevel, Position, PositionBound, TopicPartition
 from support.http.paging import Rows
 from support.processes.query_server import TOPIC, OwningWorker, make_app, wait_until

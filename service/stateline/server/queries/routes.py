@@ -55,7 +55,7 @@ from stateline.server.queries.asked import Asked
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
-from stateline.server.state.waiting import while_there
+from stateline.server.wire.time_limits import while_there
 from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys

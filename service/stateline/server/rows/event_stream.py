@@ -23,8 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from stateline.server.contract.hidden_paths import told
 from stateline.server.contract.problems import problem_of
-from stateline.server.state.waiting import TimeLimits
 from stateline.server.wire.bounded_protocol import ABORT
+from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import NotReadyError, StatelineError
 
 MEDIA_TYPE = "text/event-stream"

@@ -36,14 +36,15 @@ from stateline.query.values import (
     home_partition,
 )
 from stateline.serde.plain import shown
+from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.cursors import Cursors, held_on_disk, signing_key
 from stateline.server.state.epochs import WholeEpochs
 from stateline.server.state.many_keys import ask_for_keys
 from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.server.state.siblings import Siblings
-from stateline.server.state.waiting import CommitSignal, TimeLimits, shutting_down
 from stateline.server.state.worker_client import Workers
 from stateline.server.wire.bodies import Bodies
+from stateline.server.wire.time_limits import TimeLimits, shutting_down
 from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,

@@ -27,7 +27,7 @@ from stateline.query.wire import (
     frame,
     frame_size,
 )
-from stateline.server.state.waiting import TimeLimits
+from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import CursorExpiredError, InvalidArgumentError, NotPresentError, NotReadyError, StatelineError
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.inspection import lock_holder

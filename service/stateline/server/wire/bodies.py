@@ -18,8 +18,8 @@ from starlette.requests import Request
 
 from stateline.config.settings import Config
 from stateline.server.guard.access import caller_of
-from stateline.server.state.waiting import TimeLimits
 from stateline.server.wire.json_bounds import JsonBounds
+from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import InvalidArgumentError, TooManyRequestsError
 
 # How long a request may wait for more of its body: what no lossy line needs between two packets, and short enough

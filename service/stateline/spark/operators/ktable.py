@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from stateline import serdes
-from stateline.dsl.function_checks import check_function
+from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TIMESTAMP
 from stateline.spark.operators.declared import declare
 from stateline.spark.operators.packing import packed, struct_type, unpacked

@@ -11,7 +11,7 @@ from typing import Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from stateline.dsl.function_checks import check_function
+from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, TIMESTAMP
 from stateline.spark.operators.declared import declare
 from stateline.spark.operators.ktable import KTable, changes, check_initial, order_column, schema_of
