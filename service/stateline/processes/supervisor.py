@@ -4,7 +4,7 @@ Rules:
 
 - A child that ends is started again after 0.5 s, doubling to 30 s; from 0.5 s again once it lived for 20 s.
   One that ends with exit code 2 (the caller's mistake) before it ever lived for 60 s stops everything: no
-  restart can help. One that `ends_alone` is not started again then, and the others go on.
+  restart can help. One that `fails_alone` is not started again then, and the others go on.
 - Each child is started as a process group of its own, so that Ctrl-C in a terminal reaches the supervisor
   alone, which then stops the children by `stop_order`. SIGTERM goes to the child; SIGKILL goes to its whole
   group, the JVM of a Spark driver included.
@@ -51,7 +51,7 @@ class Child:
     """Added to the supervisor's own."""
     pass_fds: Sequence[int] = ()
     """Open files of the supervisor's that the child inherits, under the same numbers."""
-    ends_alone: bool = False
+    fails_alone: bool = False
     """Its mistakes stop nothing but itself, as long as there are others."""
 
 
@@ -93,7 +93,7 @@ class _Supervised:
     reader: threading.Thread | None = None
     started_at: float = 0.0
     restart_at: float = 0.0
-    told_to_stop_at: float = 0.0
+    stopping_since: float = 0.0
     last_line: str = ""
 
 
@@ -233,7 +233,7 @@ class Supervisor:
         if delay_s is None:
             one.restart_at = math.inf
             why = f"{one.child.name} cannot run: {last_words(one.last_line)}"
-            if not one.child.ends_alone or all(other.restart_at == math.inf for other in self._all):
+            if not one.child.fails_alone or all(other.restart_at == math.inf for other in self._all):
                 raise ConfigurationError(why)
             self._emit(SAYS, why)
             return
@@ -256,7 +256,7 @@ class Supervisor:
         for one in group:
             if one.process is not None:
                 one.process.terminate()
-                one.told_to_stop_at = time.monotonic()
+                one.stopping_since = time.monotonic()
 
     def _await_end(self, group: Sequence[_Supervised], until: float) -> None:
         running = [one for one in group if one.process is not None]
@@ -267,7 +267,7 @@ class Supervisor:
             time.sleep(_POLL_S / 5)
 
     def _kill(self, one: _Supervised) -> None:
-        since_s = round(time.monotonic() - one.told_to_stop_at, 1)
+        since_s = round(time.monotonic() - one.stopping_since, 1)
         why = "interrupted twice" if self._interrupts >= 2 else f"still running {since_s:g} s after it was told to stop"
         self._emit(SAYS, f"{one.child.name} is killed: {why}.")
         assert one.process is not None

@@ -33,8 +33,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline.config.settings import Config
+from stateline.processes.spark_submit import is_submitted
 from stateline.spark.connector import jar_settings
-from stateline.spark.submit import is_submitted
 from stateline_store import ConfigurationError
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")

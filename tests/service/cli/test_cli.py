@@ -18,14 +18,15 @@ import httpx
 import pytest
 from typer.exceptions import TyperException
 
+from stateline.cli.errors import explained
 from stateline.cli.loading import load_app
-from stateline.cli.main import Flags, explained, split_flags
-from stateline.cli.processes import application_children, chosen_pipelines, only_run, pipeline_children
+from stateline.cli.main import Flags, split_flags
 from stateline.cli.table import Row, as_text
 from stateline.cli.topics import missing_of_the_users, topic_roles, topic_rows
 from stateline.config.settings import load_config
 from stateline.log import open_log
 from stateline.log.interface import TopicInfo
+from stateline.processes.application import application_children, chosen_pipelines, only_run, pipeline_children
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
@@ -161,7 +162,7 @@ def test_several_pipelines_may_share_a_driver(project: Path) -> None:
     assert [child.name for child in children] == ["pipelines", "worker-0", "server"]
     program = (sys.executable, "-m", "stateline")
     assert children[0].command == (*program, "pipeline", TARGET, "slow", "fast", *settings)
-    assert [child.name for child in children if child.ends_alone] == ["pipelines"]
+    assert [child.name for child in children if child.fails_alone] == ["pipelines"]
 
 
 def test_a_single_pipeline_has_its_own_name_whatever_shares_a_driver(project: Path) -> None:

@@ -145,10 +145,10 @@ def test_the_callers_mistake_stops_everything_with_the_childs_own_words(lines: L
     assert lines.about("starts again") == []
 
 
-def test_a_mistake_of_a_child_that_ends_alone_stops_the_others_only_when_they_have_made_one_too(lines: Lines) -> None:
+def test_a_mistake_of_a_child_that_fails_alone_stops_the_others_only_when_they_have_made_one_too(lines: Lines) -> None:
     mistaken = [
         Child(name, (sys.executable, "-u", "-I", "-S", "-c", f"print('error: {name} is wrong'); raise SystemExit(2)"),
-              ends_alone=True)
+              fails_alone=True)
         for name in ("first", "second")
     ]  # fmt: skip
     with Supervisor([mistaken[0], child("server", OBEDIENT)], emit=lines, policy=quick) as supervisor:
@@ -297,7 +297,7 @@ def test_children_do_not_outlive_a_killed_supervisor(supervised: Supervised) -> 
 def guard_of(process: subprocess.Popen[str]) -> int | None:
     """The guard that runs for this supervisor, if it does."""
     for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        if is_alive(int(pid)) and b"supervisor_guard" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if is_alive(int(pid)) and b"processes/guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return int(pid)
     return None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from stateline.cli.main import explained
+from stateline.cli.errors import explained
 from stateline.config.settings import Config, load_config
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, KafkaLog, Log

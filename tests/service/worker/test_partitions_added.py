@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from stateline import serdes, stores
-from stateline.cli.main import explained
+from stateline.cli.errors import explained
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.dsl.app import App
 from stateline.log import KafkaLog, Log, open_log

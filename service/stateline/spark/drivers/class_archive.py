@@ -24,9 +24,9 @@ import pyspark
 
 from stateline.config.settings import Config, load_config
 from stateline.processes.free_memory import free_bytes
+from stateline.processes.spark_submit import is_submitted
 from stateline.spark.drivers.process import kill_jvm
 from stateline.spark.session import default_class_archive, java_program, record_class_archive
-from stateline.spark.submit import is_submitted
 from stateline_store import LockedError
 from stateline_store.directory import TaskLock, make_directory
 

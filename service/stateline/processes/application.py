@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 from stateline.config.directory import make_state_directory
 from stateline.config.settings import Config
 from stateline.dsl.app import App
+from stateline.processes.spark_submit import is_submitted
 from stateline.processes.supervisor import Child
 from stateline_store.directory import TaskLock
 from stateline_store.errors import ConfigurationError, DoesNotExistError, LockedError
@@ -65,15 +66,13 @@ def pipeline_children(config: Config, names: Sequence[str], target: str, passed_
     process alone."""
     if len(names) > 1 and share_a_driver(config, names):
         command = _command("pipeline", target, *names, *passed_on)
-        return [Child(ALL_PIPELINES, command, stop_order=_FIRST, ends_alone=True)]
+        return [Child(ALL_PIPELINES, command, stop_order=_FIRST, fails_alone=True)]
     commands = {name: _command("pipeline", target, name, *passed_on) for name in names}
-    return [Child(name, command, stop_order=_FIRST, ends_alone=True) for name, command in commands.items()]
+    return [Child(name, command, stop_order=_FIRST, fails_alone=True) for name, command in commands.items()]
 
 
 def share_a_driver(config: Config, names: Sequence[str]) -> bool:
     """Whether these pipelines run in one process: as configured, and always what ``spark-submit`` has started."""
-    from stateline.spark.submit import is_submitted
-
     return len(names) == 1 or config.pipeline_drivers == "one" or is_submitted()
 
 
@@ -89,18 +88,6 @@ def chosen_pipelines(app: App, names: Sequence[str]) -> list[str]:
         if name not in declared:
             raise DoesNotExistError(f"There is no pipeline {name!r}: the App declares {', '.join(declared)}.")
     return list(dict.fromkeys(names)) or declared
-
-
-def run_pipelines_here(app: App, config: Config, names: Sequence[str], *, available_now: bool) -> None:
-    """Run these pipelines in this process until SIGTERM or SIGINT, or all that is there now has been read.
-
-    Raises as `run_pipelines` does.
-    """
-    from stateline.deployment.configured_log import configured_log
-    from stateline.spark.drivers.several_pipelines import run_pipelines
-
-    with closing(configured_log(config)) as log:
-        run_pipelines(app, names, config, log, available_now=available_now)
 
 
 def _command(*arguments: str) -> tuple[str, ...]:

@@ -1,0 +1,40 @@
+"""What a command says of an error, and its exit code."""
+
+from __future__ import annotations
+
+import os
+
+from typer.exceptions import TyperException
+
+from stateline_store.errors import CallerError, RecordError, StatelineError
+
+# Why a folder or file could not be had that a restart does not mend.
+_WRONG_PATH = (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
+
+
+def explained(error: BaseException) -> tuple[str, int]:
+    """What to tell the caller about an error, in one line, and the exit code."""
+    if isinstance(error, TyperException):
+        context = getattr(error, "ctx", None)
+        hint = f" Try '{context.command_path} --help'." if context is not None else ""
+        return f"{error.format_message().rstrip('.')}{_given(error)}.{hint}", 2
+    # A record that cannot be processed is no mistake of the command line's, and no reason to stop the server.
+    if isinstance(error, CallerError) and not isinstance(error, RecordError):
+        return str(error), 2
+    if isinstance(error, StatelineError):
+        return str(error), 2 if isinstance(error.__cause__, _WRONG_PATH) else 1
+    if isinstance(error, PermissionError) and error.filename is not None:
+        path = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
+        return f"{path}: {error.strerror}. Run as its owner, give this user the right, or set another state.dir.", 2
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text or 'no message'}. Run again with --traceback to see where.", 1
+
+
+def _given(error: TyperException) -> str:
+    """The value that an option refused, which Typer leaves out."""
+    from pydantic_core import ValidationError
+
+    refused = error.__cause__
+    if not isinstance(refused, ValidationError):
+        return ""
+    return f" (given: {refused.errors()[0]['input']!r})"

@@ -1,0 +1,119 @@
+"""The commands that run an application's processes: `run`, `worker`, `serve` and `pipeline`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stateline.cli.target import ConfigFile, Settings, Target, loaded, passed_on
+from stateline.processes.logging import write_json_line
+
+if TYPE_CHECKING:
+    from stateline.config.settings import Config
+
+
+def run(target: Target, settings: Settings = None, config_file: ConfigFile = None) -> None:
+    """Run a whole application on this machine.
+
+    Its pipelines, workers and server are a process each, started again when one ends. Ctrl-C stops all in
+    order, a second Ctrl-C at once.
+
+    Example: stateline run flights:app --set num.workers=2
+    """
+    from stateline.processes.application import application_children, only_run
+    from stateline.processes.supervisor import Supervisor
+
+    app, config = loaded(target, config_file, settings)
+    with only_run(config):
+        children = application_children(app, config, target, passed_on(config_file, settings))
+        Supervisor(children, emit=_output_of(config)).run()
+
+
+def worker(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    instance: Annotated[
+        str, typer.Option(help="This worker's name; each worker of a state directory needs another.")
+    ] = "worker-0",
+) -> None:
+    """Run one worker, which keeps the stores.
+
+    It reads the topics and runs the processors, sharing the tasks with the application's other workers.
+    SIGTERM makes it commit and stop.
+
+    Example: stateline worker flights:app --instance worker-1
+    """
+    app, config = loaded(target, config_file, settings, to_write=True)
+    from stateline.worker.run import run_worker
+
+    run_worker(app, config, instance=instance)
+
+
+def serve(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    process: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: which one.")] = None,
+    listener: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: where.")] = None,
+) -> None:
+    """Answer queries over HTTP.
+
+    The server reads the stores that workers keep in the same state directory. /docs shows all it can do.
+
+    Example: stateline serve flights:app --set server.port=8080
+    """
+    app, config = loaded(target, config_file, settings, to_write=True)
+    from stateline.server import serve as run_server
+    from stateline.server import serve_inherited
+
+    if process is not None and listener is not None:
+        serve_inherited(app, config, process, listener)
+        return
+    again = [sys.executable, "-m", "stateline", "serve", target, *passed_on(config_file, settings)]
+    run_server(app, config, again)
+
+
+def pipeline(
+    target: Target,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Some of its pipelines.", show_default=False)
+    ] = None,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Stop when all that is there now has been read.")
+    ] = False,
+) -> None:
+    """Run the application's Spark pipelines, or those named.
+
+    One runs in this process. Several run in a process each, or with pipeline.drivers=one in this one; one that fails
+    is started again. --available-now reads what is there now, in this process, and ends.
+
+    Example: stateline pipeline flights:app delays
+    """
+    from stateline.processes.application import chosen_pipelines, pipeline_children, share_a_driver
+    from stateline.processes.supervisor import Supervisor
+
+    app, config = loaded(target, config_file, settings, to_write=True)
+    chosen = chosen_pipelines(app, names or ())
+    if available_now or share_a_driver(config, chosen):
+        from stateline.deployment.configured_log import configured_log
+        from stateline.spark.drivers.several_pipelines import run_pipelines
+
+        with closing(configured_log(config)) as log:
+            run_pipelines(app, chosen, config, log, available_now=available_now)
+    else:
+        children = pipeline_children(config, chosen, target, passed_on(config_file, settings))
+        Supervisor(children, emit=_output_of(config)).run()
+
+
+def _output_of(config: Config) -> Callable[[str, str], None]:
+    """How a supervisor passes on what its processes say."""
+    from stateline.processes.supervisor import write_line
+
+    return write_json_line if config.log_format == "json" else write_line

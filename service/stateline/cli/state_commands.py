@@ -1,0 +1,181 @@
+"""The commands that look at what an application keeps, and write to its topics; and the demo."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded, read
+
+
+def topics(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the source topics that are missing.")] = False,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Of each topic that --create creates.", show_default="4")
+    ] = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Delete this topic with all that is in it; can be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the application's topics, create missing ones, delete some.
+
+    Shows what each is for, its partitions and records. Stateline creates its own topics when it starts;
+    source topics are yours, and --create creates them for you. To start a pipeline over, stop it, and
+    delete the topics that it writes, as its message says.
+
+    Example: stateline topics flights:app --create --partitions 8
+    """
+    from stateline.cli import topics as cli_topics
+
+    app, config = loaded(target, config_file, settings, to_write=create or bool(delete))
+    said = cli_topics.topics(app, config, create=create, delete=delete or (), partitions=partitions, as_json=as_json)
+    typer.echo(said)
+
+
+def produce(
+    target: Target,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="One that the application reads.")],
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Write records to a topic.
+
+    One per line of standard input: the key, a tab, the value. A key, a tab and nothing deletes the key. Prints
+    the Position written, which a query can wait for.
+
+    Example: stateline produce hello:app people < people.tsv
+    """
+    from stateline.cli import produce as cli_produce
+
+    app, config = loaded(target, config_file, settings, to_write=True)
+    written = cli_produce.produce(app, config, topic, sys.stdin)
+    if written == "{}":
+        typer.echo("The input was empty: nothing was written.", err=True)
+    typer.echo(written)
+
+
+def stores(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the application's stores.
+
+    Shows what was committed of each in this machine's state directory. It only reads, workers running or not.
+
+    Example: stateline stores flights:app --json
+    """
+    from stateline.cli import stores as cli_stores
+
+    app, config = loaded(target, config_file, settings)
+    if said := cli_stores.nothing_there(config):
+        typer.echo(said, err=True)
+    typer.echo(cli_stores.stores(app, config, as_json=as_json))
+
+
+def config(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List every setting and where it was set.
+
+    Later sources win: defaults, the App, ./stateline.toml or --config, STATELINE_… variables, --set.
+
+    Example: stateline config flights:app --set processing.guarantee=exactly_once_v2
+    """
+    from stateline.cli.table import as_text
+
+    _, loaded = read(target, config_file, settings)
+    typer.echo(as_text([row._asdict() for row in loaded.describe()], as_json=as_json, hide=("description",)))
+
+
+def inspect(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A state directory, an application's in it, or a task's.")
+    ],
+    store: Annotated[str | None, typer.Option(metavar="NAME", help="This store alone.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="TASK", help="This task alone, as in 0_3.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="K", help="The entries of this key.")] = None,
+    lower: Annotated[str | None, typer.Option("--from", metavar="K", help="The entries from this key on.")] = None,
+    upper: Annotated[str | None, typer.Option("--to", metavar="K", help="The entries up to this key.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Entries to show at most; 100 unless given.")
+    ] = None,
+    key_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="string, json, bytes, int32, int64 or float64.")
+    ] = None,
+    value_type: Annotated[str | None, typer.Option(metavar="TYPE", help="The same for values.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Look into a state directory.
+
+    Lists tasks, stores, what was committed and what is damaged; or entries of a store. Needs no application, writes
+    nothing, and may run beside workers.
+
+    Example: stateline inspect .stateline --store totals --key Ada --value-type int64
+    """
+    from stateline.cli import inspect as cli_inspect
+
+    request = cli_inspect.Request(store, task, key, lower, upper, limit, key_type, value_type)
+    text, code = cli_inspect.inspect(directory, request, as_json=as_json)
+    typer.echo(text)
+    return code
+
+
+def snapshot(
+    names: Annotated[list[str], typer.Argument(metavar="STORE", help="The stores.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or arrow.")] = "parquet",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder.")] = Path("snapshot"),
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The server.", show_default="http://127.0.0.1:8000")
+    ] = None,
+    application: Annotated[
+        str | None, typer.Option("--app", metavar="MODULE:APP", help="The server that this App's settings say.")
+    ] = None,
+    config_file: ConfigFile = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="These columns alone.")] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="K", help="Keys that begin so.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of versioned stores what was valid then: ISO 8601, or ms.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A token; else STATELINE_TOKEN has one.")
+    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Who signed the server's certificate.")] = None,
+    ttl: Annotated[int, typer.Option(metavar="S", min=1, help="The lease, renewed while this runs.")] = 300,
+) -> None:
+    """Write stores of a running server to files.
+
+    All of them as they were at one moment, a file per partition. DIR/_SUCCESS comes last.
+
+    Example: stateline snapshot flights delays --to parquet --out today
+    """
+    from stateline.cli import snapshot as cli_snapshot
+
+    if url is None and application is not None:
+        url = cli_snapshot.url_of(read(application, config_file, None)[1])
+    counts = cli_snapshot.export(
+        cli_snapshot.server_at(url, token_file, ca_file),
+        cli_snapshot.wanted(names, to, out, columns=columns, prefix=prefix, as_of=as_of, ttl_s=ttl),
+    )
+    for name, count in counts.items():
+        typer.echo(f"{out / name}: {count} rows")
+
+
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Replay, ask, print the answers, and stop.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0 takes a free one.")] = 8000,
+    state_dir: Annotated[Path, typer.Option(help="Where the demo keeps its data; emptied at each start.")] = Path(
+        ".stateline/demo"
+    ),
+) -> int:
+    """Try Stateline on a year of New York's flights.
+
+    Replays them through a Spark pipeline and stores, and serves questions about them. Needs Java, no broker.
+
+    Example: stateline demo --once
+    """
+    from stateline.demo import run_demo
+
+    return run_demo(once=once, port=port, state_dir=state_dir)

@@ -1,0 +1,65 @@
+"""What commands are given: the App that ``MODULE:APP`` names, and its settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stateline.processes.logging import use_log_format
+
+if TYPE_CHECKING:
+    from stateline.config.settings import Config
+    from stateline.dsl.app import App
+
+logger = logging.getLogger(__name__)
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App: flights:app is `app` in flights.py.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, as in commit.interval.ms=100. Repeatable."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML settings instead of ./stateline.toml."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+def loaded(
+    target: str, config_file: Path | None, settings: Sequence[str] | None, *, to_write: bool = False
+) -> tuple[App, Config]:
+    """The App and its settings, ready to be used: nothing is begun with a state directory that cannot be one, and who
+    is going to write there finds it made.
+    """
+    from stateline.config.directory import check_state_directory, make_state_directory
+
+    app, config = read(target, config_file, settings)
+    use_log_format(config.log_format)
+    for row in config.describe():
+        if row.origin != "default":
+            logger.debug("%s = %s (from %s)", row.name, row.value, row.origin)
+    check_state_directory(config)
+    if to_write:
+        make_state_directory(config)
+    return app, config
+
+
+def read(target: str, config_file: Path | None, settings: Sequence[str] | None) -> tuple[App, Config]:
+    from stateline.cli.loading import load_app
+    from stateline.config.settings import read_config
+
+    app = load_app(target)
+    return app, read_config(app.application_id, path=config_file, overrides=settings or (), defaults=app.config)
+
+
+def passed_on(config_file: Path | None, settings: Sequence[str] | None) -> list[str]:
+    """The arguments that make a child see the same settings as this process."""
+    passed = [] if config_file is None else ["--config", str(config_file)]
+    passed += {logging.DEBUG: ["-v"], logging.WARNING: ["-q"]}.get(logging.getLogger().level, [])
+    for setting in settings or ():
+        passed += ["--set", setting]
+    return passed
