@@ -175,6 +175,7 @@ def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
         server_header=False,
         headers=headers_of_every_answer(config),
         http=ProblemProtocol,
+        ws="none",  # nothing here speaks WebSocket
         log_config=None,  # its lines go where ours go, in our format
         # Its own default believes whatever is on this machine, and a variable of the environment.
         proxy_headers=proxies is not None,
