@@ -47,6 +47,17 @@ class _Subscription:
     on_revoked: AssignmentListener
 
 
+@dataclass(slots=True)
+class _Membership:
+    """In the group: as whom, the generation whose assignment was seen last (-1 for none), whether something of it is
+    still another member's, and when the next heartbeat is due."""
+
+    claim: Claim
+    generation: int = -1
+    waiting: bool = False
+    heartbeat_due_ms: int = 0
+
+
 class EmbeddedConsumer:
     """See `stateline.log.interface.Consumer`. One thread at a time uses it.
 
@@ -71,10 +82,7 @@ class EmbeddedConsumer:
         self._data_version: int | None = None
         self._held_back = False
         self._subscription: _Subscription | None = None
-        self._claim: Claim | None = None
-        self._generation = -1
-        self._waiting = False
-        self._heartbeat_due_ms = 0
+        self._membership: _Membership | None = None
         self._deleted_since_s: float | None = None
         self._closed = False
 
@@ -89,7 +97,7 @@ class EmbeddedConsumer:
     ) -> None:
         if self._group is None:
             raise InvalidArgumentError("subscribe needs a group: make the consumer with one, or use assign.")
-        if self._claim is not None or self._places:
+        if self._membership is not None or self._places:
             raise InvalidArgumentError("This consumer already reads: make another one to subscribe anew.")
         self._subscription = _Subscription(tuple(topics), on_assigned, on_revoked)
 
@@ -206,21 +214,20 @@ class EmbeddedConsumer:
 
     def _tend(self, subscription: _Subscription, changed: bool) -> None:
         """Join, say that this member lives, and follow what the group decided."""
-        if self._claim is None:
+        if self._membership is None:
             self._refuse_deleted(subscription)
             if self._deleted_since_s is not None:
                 return
-            self._join(subscription)
-        claim = self._claim
-        assert claim is not None
-        beat = monotonic_ms() >= self._heartbeat_due_ms
-        if not (beat or changed or self._waiting):
+            self._membership = self._join(subscription)
+        membership, claim = self._membership, self._membership.claim
+        beat = monotonic_ms() >= membership.heartbeat_due_ms
+        if not (beat or changed or membership.waiting):
             return
         if beat:
             self._refuse_deleted(subscription)
             with self._file.write() as sql:
                 heartbeat(sql, claim)
-            self._heartbeat_due_ms = monotonic_ms() + self._heartbeat_interval_ms
+            membership.heartbeat_due_ms = monotonic_ms() + self._heartbeat_interval_ms
         known = self._file.rows(
             "SELECT incarnation, generation FROM members JOIN groups ON name = group_name "
             "WHERE group_name = ? AND member = ?",
@@ -229,12 +236,12 @@ class EmbeddedConsumer:
         if known and known[0][0] != claim.incarnation:
             raise FencedError(f"Another consumer took over {claim.member!r} in group {claim.group!r}: close this one.")
         if not known:
-            self._claim = None
+            self._membership = None
             self._revoke(subscription, list(self._places))
             self._tend(subscription, changed)
-        elif self._waiting or known[0][1] != self._generation:
-            self._generation = known[0][1]
-            self._reconcile(subscription, claim)
+        elif membership.waiting or known[0][1] != membership.generation:
+            membership.generation = known[0][1]
+            self._reconcile(subscription, membership)
 
     def _refuse_deleted(self, subscription: _Subscription) -> None:
         """Raise `DoesNotExistError` when a topic of the subscription has not been there for a while."""
@@ -249,16 +256,17 @@ class EmbeddedConsumer:
             gone = ", ".join(sorted(set(subscription.topics) - existing))
             raise DoesNotExistError(f"{self._file.path} does not have {gone}, or not any more: create it.")
 
-    def _join(self, subscription: _Subscription) -> None:
+    def _join(self, subscription: _Subscription) -> _Membership:
         assert self._group is not None
         incarnation = uuid.uuid4().hex
         claim = Claim(self._group, self._instance_id or f"member-{incarnation}", incarnation)
         with self._file.write() as sql:
             join(sql, claim, subscription.topics, self._session_timeout_ms)
-        self._claim, self._generation = claim, -1
+        return _Membership(claim)
 
-    def _reconcile(self, subscription: _Subscription, claim: Claim) -> None:
+    def _reconcile(self, subscription: _Subscription, membership: _Membership) -> None:
         """Give up what is meant for others, then take what is meant for this member and free."""
+        claim = membership.claim
         with self._file.write() as sql:
             rows = assignments(sql, claim.group)
         meant = {row.partition: row.partition_id for row in rows if row.target == claim.member}
@@ -272,7 +280,7 @@ class EmbeddedConsumer:
                 release(sql, claim, ids)
         with self._file.write() as sql:
             taken = take(sql, claim, self._places)
-        self._waiting = len(self._places) + len(taken) < len(meant)
+        membership.waiting = len(self._places) + len(taken) < len(meant)
         if taken:
             starts = self._starts({row.partition: row.partition_id for row in taken})
             self._places |= {row.partition: _Place(row.partition_id, starts[row.partition]) for row in taken}
@@ -310,9 +318,9 @@ class EmbeddedConsumer:
         """On whose behalf this consumer commits; a producer puts it into its transaction."""
         if self._group is None:
             raise InvalidArgumentError("A consumer without a group has no offsets to commit.")
-        if self._subscription is not None and self._claim is None:
+        if self._subscription is not None and self._membership is None:
             raise FencedError(f"This consumer is not in group {self._group!r} now: poll to join.")
-        return self._claim or Claim(self._group)
+        return Claim(self._group) if self._membership is None else self._membership.claim
 
     def close(self) -> None:
         if self._closed:
@@ -326,8 +334,8 @@ class EmbeddedConsumer:
 
     def _leave(self) -> None:
         try:
-            if self._claim is not None and self._instance_id is None:
+            if self._membership is not None and self._instance_id is None:
                 with self._file.write() as sql:
-                    leave(sql, self._claim)
+                    leave(sql, self._membership.claim)
         finally:
             self._file.close()

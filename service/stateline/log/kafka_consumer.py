@@ -19,6 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaEr
 from stateline.log.interface import AssignmentListener, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_offsets
+from stateline.log.kafka_silence import SILENCE_S, SilentPartitions
 from stateline.log.kafka_waiting import within
 from stateline.log.patience import Patience
 from stateline_store import (
@@ -32,9 +33,6 @@ from stateline_store import (
 T = TypeVar("T")
 
 _LOOK_AGAIN_S = 0.01
-# A partition that is read from a new place gives a record or tells its end as soon as its leader answers.
-_SILENCE_S = 10.0
-
 _HARMLESS = {KafkaError._MAX_POLL_EXCEEDED}  # the group is joined again, and the listeners tell
 
 
@@ -43,6 +41,9 @@ class KafkaConsumer:
 
     Rebalances are eager: everything is taken, then `on_assigned` gets everything of the new assignment. librdkafka's
     cooperative assignor would not do: it spreads partition n of several topics over several members.
+
+    Of more than 25 methods and 15 attributes because librdkafka calls back into whatever is running: reading, the group
+    and its commits share one client and its state.
     """
 
     def __init__(
@@ -58,9 +59,7 @@ class KafkaConsumer:
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
         self._starting: dict[TopicPartition, int] | None = None  # where to start, while on_assigned runs
         self._paused: set[TopicPartition] = set()
-        self._places: dict[TopicPartition, int] = {}  # where to read from, of those that have not given anything since
-        self._silent: dict[TopicPartition, float] = {}  # of these, since when they have been read in vain
-        self._revived: set[TopicPartition] = set()
+        self._silent = SilentPartitions()
         self._subscribed = False
         self._deferred: list[BaseException] = []  # raised by the next poll, after the records at hand
         self._closed = False
@@ -122,7 +121,7 @@ class KafkaConsumer:
             self._consumer.assign(_with_offsets(placed))
             if self._paused:
                 self._consumer.pause(_plain(self._paused))
-            self._expect(placed)
+            self._silent.expect(placed, self._paused)
 
     def _placed(self, starting: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Where to start, in numbers: see `kafka_offsets` for what librdkafka does with a place that it looks up."""
@@ -143,7 +142,7 @@ class KafkaConsumer:
         finally:
             self._assigned.clear()
             self._ends.clear()
-            self._expect({})
+            self._silent.expect({}, ())
             self._consumer.unassign()
 
     def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
@@ -153,7 +152,7 @@ class KafkaConsumer:
         self._ends.clear()
         self._paused.clear()
         self._call("assign", lambda: self._consumer.assign(_with_offsets(partitions)))
-        self._expect(partitions)
+        self._silent.expect(partitions, ())
 
     # --- Reading
 
@@ -189,35 +188,18 @@ class KafkaConsumer:
             raise meaning(kafka_error(error), self._bootstrap_servers, "Reading failed") from error
         return messages
 
-    def _expect(self, places: Mapping[TopicPartition, int]) -> None:
-        """These partitions, and no others, are read from new places."""
-        self._places = dict(places)
-        self._silent = dict.fromkeys(self._places.keys() - self._paused, time.monotonic())
-        self._revived.clear()
-
     def _listen(self, messages: Sequence[Any]) -> None:
-        """Notice partitions that give nothing, not even their end, from a new place on: librdkafka was seen to leave
-        one unread that was taken while paused and given back. Each that has a leader is sought anew once; then this
-        client is done.
-        """
+        """Seek anew what gives nothing although it has a leader; what gives nothing after that ends this client."""
         for source in {(message.topic(), message.partition()) for message in messages}:
-            heard = TopicPartition(*source)
-            self._silent.pop(heard, None)
-            self._places.pop(heard, None)
-            self._revived.discard(heard)
+            self._silent.hear(TopicPartition(*source))
         if messages:  # there may be more of others here, with theirs behind it
             return
-        now_s = time.monotonic()
-        overdue = [each for each, since_s in self._silent.items() if now_s - since_s > _SILENCE_S]
-        self._silent |= dict.fromkeys(overdue, now_s)
-        for partition in self._with_leaders(overdue):
-            if partition in self._revived:
+        for partition in self._with_leaders(self._silent.overdue()):
+            offset = self._silent.seek_anew(partition)
+            if offset is None:
                 self._deferred.append(LogUnavailableError(f"{partition} is to be read, and nothing comes of it."))
-                self._silent.pop(partition)
                 continue
-            LOGGER.warning("Nothing has come of %s for %.0f s: it is sought anew.", partition, _SILENCE_S)
-            self._revived.add(partition)
-            offset = self._places[partition]
+            LOGGER.warning("Nothing has come of %s for %.0f s: it is sought anew.", partition, SILENCE_S)
             self.pause([partition])
             self.resume([partition])
             if offset >= 0:
@@ -282,9 +264,7 @@ class KafkaConsumer:
         self._ends.pop(partition, None)
         target = confluent_kafka.TopicPartition(*partition, next_offset)
         self._call(f"seek {partition}", lambda: self._seek(target))
-        self._places[partition] = next_offset
-        if partition not in self._paused:
-            self._silent[partition] = time.monotonic()
+        self._silent.seek(partition, next_offset, is_paused=partition in self._paused)
 
     def _seek(self, target: confluent_kafka.TopicPartition) -> None:
         """What was assigned a moment ago is in an "erroneous state" until librdkafka's own thread has begun with it."""
@@ -315,8 +295,7 @@ class KafkaConsumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         named = self._required(partitions)
         self._paused.update(named)
-        for partition in named:
-            self._silent.pop(partition, None)
+        self._silent.pause(named)
         if self._starting is None:
             self._call("pause", lambda: self._consumer.pause(_plain(named)))
 
@@ -325,7 +304,7 @@ class KafkaConsumer:
         self._paused.difference_update(named)
         if self._starting is None:
             self._call("resume", lambda: self._consumer.resume(_plain(named)))
-            self._silent |= dict.fromkeys(self._places.keys() & set(named), time.monotonic())
+            self._silent.resume(named)
 
     def _required(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         named = list(partitions)

@@ -45,6 +45,9 @@ class KafkaProducer:
 
     Every call ends: what does not come back is given up, the client with it. librdkafka reads a timestamp of 0 as
     "now", so a record of 1970's first millisecond is written as the second's.
+
+    Of more than 25 methods because records and transactions share one client, whose state after a failure in the one
+    decides what may be called of the other.
     """
 
     def __init__(
@@ -93,14 +96,13 @@ class KafkaProducer:
         partition: int | None = None,
         partition_key: bytes | None = None,
     ) -> None:
-        if topic not in self._partitions or (partition is not None and partition >= self._partitions[topic]):
-            self._look_up(topic)
+        count = self._partitions.get(topic)
+        if count is None or partition is not None:
+            count = self._partition_count(topic, partition)
         if partition is None and partition_key is not None:
-            partition = int(confluent_kafka.murmur2(partition_key, self._partitions[topic]))
+            partition = int(confluent_kafka.murmur2(partition_key, count))
         elif partition is None:
             partition = _ANY_PARTITION
-        elif not 0 <= partition < self._partitions[topic]:
-            raise self._no_partition(topic, partition)
         if timestamp_ms < 1:
             if timestamp_ms < 0:
                 raise InvalidArgumentError(f"A timestamp is milliseconds since 1970, not {timestamp_ms}.")
@@ -120,10 +122,7 @@ class KafkaProducer:
         headers: Headers = (),
     ) -> None:
         """As `Producer.produce_all`: one call into librdkafka for each record, and nothing else."""
-        if topic not in self._partitions or partition >= self._partitions[topic]:
-            self._look_up(topic)
-        if not 0 <= partition < self._partitions[topic]:
-            raise self._no_partition(topic, partition)
+        self._partition_count(topic, partition)
         produce, last = self._producer.produce, len(rows) - 1
         every: Any = list(headers) or None
         for at, (key, value, timestamp_ms) in enumerate(rows):
@@ -141,8 +140,14 @@ class KafkaProducer:
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"Key {shown(key)}: {error}") from error
 
-    def _no_partition(self, topic: str, partition: int) -> DoesNotExistError:
-        return DoesNotExistError(f"Topic {topic!r} has {self._partitions[topic]} partitions: no partition {partition}.")
+    def _partition_count(self, topic: str, partition: int | None) -> int:
+        """How many the topic has. Raises `DoesNotExistError` when this one is none of them."""
+        count = self._partitions.get(topic)
+        if count is None or (partition is not None and partition >= count):
+            count = self._partitions[topic] = self._look_up(topic)
+        if partition is not None and not 0 <= partition < count:
+            raise DoesNotExistError(f"Topic {topic!r} has {count} partitions: no partition {partition}.")
+        return count
 
     def _queue(
         self,
@@ -190,7 +195,7 @@ class KafkaProducer:
     def _stuck(self, records: int, timeout_s: float) -> str:
         return f"Kafka at {self._bootstrap_servers} has taken none of {records} records for {timeout_s:.0f} seconds."
 
-    def _look_up(self, topic: str) -> None:
+    def _look_up(self, topic: str) -> int:
         # Asking for all topics never creates one; asking for this one could.
         try:
             timeout_s = self._patience.of(CALL_TIMEOUT_S)
@@ -200,7 +205,7 @@ class KafkaProducer:
             raise self._meaning(error, "Topics cannot be listed") from error
         if topic not in topics:
             raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no topic {topic!r}: create it first.")
-        self._partitions[topic] = len(topics[topic].partitions)
+        return len(topics[topic].partitions)
 
     def leave_out(self, topics: Collection[str], tell: LeftOut) -> None:
         self._left_out = dict.fromkeys(topics, tell)

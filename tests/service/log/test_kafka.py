@@ -66,7 +66,7 @@ def test_a_partition_of_which_nothing_comes_is_sought_anew_and_then_given_up(
                 super().resume(partitions)
 
     monkeypatch.setattr(confluent_kafka, "Consumer", Deaf)
-    monkeypatch.setattr("stateline.log.kafka_consumer._SILENCE_S", 0.5)
+    monkeypatch.setattr("stateline.log.kafka_silence.SILENCE_S", 0.5)
     bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
     topic = bench.topic(2)
     for partition in (0, 1):
