@@ -11,8 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
+from stateline.log.interface import Record
 from stateline.model.record_size import refuse_too_large
 from stateline.model.windows import SessionWindows
 from stateline.processing.operators.folding import Folding
@@ -24,6 +25,9 @@ from stateline_store import TimestampedSessionStore
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, session_key
 
 _END = attrgetter("end_ms")
+
+# The changelog's key, the session's end, what was there, what is now, and the record that did it.
+_Changed: TypeAlias = tuple[bytes, int, Session | None, Session | None, Record]
 
 
 class SessionAggregate:
@@ -78,6 +82,10 @@ class SessionAggregate:
             self._known.put(key, held[key])
         self._known.trim()
         self._context.times.observe(self._store.name, observed)
+        return self._put(changed, store_time)
+
+    def _put(self, changed: Sequence[_Changed], store_time: int) -> Changes:
+        """Into the store, and on to what follows."""
         row_keys = [key for key, _, _, _, _ in changed]
         new = [now for _, _, _, now, _ in changed]
         stored = zip(self._store.with_segments(row_keys), new, strict=True)
