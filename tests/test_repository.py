@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-TARGETS = ("demo", "test", "check", "bench", "lock", "clean")
+TARGETS = ("demo", "test", "test-all", "check", "bench", "lock", "clean")
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -91,6 +91,7 @@ def test_make_knows_its_targets_and_help_names_them(target: str) -> None:
             ["test", "PYTEST_ARGS=-k position"],
             ".venv/bin/pytest -n 3 --dist loadscope --no-loadscope-reorder -k position",
         ),
+        (["test-all"], ".venv/bin/pytest -n 3 --dist loadscope --no-loadscope-reorder --long"),
     ],
 )
 def test_make_passes_its_variables_on(arguments: list[str], command: str) -> None:

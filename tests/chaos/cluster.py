@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.ports import free_port
+from support.run.patience import HANGING_S
 
 BROKERS = 3
 _REPLICATION = {
@@ -24,7 +25,6 @@ _REPLICATION = {
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
 }
-_READY_S = 240.0  # 5 to 10 s when the machine is idle
 
 
 class KafkaCluster:
@@ -58,10 +58,10 @@ class KafkaCluster:
 
     def wait_until_whole(self) -> None:
         """Wait until all brokers are there and have every record."""
-        deadline = time.monotonic() + _READY_S
+        deadline = time.monotonic() + HANGING_S
         while not self._is_whole():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"The brokers were not together again within {_READY_S:g} s.")
+                raise TimeoutError(f"The brokers were not together again within {HANGING_S:g} s.")
             time.sleep(0.1)
 
     def _is_whole(self) -> bool:

@@ -13,9 +13,10 @@ from chaos.cluster import KafkaCluster
 from support.apps import crash_app
 from support.oracles.crash_watch import PARTITIONS, WatchedRun
 from support.processes.running_worker import eventually
+from support.run.patience import HANGING_S
 
 FIRST, SECOND = "worker-0", "worker-1"
-PATIENCE_S = 240.0  # nothing is decided by it: some seconds would do on an idle machine
+PATIENCE_S = HANGING_S
 _PRINTED_CHARACTERS = 20_000
 
 

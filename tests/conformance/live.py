@@ -25,12 +25,13 @@ from support import TESTS
 from support.kafka.java_streams import JavaStreams, Row
 from support.processes.running_worker import eventually
 from support.processes.served_here import served_here
+from support.run.patience import HANGING_S
 
 SHOWN = 10  # differences
 
 # A long run may take its time to get fast: Java to compile, both for longer transactions.
 _IS_LONG = RECORDS > 100_000
-_PATIENCE_S = 60 + RECORDS / 500
+_PATIENCE_S = HANGING_S + RECORDS / 500
 _LONG_RUN = ("-Xmx1g", "-XX:+UseSerialGC")
 _COMMIT_INTERVAL_MS = 1_000 if _IS_LONG else 100
 # A record cache would show windows that the store has dropped.

@@ -12,8 +12,9 @@ import pytest
 from conformance.golden import FOLDER
 from support.kafka.kafka_broker import missing_is_a_failure
 from support.kafka.maven import one_at_a_time
+from support.run.patience import HANGING_S
 
-_DEADLINE_S = 140.0  # 7 s on a busy machine; the first time Maven fetches 80 MB of jars
+_DEADLINE_S = HANGING_S  # the first time Maven fetches 80 MB of jars
 
 
 def unavailable(why: str) -> None:

@@ -18,7 +18,7 @@ from support.kafka.maven import JarsUnavailableError
 
 TABLES = ("table", "versioned")  # their input is their changelog
 
-pytestmark = pytest.mark.timeout(300 + RECORDS // 250)  # both sides work within the first test
+pytestmark = pytest.mark.timeout(1200 + RECORDS // 250)  # both sides work within the first test
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from chaos.run import chaos, suffer
 from support.kafka.kafka_broker import needed
 
 
-@pytest.mark.timeout(1_500)
+@pytest.mark.timeout(7200)
 def test_after_each_fault_a_worker_commits_again_and_every_record_counts_once() -> None:
     with needed(KafkaCluster) as cluster, chaos(cluster, "exactly_once_v2", random.Random(5)) as scene:
         for fault in possible_faults(scene):

@@ -40,6 +40,7 @@ from support.apps.own_stores import OwnStore
 from support.oracles.crash_watch import WatchedRun
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, create, eventually, produce, read_all
+from support.run.patience import HANGING_S
 
 KILLED = -signal.SIGKILL
 CALLERS_MISTAKE = 2
@@ -63,11 +64,10 @@ ON_A_BROKER = ["commit:changes-flushed#2", "commit:log-committed#2", "commit:bat
 
 
 def ends_killed(worker: subprocess.Popen[bytes], output: Path, what: str) -> None:
-    eventually(lambda: worker.poll() is not None, f"the worker comes to {what}: {output.read_text()[-2_000:]}", 60)
+    eventually(lambda: worker.poll() is not None, f"the worker comes to {what}: {output.read_text()[-2_000:]}")
     assert worker.returncode == KILLED, f"{what}: {output.read_text()[-2_000:]}"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("guarantee", list(COMMIT_STEPS))
 def test_a_worker_killed_after_each_step_of_a_commit_keeps_every_promise(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -145,10 +145,10 @@ class Steps:
         """Run a worker until the condition holds, then stop it."""
         worker = self.start(*settings, **declared)
         try:
-            eventually(lambda: worker.poll() is not None or (self._runs(worker) and condition()), what, 60)
+            eventually(lambda: worker.poll() is not None or (self._runs(worker) and condition()), what)
             assert worker.poll() is None, self.output.read_text()[-2_000:]
             worker.terminate()
-            assert worker.wait(30) == 0, self.output.read_text()[-2_000:]
+            assert worker.wait(HANGING_S) == 0, self.output.read_text()[-2_000:]
         finally:
             worker.kill()
 
@@ -189,7 +189,6 @@ REMOVAL_STEPS = [
 IN_PLACE = ("upgrade.from=v1", "upgrade.mode=in_place")
 
 
-@pytest.mark.timeout(300)
 def test_an_upgrade_in_place_killed_at_every_step_ends_as_if_it_had_not_been(
     bootstrap: str, log: Log, tmp_path: Path
 ) -> None:
@@ -263,10 +262,10 @@ def _serves_both(steps: Steps, unchanged: bytes) -> None:
                 body = found.json()
                 return (found.status_code, body["value"], body["timestamp"]) == (200, value, None)
 
-            eventually(answers, "the server answers without a timestamp", 60)
+            eventually(answers, "the server answers without a timestamp")
         for process in (worker, server):
             process.terminate()
-            assert process.wait(30) == 0, steps.output.read_text()[-2_000:]
+            assert process.wait(HANGING_S) == 0, steps.output.read_text()[-2_000:]
     finally:
         worker.kill()
         server.kill()
@@ -361,7 +360,7 @@ def test_a_worker_that_may_not_move_stores_ends_as_one_that_its_user_must_mend(e
     steps.send(20)
     steps.work_off()
     refused = steps.start("automatic.state.relocation=false", first=True)
-    assert refused.wait(60) == CALLERS_MISTAKE
+    assert refused.wait(HANGING_S) == CALLERS_MISTAKE
     assert f"store 'sums' is in {steps.task('0_0')} and should be in {steps.task('1_0')}" in steps.output.read_text()
     assert steps.rows("sums") == steps.totals()
     steps.send(20)

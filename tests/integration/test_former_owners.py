@@ -22,6 +22,7 @@ from stateline_store import TopicPartition
 from support import TESTS
 from support.apps import steps_app
 from support.processes.running_worker import Stores, create, eventually, produce
+from support.run.patience import HANGING_S
 
 # Kafka's broker takes no shorter session.
 SESSION_MS = {"embedded": 1_500, "kafka": 6_000}
@@ -93,12 +94,11 @@ def stands_still(worker: subprocess.Popen[bytes]) -> bool:
     return state == "T"
 
 
-@pytest.mark.timeout(180)
 def test_what_a_worker_writes_that_was_replaced_in_the_middle_of_a_commit_is_in_no_restored_store(scene: Scene) -> None:
     zombie = scene.start("zombie", "commit:still-owner#3")
     while not stands_still(zombie):
         scene.send()
-        eventually(lambda: scene.is_committed() or stands_still(zombie), "the first worker commits or stands still", 30)
+        eventually(lambda: scene.is_committed() or stands_still(zombie), "the first worker commits or stands still")
     assert not scene.is_committed(), "it stands still with work that is not committed"
     heir = scene.start("heir")
     eventually(scene.is_committed, "another takes over")
@@ -112,20 +112,20 @@ def test_what_a_worker_writes_that_was_replaced_in_the_middle_of_a_commit_is_in_
     zombie.wait()
     assert scene.is_committed()
     heir.terminate()
-    assert heir.wait(60) == 0, scene.output("heir").read_text()[-2_000:]
+    assert heir.wait(HANGING_S) == 0, scene.output("heir").read_text()[-2_000:]
     assert scene.rows("heir") == scene.sums
 
     restored = scene.start("empty")
     scene.send()
     eventually(scene.is_committed, "an empty disk is restored and goes on")
-    eventually(lambda: scene.rows("empty") == scene.sums, f"{scene.rows('empty')} becomes {scene.sums}", 10)
+    eventually(lambda: scene.rows("empty") == scene.sums, f"{scene.rows('empty')} becomes {scene.sums}")
     restored.terminate()
-    assert restored.wait(60) == 0, scene.output("empty").read_text()[-2_000:]
+    assert restored.wait(HANGING_S) == 0, scene.output("empty").read_text()[-2_000:]
     assert "were left out: a worker wrote them after another had taken over" in scene.output("empty").read_text()
 
     again = scene.start("heir")
     scene.send()
     eventually(scene.is_committed, "the disk of the former heir goes on")
-    eventually(lambda: scene.rows("heir") == scene.sums, f"{scene.rows('heir')} becomes {scene.sums}", 10)
+    eventually(lambda: scene.rows("heir") == scene.sums, f"{scene.rows('heir')} becomes {scene.sums}")
     again.terminate()
-    assert again.wait(60) == 0, scene.output("heir").read_text()[-2_000:]
+    assert again.wait(HANGING_S) == 0, scene.output("heir").read_text()[-2_000:]

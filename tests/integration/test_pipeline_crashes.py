@@ -2,9 +2,10 @@
 input keeps coming: when it pauses, the stores are what plain Python makes of all of it, and every answer that was given
 meanwhile over all partitions of a pipeline of whole epochs was of one micro-batch.
 
-`CRASH_ROUNDS` says how often all of it is done: once, with 24 kills, unless it is set. The long run, with 124:
+`make test` kills at some of the steps, `make test-all` at each. `CRASH_ROUNDS` says how often all of it is done: once,
+then with 24 kills, unless it is set. The long run, with 124:
 
-    CRASH_ROUNDS=5 .venv/bin/pytest -n 0 tests/integration/test_pipeline_crashes.py -o log_cli_level=INFO
+    CRASH_ROUNDS=5 .venv/bin/pytest -n 0 --long tests/integration/test_pipeline_crashes.py -o log_cli_level=INFO
 """
 
 from __future__ import annotations
@@ -32,27 +33,32 @@ from support.oracles.pipeline_ledger import Books, Feeder, Ledger, Sums, differe
 from support.processes.pipeline_processes import ANY_MOMENT, JVM, Kill, Processes, moments
 from support.processes.ports import free_port
 from support.processes.running_worker import create, read_all
+from support.run.length import long_or_short
+from support.run.patience import HANGING_S
 from support.spark.spark_archive import put_class_archive
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "1"))
-SINK_STEPS = [
-    "sink:computed", "sink:encoded", "sink:begun", "sink:rows-produced", "sink:flushed", "sink:marker-produced",
-    "sink:committed",
-]  # fmt: skip
-COMMIT_STEPS = [
-    "commit:begun", "commit:changes-produced", "commit:changes-flushed", "commit:offsets-sent", "commit:log-committed",
-]  # fmt: skip
-STORE_STEPS = [
-    "commit:batch-ready", "commit:batch-written", "commit:store-committed", "commit:task-committed",
-    "commit:store-announced", "commit:task-announced",
-]  # fmt: skip
+SINK_STEPS = long_or_short(
+    ["sink:computed", "sink:encoded", "sink:begun", "sink:rows-produced", "sink:flushed", "sink:marker-produced",
+     "sink:committed"],
+    ["sink:flushed", "sink:marker-produced", "sink:committed"],
+)  # fmt: skip
+COMMIT_STEPS = long_or_short(
+    ["commit:begun", "commit:changes-produced", "commit:changes-flushed", "commit:offsets-sent",
+     "commit:log-committed"],
+    ["commit:changes-flushed", "commit:log-committed"],
+)  # fmt: skip
+STORE_STEPS = long_or_short(
+    ["commit:batch-ready", "commit:batch-written", "commit:store-committed", "commit:task-committed",
+     "commit:store-announced", "commit:task-announced"],
+    ["commit:batch-ready", "commit:store-committed"],
+)  # fmt: skip
 RESULTS = {
     "keep_uneven": "uneven", "by_shelf": "shelves", "by_minute": "minutes", "by_visit": "visits", "pass_on": "entries",
 }  # fmt: skip
 OUR_STATE = ["by_shelf", "by_visit"]  # in processors of Stateline's own; Spark's operators keep the others'
 VISITORS = "0123456789"
 TIMES = {"from": 0, "to": 2**62}
-PATIENCE_S = 120.0
 TYPED = {"NOT_READY", "NOT_PRESENT", "NOT_ACTIVE"}
 _log = logging.getLogger(__name__)
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
@@ -170,7 +176,7 @@ class Scene:
         plans = zip(self.processes.every, (driver, worker, server), strict=True)
         for process, kills in plans:
             process.plan(kills)
-        self.processes.until_left_alone((len(driver) + 1) * 2 * PATIENCE_S)
+        self.processes.until_left_alone((len(driver) + 1) * HANGING_S)
 
     def check_stores(self) -> None:
         """Once the input pauses, the stores come to what all of it makes."""
@@ -183,7 +189,7 @@ class Scene:
             found = _difference(self.reader, wanted)
             return not found
 
-        self.processes.until(are_equal, lambda: found, PATIENCE_S, pause_s=0.3)
+        self.processes.until(are_equal, lambda: found, HANGING_S, pause_s=0.3)
 
     def check_epochs(self) -> None:
         """Markers count on, the rows that they tell of are there, and what the watcher was told were their epochs."""
@@ -231,15 +237,15 @@ def plans(chance: random.Random, number: int) -> tuple[list[Kill], list[Kill], l
     ]
     commits = [Kill(f"{step}#{chance.randint(1, 3)}") for step in COMMIT_STEPS]
     commits += [Kill(f"{step}#{chance.randint(1, 2 * PARTITIONS)}") for step in STORE_STEPS]
-    commits += moments(chance, 2, busy_s=2, start_s=1)
+    commits += moments(chance, long_or_short(2, 1), busy_s=2, start_s=1)
     chance.shuffle(sink)
     chance.shuffle(commits)
     all_run = moments(chance, min(number, 1), busy_s=2, start_s=8, at=JVM if number % 2 else ANY_MOMENT)
-    servers = moments(chance, 3, busy_s=4, start_s=1)
+    servers = moments(chance, long_or_short(3, 1), busy_s=4, start_s=1)
     return all_run + sink, moments(chance, 1, busy_s=2, start_s=1) + commits, servers
 
 
-@pytest.mark.timeout(1800 * ROUNDS)  # of hanging: under three minutes alone, ten beside other tests
+@pytest.mark.timeout(7200 * ROUNDS)
 def test_whoever_is_killed_and_whenever_the_stores_are_what_the_whole_input_makes(scene: Scene) -> None:
     chance = random.Random(ROUNDS)
     for number in range(ROUNDS):
@@ -253,7 +259,7 @@ def test_whoever_is_killed_and_whenever_the_stores_are_what_the_whole_input_make
     scene.watcher.stop()
     scene.check_epochs()
     kills = scene.processes.kills
-    assert kills.total() >= 24 * ROUNDS
+    assert kills.total() >= long_or_short(24, 10) * ROUNDS
     assert {f"driver {step}" for step in SINK_STEPS} | {f"worker {step}" for step in COMMIT_STEPS + STORE_STEPS} < set(
         kills
     )

@@ -27,6 +27,7 @@ from support import TESTS
 from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle
 from support.processes.ports import free_port
 from support.processes.running_worker import create, eventually
+from support.run.patience import HANGING_S
 
 KILLED = -signal.SIGKILL
 
@@ -72,7 +73,7 @@ class Scene:
 
     def ready(self) -> None:
         """Worker and server are there, and something is committed everywhere."""
-        eventually(self._has_committed, "both stores are served and have committed", 240)
+        eventually(self._has_committed, "both stores are served and have committed")
 
     def make(self) -> dict[str, Any]:
         response = self.client.post("/v1/snapshots", json={"stores": ["counts", "newest"], "ttl_s": 600})
@@ -102,7 +103,7 @@ class Scene:
         return [name for name in names if name != ".lock" and not name.startswith(".gone-")]
 
     def nothing_left(self) -> None:
-        eventually(lambda: not self.ids(), f"nothing is left over of {self.ids()}", 60)
+        eventually(lambda: not self.ids(), f"nothing is left over of {self.ids()}")
 
     def close(self) -> None:
         self._feeder.done.set()
@@ -139,7 +140,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield scene
 
 
-@pytest.mark.timeout(600)
 def test_workers_killed_while_they_make_one_leave_nothing_and_their_stores_are_whole(scene: Scene) -> None:
     """Killed behind the first link of four, and behind the third: the second task is begun by then."""
     scene.start("serve")
@@ -148,14 +148,13 @@ def test_workers_killed_while_they_make_one_leave_nothing_and_their_stores_are_w
         scene.ready()
         response = scene.client.post("/v1/snapshots", json={"stores": ["counts", "newest"]})
         assert (response.status_code, response.json()["reason"]) == (421, "NOT_PRESENT"), response.text
-        assert worker.wait(60) == KILLED
+        assert worker.wait(HANGING_S) == KILLED
         scene.nothing_left()
     scene.start("worker")
     scene.ready()
     scene.check(scene.make())
 
 
-@pytest.mark.timeout(600)
 def test_servers_killed_at_each_step_leave_a_whole_snapshot_or_what_the_next_one_removes(scene: Scene) -> None:
     scene.start("worker")
 
@@ -163,7 +162,7 @@ def test_servers_killed_at_each_step_leave_a_whole_snapshot_or_what_the_next_one
     scene.ready()
     with pytest.raises(httpx.TransportError):
         scene.make()
-    assert server.wait(60) == KILLED
+    assert server.wait(HANGING_S) == KILLED
     assert len(scene.ids()) == 1, "the links are there, the manifest is not"
 
     server = scene.start("serve", crash_at="snapshot:manifest-written")
@@ -171,7 +170,7 @@ def test_servers_killed_at_each_step_leave_a_whole_snapshot_or_what_the_next_one
     scene.nothing_left()
     with pytest.raises(httpx.TransportError):
         scene.make()
-    assert server.wait(60) == KILLED
+    assert server.wait(HANGING_S) == KILLED
 
     server = scene.start("serve", crash_at="snapshot:withdrawn")
     scene.ready()
@@ -179,7 +178,7 @@ def test_servers_killed_at_each_step_leave_a_whole_snapshot_or_what_the_next_one
     scene.check(snapshot)
     with pytest.raises(httpx.TransportError):
         scene.client.delete(f"/v1/snapshots/{snapshot['id']}")
-    assert server.wait(60) == KILLED
+    assert server.wait(HANGING_S) == KILLED
     assert scene.ids() == [f".deleted-{snapshot['id']}"]
 
     scene.start("serve")
@@ -188,7 +187,6 @@ def test_servers_killed_at_each_step_leave_a_whole_snapshot_or_what_the_next_one
     assert scene.client.get(f"/v1/snapshots/{snapshot['id']}").status_code == 410
 
 
-@pytest.mark.timeout(600)
 def test_a_snapshot_outlives_the_server_that_was_killed_while_it_was_read_and_the_worker_too(scene: Scene) -> None:
     worker, server = scene.start("worker"), scene.start("serve")
     scene.ready()

@@ -20,12 +20,10 @@ from stateline.spark.drivers.status import read_status
 from stateline_store.inspection import lock_holder
 from support import TESTS
 from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.run.patience import HANGING_S
 from support.spark import spark_cluster
 
-_DEADLINE_S = 120.0
-
 pytestmark = [
-    pytest.mark.timeout(900),
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
     pytest.mark.skipif(
         (free_bytes() or 0) < spark_cluster.NEEDED_BYTES,
@@ -56,7 +54,7 @@ class Submitted:
     def wait(self) -> int:
         """The exit code, once it has ended."""
         try:
-            return self.process.wait(_DEADLINE_S)
+            return self.process.wait(HANGING_S)
         except subprocess.TimeoutExpired:
             pytest.fail(f"the driver did not end: {self.said()[-3000:]}")
 
@@ -67,7 +65,7 @@ class Submitted:
 
 
 def _until(condition: Callable[[], bool], about: Callable[[], str] | str) -> None:
-    deadline_s = time.monotonic() + _DEADLINE_S
+    deadline_s = time.monotonic() + HANGING_S
     while not condition():
         if time.monotonic() > deadline_s:
             pytest.fail((about if isinstance(about, str) else about())[-3000:])
@@ -131,7 +129,7 @@ def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluste
         done = subprocess.run(
             spark_cluster.submit(job, arguments, cluster.master, conf, []),
             env=spark_cluster.environment([]), cwd=tmp_path,
-            capture_output=True, text=True, timeout=_DEADLINE_S, check=False,
+            capture_output=True, text=True, timeout=HANGING_S, check=False,
         )  # fmt: skip
     worker.close()
     assert done.returncode == 0, done.stderr[-3000:]

@@ -22,8 +22,10 @@ from stateline.log import Log
 from support.apps import crash_app
 from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
 from support.processes.running_worker import Stores, create, eventually
+from support.run.length import long_or_short
+from support.run.patience import HANGING_S
 
-KILLS = 8
+KILLS = long_or_short(8, 4)
 RESTORE_SLICE = 100  # records: what a new disk has to restore takes many
 # Kafka's broker takes no shorter session.
 SESSION_MS = {"embedded": 1_500, "kafka": 6_000}
@@ -76,7 +78,7 @@ class Machine:
         self.watcher.start()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_tasks_of_killed_workers_go_on_where_they_were_on_the_other_disk(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path
@@ -103,9 +105,9 @@ def test_tasks_of_killed_workers_go_on_where_they_were_on_the_other_disk(
         feeder.join()
         machines[1].kill()
         ends = [len(records) - 1 for records in oracle.inputs]
-        eventually(partial(machines[0].caught_up, ends), "the last worker reaches the end", 60)
+        eventually(partial(machines[0].caught_up, ends), "the last worker reaches the end")
         machines[0].worker.terminate()
-        assert machines[0].worker.wait(30) == 0, machines[0].output.read_text()[-2_000:]
+        assert machines[0].worker.wait(HANGING_S) == 0, machines[0].output.read_text()[-2_000:]
     finally:
         feeder.done.set()
         feeder.join()
@@ -120,13 +122,14 @@ def test_tasks_of_killed_workers_go_on_where_they_were_on_the_other_disk(
 
 def _kill_and_take_over(victim: Machine, heir: Machine, number: int, oracle: Oracle) -> None:
     """Kill one; of four times, three the other one takes over, two the disk is lost."""
+    case = number // (KILLS // 4) % 4
     moves = victim.watcher.moves
-    eventually(lambda: _moved(victim, moves), "the worker commits something", 60)
+    eventually(lambda: _moved(victim, moves), "the worker commits something")
     victim.kill()
     at_the_kill = [len(records) - 1 for records in oracle.inputs]
-    if number // 2 % 4 != 3:
-        eventually(partial(heir.caught_up, at_the_kill), "the other worker takes over", 60)
-    if number // 2 % 2:
+    if case != 3:
+        eventually(partial(heir.caught_up, at_the_kill), "the other worker takes over")
+    if case % 2:
         victim.lose_disk()
     victim.start()
 

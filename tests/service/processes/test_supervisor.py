@@ -15,8 +15,9 @@ import pytest
 
 from stateline.processes.supervisor import Child, RestartPolicy, Supervisor
 from stateline_store.errors import ConfigurationError
+from support.run.patience import HANGING_S
 
-DEADLINE_S = 30.0
+DEADLINE_S = HANGING_S
 
 READY = "import signal, sys, time\n"
 OBEDIENT = READY + "print('up', flush=True)\ntime.sleep(600)"

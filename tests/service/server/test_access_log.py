@@ -16,6 +16,7 @@ from stateline.server.telemetry.access_log import MOST_WAITING, AccessLog, Line
 from stateline.server.telemetry.request_counts import Answered
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import served, until_ready, wait_until
+from support.run.patience import HANGING_S
 
 ASKED = Answered("/v1/stores/{store}/keys/{key}", "aircraft", "read_committed", "ok")
 KEY = "/v1/stores/aircraft/keys/mine-alone"
@@ -97,7 +98,7 @@ def test_by_default_there_is_none(tmp_path: Path) -> None:
         wait_until(lambda: answers(one.url))
         one.fresh(KEY)
         one.process.terminate()
-        assert one.process.wait(timeout=60) == 0
+        assert one.process.wait(HANGING_S) == 0
         assert not one.lines("stateline.access")
 
 

@@ -29,6 +29,7 @@ from support.log.log_bench import until
 from support.processes.change_scene import PARTITIONS, PATIENCE_S, Reader, Scene, reading
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, read_all
+from support.run.patience import HANGING_S
 
 KILLS = 3
 INPUT_RECORDS = 700
@@ -77,7 +78,6 @@ class Follower(threading.Thread):
                 return
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_no_change_is_lost_or_repeated_while_the_worker_is_killed_and_readers_come_and_go(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path
@@ -163,7 +163,7 @@ def test_a_server_that_stops_says_so(bootstrap: str, log: Log, tmp_path: Path) -
             reader.take(1)
             server.terminate()
             assert reader.end()["reason"] == "NOT_READY"
-        assert server.wait(20) == 0
+        assert server.wait(HANGING_S) == 0
 
 
 def test_a_topic_that_is_made_anew_ends_the_feed(bootstrap: str, log: Log, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_topic_that_is_made_anew_ends_the_feed(bootstrap: str, log: Log, tmp_p
         with reading(client, "counts", from_="earliest") as reader:
             last = reader.take(1)[0].id
             worker.terminate()
-            worker.wait(30)
+            worker.wait(HANGING_S)
             with closing(log.admin()) as admin:
                 admin.delete_topics([scene.topic("counts")])
                 admin.create_topics([NewTopic(scene.topic("counts"), PARTITIONS)])

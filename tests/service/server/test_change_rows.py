@@ -35,6 +35,7 @@ from stateline_store.windowed_keys import session_key, window_key
 from support.apps.changes_app import LOGGED, TABLES
 from support.processes.change_scene import FIRST, PARTITIONS, Scene, placed
 from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
 
 STORES = (*TABLES, *LOGGED)
 
@@ -251,7 +252,7 @@ def test_what_is_in_the_changelog_and_not_committed_is_behind_the_end(
             seen = now
             return bool(seen["1"] > before["end"]["1"])
 
-        wait_until(is_committed, 120)
+        wait_until(is_committed)
         rows = rows_between(client, store, before["end"], seen, before["topic_id"])
         assert [(row["key"], row["value"], row["partition"]) for row in rows] == [("left", 7, 1)]
 
@@ -264,7 +265,7 @@ def test_of_a_topic_that_was_made_anew_nothing_is_given(bootstrap: str, tmp_path
         scene.settle(client)
         told = ends_of(client, "counts", "earliest")
         worker.terminate()
-        worker.wait(30)
+        worker.wait(HANGING_S)
         with closing(log.admin()) as admin:
             admin.delete_topics([scene.topic("counts")])
             gone = asked(client, "counts", 1, 0, told["end"]["1"], topic_id=told["topic_id"])

@@ -22,6 +22,7 @@ from stateline.server import serve
 from stateline_store import ConfigurationError
 from support import TESTS
 from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
+from support.run.patience import HANGING_S
 
 COMMITTED = "default.state.isolation.level=read_committed"
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
@@ -99,7 +100,7 @@ def worker_process(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.send_signal(signal.SIGCONT)
     process.terminate()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(HANGING_S) == 0
 
 
 def test_a_worker_that_hangs_is_told_until_it_goes_on(tmp_path: Path, worker_process: subprocess.Popen[bytes]) -> None:
@@ -161,7 +162,7 @@ def test_a_wait_lasts_over_a_workers_restart(server: httpx.Client, tmp_path: Pat
     assert server.get("/healthz").status_code == 200
     assert not answers
     worker = OwningWorker(tmp_path)
-    asking.join(timeout=30)
+    asking.join(HANGING_S)
     assert answers[0].status_code == 404
     assert answers[0].json()["found"] is False
     worker.close()

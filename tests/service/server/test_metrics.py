@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stateline.server.telemetry.store_metrics import Noticed, shown_partitions
 from stateline_store.commit_notice import Told
 from support.processes.query_server import PARTITIONS, OwningWorker, make_app, wait_until
+from support.run.patience import HANGING_S
 
 STORE = "/v1/stores/{store}"
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -106,7 +107,7 @@ def test_a_query_that_waits_is_seen_waiting(client: httpx.Client, worker: Owning
     wait_until(lambda: value(client, "stateline_http_requests_waiting") == 1)
     assert value(client, "stateline_http_requests_in_progress") == 2  # it, and the scrape
     worker.commit()
-    asking.join(timeout=30)
+    asking.join(HANGING_S)
     assert answers[0].status_code == 200, topic
     assert value(client, "stateline_http_requests_waiting") == 0
     assert value(client, "stateline_http_requests_in_progress") == 1
@@ -135,9 +136,9 @@ def test_cursors_and_snapshots_are_seen_while_they_are_kept(client: httpx.Client
         page = client.get("/v1/stores/aircraft/range", params={"cursor": page["cursor"]}).json()
     assert value(client, "stateline_cursors_held_bytes") < 1000  # its last page can be asked for again
     made = client.post("/v1/snapshots", json={"stores": ["aircraft"]}).json()
-    wait_until(lambda: value(client, "stateline_snapshots") == 1, timeout_s=30)
+    wait_until(lambda: value(client, "stateline_snapshots") == 1)
     client.delete(f"/v1/snapshots/{made['id']}")
-    wait_until(lambda: value(client, "stateline_snapshots") == 0, timeout_s=30)
+    wait_until(lambda: value(client, "stateline_snapshots") == 0)
     assert value(client, "stateline_snapshots_kept_bytes") == 0
 
 

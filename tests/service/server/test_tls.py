@@ -18,6 +18,7 @@ from stateline_store import ConfigurationError
 from support import TESTS
 from support.processes.ports import free_port
 from support.processes.query_server import make_app, wait_until
+from support.run.patience import HANGING_S
 
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="openssl, which makes the certificate, is not installed")
@@ -71,7 +72,7 @@ def test_the_server_speaks_tls_and_nothing_else(files: Path, tmp_path: Path) -> 
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             httpx.get(f"https://127.0.0.1:{port}/healthz")
         process.terminate()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(HANGING_S) == 0
     finally:
         process.kill()
         process.wait()

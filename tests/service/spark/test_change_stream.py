@@ -243,7 +243,6 @@ def test_a_store_without_changes_is_refused_with_the_reason(
         stream(served.options("quiet"))
 
 
-@pytest.mark.timeout(600)
 def test_no_change_is_lost_or_repeated_while_worker_server_and_query_are_killed(
     stream: Callable[[Mapping[str, str]], DataFrame], tmp_path: Path
 ) -> None:

@@ -29,8 +29,8 @@ from stateline.spark.drivers.root_cause import kind_of
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.drivers.status import PipelineStatus, read_status
 from stateline_store import DoesNotExistError, LockedError, StatelineError, TaskLock, TopologyError
+from support.run.patience import HANGING_S
 
-_DEADLINE_S = 150.0
 _AN_HOUR_MS = 3_600_000
 Reports = list[PipelineStatus]
 
@@ -111,7 +111,7 @@ class Watcher:
         assert self.met, "the condition did not come true in time"
 
     def _watch(self) -> None:
-        deadline_s = time.monotonic() + _DEADLINE_S
+        deadline_s = time.monotonic() + HANGING_S
         while not self.met and time.monotonic() < deadline_s:
             time.sleep(0.05)
             self.met = self._condition()
@@ -290,17 +290,17 @@ def test_a_stop_waits_for_the_micro_batch_that_is_written_and_lets_no_other_begi
 
     def sink(frame: Any, batch_id: int) -> None:
         begun.set()
-        assert may_end.wait(_DEADLINE_S)
+        assert may_end.wait(HANGING_S)
         written.append(batch_id)
 
     gate, nothing = BatchGate(sink), cast(DataFrame, None)
     writing = threading.Thread(target=gate, args=(nothing, 7))
     writing.start()
-    assert begun.wait(_DEADLINE_S)
+    assert begun.wait(HANGING_S)
     gate.shut(0.01)
     assert written == [], "it does not wait for ever"
     threading.Timer(0.05, may_end.set).start()
-    gate.shut(_DEADLINE_S)
+    gate.shut(HANGING_S)
     assert written == [7]
     with pytest.raises(StatelineError, match="The pipeline stops"):
         gate(nothing, 8)
@@ -345,7 +345,7 @@ run_pipelines(app, ["hourly"], config, configured_log(config), progress=say, max
 
     def rest(self) -> str:
         """All that it said, once it has ended."""
-        said, _ = self.process.communicate(timeout=_DEADLINE_S)
+        said, _ = self.process.communicate(timeout=HANGING_S)
         return "".join([*self.lines, said])
 
     def jvm(self) -> int:

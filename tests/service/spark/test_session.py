@@ -28,8 +28,8 @@ from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.drivers.status import read_status
 from stateline.spark.session import default_class_archive, is_local, session_settings
 from stateline_store import ConfigurationError
+from support.run.patience import HANGING_S
 
-_DEADLINE_S = 60.0
 _COORDINATES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,org.example:more:1"
 
 
@@ -181,14 +181,14 @@ def test_recording_is_given_up_when_the_driver_stops(tmp_path: Path) -> None:
     began_s = time.monotonic()
     with recording_class_archive(config, delay_s=0.0):
         while len(recorders(tmp_path)) < 2:  # Python, and the JVM that it starts
-            assert time.monotonic() < began_s + _DEADLINE_S
+            assert time.monotonic() < began_s + HANGING_S
             time.sleep(0.01)
     assert recorders(tmp_path) == []
     assert not default_class_archive(config).exists()
 
 
 def test_a_driver_that_stops_at_once_begins_nothing(tmp_path: Path) -> None:
-    with recording_class_archive(configured(tmp_path), delay_s=_DEADLINE_S):
+    with recording_class_archive(configured(tmp_path), delay_s=HANGING_S):
         assert any(thread.name == "class-archive" for thread in threading.enumerate())
     assert not any(thread.name == "class-archive" for thread in threading.enumerate())
     assert recorders(tmp_path) == []

@@ -177,7 +177,7 @@ def test_every_record_counts_when_the_broker_is_back(
             own_broker.restart()
             monkeypatch.undo()  # what is written now has to arrive, and the broker has just started
             produce(log, source, records(200))
-            eventually(lambda: found.offset("counts", source, 0) == 599, "all input is committed", 90)
+            eventually(lambda: found.offset("counts", source, 0) == 599, "all input is committed")
             counts = {key: int.from_bytes(value, "big") for key, value in found.rows("counts", 1).items()}
         assert counts == {b"k%d" % n: 30 for n in range(KEYS)} if exact else min(counts.values()) >= 30
         newest = {r.key: r.value for r in read_all(log, f"{name}-counts-changelog", 1)}

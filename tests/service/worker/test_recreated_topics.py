@@ -73,7 +73,7 @@ def test_a_shorter_topic_is_read_from_its_start_by_the_running_worker_and_its_ta
     with running(anew.app, anew.config, anew.log):
         eventually(anew.at(9), "the old records are in")
         anew.made_anew(5)
-        eventually(lambda: anew.found.rows("newest", 1) == new(5, b"new"), "the table is of the new topic", 60)
+        eventually(lambda: anew.found.rows("newest", 1) == new(5, b"new"), "the table is of the new topic")
         eventually(anew.at(4), "both say where they are in the new topic")
         assert anew.found.rows("counts", 1) == {b"old": b"10"} | new(5, b"1")
         produce(anew.log, anew.topic, [(b"new0", b"newer", 9)])
@@ -90,7 +90,7 @@ def test_a_longer_topic_is_noticed_by_its_id_and_what_was_passed_over_is_read(
         produce(anew.log, anew.topic, [(b"old", b"10", 10)])  # a commit more: its look saw the first ten
         eventually(anew.at(10), "one more")
         anew.made_anew(15)
-        eventually(lambda: anew.found.rows("newest", 1) == new(15, b"new"), "the table is of the new topic", 60)
+        eventually(lambda: anew.found.rows("newest", 1) == new(15, b"new"), "the table is of the new topic")
         eventually(anew.at(14), "both say where they are in the new topic")
         counts = anew.found.rows("counts", 1)
         assert counts.keys() == {b"old"} | new(15, b"").keys()

@@ -334,9 +334,9 @@ def test_two_workers_share_the_tasks_and_one_takes_over_from_the_other(
     with running(scene.app, scene.config, log, "one"):
         scene.wait_for(produce(log, scene.topic, first))
         with running(scene.app, scene.config, log, "two"):
-            eventually(lambda: len(tasks("one")) == len(tasks("two")) == 1, "each has one task", 60)
+            eventually(lambda: len(tasks("one")) == len(tasks("two")) == 1, "each has one task")
             scene.wait_for(produce(log, scene.topic, second))
-        eventually(lambda: len(tasks("one")) == 2, "the first takes over", 60)
+        eventually(lambda: len(tasks("one")) == 2, "the first takes over")
         scene.wait_for(produce(log, scene.topic, third))
     assert scene.counts() == expected(first + second + third)
     scene.stores.close()

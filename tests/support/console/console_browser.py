@@ -22,7 +22,6 @@ from support.processes.running_worker import configured, create, eventually, pro
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_START_S = 120  # of a server, on a machine with more to do
 # Nothing that asks a server of its own, and no sandbox: tests run as root in containers.
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
 
@@ -77,7 +76,7 @@ class Flights:
         url = f"http://127.0.0.1:{port}"
         try:
             with httpx.Client(base_url=url, timeout=10) as client:  # making one takes longer than a request
-                eventually(lambda: process.poll() is not None or _is_ready(client), "the server is ready", _START_S)
+                eventually(lambda: process.poll() is not None or _is_ready(client), "the server is ready")
             assert process.poll() is None, "the server ended at once"
             yield url
             assert process.poll() is None, f"the server ended by itself with {process.returncode}"
@@ -100,7 +99,7 @@ def served_flights(directory: Path) -> Iterator[tuple[Flights, str]]:
     """The same with a server, once everything that was written is committed."""
     with flights(directory) as made, made.server(free_port()) as url:
         with httpx.Client(base_url=url, timeout=10) as client:
-            eventually(lambda: _committed(client) == 62 + 3 + 60, "all records are committed", _START_S)
+            eventually(lambda: _committed(client) == 62 + 3 + 60, "all records are committed")
         yield made, url
 
 

@@ -21,11 +21,10 @@ import httpx
 from support import CACHE, TESTS
 from support.kafka.maven import JarsUnavailableError, jars, one_at_a_time
 from support.processes.ports import free_port
+from support.run.patience import HANGING_S
 
 _PROJECT = TESTS / "kafka_streams_app"
 _JARS = "kafka-streams-4.3.1"
-_BUILD_TIMEOUT_S = 300.0
-_READY_DEADLINE_S = 120.0  # 5 s on an idle machine
 _STOP_DEADLINE_S = 30.0
 
 # What the stores of the application are made with: as in KeptStores.java.
@@ -63,7 +62,7 @@ def class_path() -> str:
 
 def _compile(folder: Path) -> None:
     command = ["mvn", "-q", "-B", "-f", str(_PROJECT / "pom.xml"), "compile", f"-Dbuild.folder={folder}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_TIMEOUT_S)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGING_S)
     if done.returncode:
         raise JarsUnavailableError(f"Maven could not build {_PROJECT.name}: {done.stdout}{done.stderr}")
 
@@ -127,7 +126,7 @@ class JavaStreams:
                 env={**os.environ, "LC_ALL": "C.UTF-8"},
             )
         self._client.base_url = httpx.URL(f"http://127.0.0.1:{port}")
-        deadline = time.monotonic() + _READY_DEADLINE_S
+        deadline = time.monotonic() + HANGING_S
         while not self._is_ready():
             gone = self._process.poll() is not None
             if gone or time.monotonic() > deadline:

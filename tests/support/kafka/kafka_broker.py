@@ -25,11 +25,11 @@ from confluent_kafka.admin import AdminClient
 
 from support.kafka.maven import JarsUnavailableError, jars
 from support.processes.ports import free_port
+from support.run.patience import HANGING_S
 
 Made = TypeVar("Made")
 KAFKA_VERSION = "4.3.1"
 _HERE = Path(__file__).parent
-_START_DEADLINE_S = 60.0  # ready in 3 s when the machine is idle
 _STOP_DEADLINE_S = 20.0
 
 
@@ -106,7 +106,7 @@ class KafkaBroker:
             "-c",
             str(self._properties),
         )
-        done = subprocess.run(self._java(*tool), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(self._java(*tool), capture_output=True, text=True, check=False)
         if done.returncode:
             raise BrokerUnavailableError(f"Kafka's storage cannot be formatted: {done.stdout}{done.stderr}")
 
@@ -123,7 +123,7 @@ class KafkaBroker:
         return process
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + _START_DEADLINE_S
+        deadline = time.monotonic() + HANGING_S
         admin = AdminClient(
             {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 200}
         )

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from stateline.log import Admin, Consumer, Log, NewTopic, Producer, Record
 from stateline_store import TopicPartition
-
-DEADLINE_S = 20.0  # fails a test that waits for what never comes; nothing waits this long otherwise
+from support.run.patience import HANGING_S
 
 
 @dataclass
@@ -103,7 +102,7 @@ class Member:
 
 def until(is_met: Callable[[], bool], *members: Member) -> None:
     """Poll these members until the condition holds."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANGING_S
     while not is_met():
         assert time.monotonic() < deadline, "what the test waits for did not come"
         for member in members:
@@ -115,7 +114,7 @@ def until(is_met: Callable[[], bool], *members: Member) -> None:
 def drain(consumer: Consumer, partition: TopicPartition, end: int) -> list[Record]:
     """Read until `next_offset` has come to `end`, as a restore does."""
     records: list[Record] = []
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANGING_S
     while (consumer.next_offset(partition) or 0) < end:
         records += consumer.poll(1000, 0.05)
         assert time.monotonic() < deadline, f"stopped at {consumer.next_offset(partition)} before {end}"
@@ -125,7 +124,7 @@ def drain(consumer: Consumer, partition: TopicPartition, end: int) -> list[Recor
 def take(consumer: Consumer, count: int, max_records: int = 10) -> list[list[Record]]:
     """Poll until at least `count` records have come; what each poll returned."""
     batches: list[list[Record]] = []
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANGING_S
     while sum(map(len, batches)) < count:
         assert time.monotonic() < deadline, f"{count} records did not come"
         batches.append(consumer.poll(max_records, 0.05))

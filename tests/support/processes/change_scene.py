@@ -25,13 +25,14 @@ from support.apps import changes_app
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, produce, read_all
+from support.run.patience import HANGING_S
 
 PARTITIONS = 2
 FIRST = [("a", 1), ("b", 2), ("a", {"x": [1, 2]}), ("b", None), ("c", "ü\n"), ("a", 4), ("d", 5), ("d", None), ("e", 6)]
 # Of now, and the beginning of a window: retention deletes what is older than a day from changelogs of windows.
 TIME_MS = time.time_ns() // 1_000_000 // changes_app.SIZE_MS * changes_app.SIZE_MS
 BEAT_MS = 100
-PATIENCE_S = 180.0  # for processes to start and to catch up, on a machine that does much else
+PATIENCE_S = HANGING_S
 MAX_BEATS = 60_000 // BEAT_MS  # in a row: nothing more will come
 
 

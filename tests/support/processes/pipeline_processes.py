@@ -20,10 +20,10 @@ import httpx
 
 from support import TESTS
 from support.apps import pipeline_app
+from support.run.patience import HANGING_S
 
 KILLED, SPARK_HAS_ENDED = -signal.SIGKILL, 1
 JVM, ANY_MOMENT = "its JVM", "any moment"
-_PATIENCE_S = 240.0  # for the step at which a process is to die
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Killed:
         """End it in order."""
         assert self._process is not None
         self._process.terminate()
-        assert self._process.wait(_PATIENCE_S) == 0, self._said()
+        assert self._process.wait(HANGING_S) == 0, self._said()
 
     def clear(self) -> None:
         """Leave nothing of any of its lives."""
@@ -115,9 +115,7 @@ class Killed:
         now_s = time.monotonic()
         if self._begun_s is None and self._has_begun(process.pid):
             self._begun_s = now_s
-        assert now_s < self._started_s + _PATIENCE_S or self.is_left_alone, (
-            f"{self._kill} does not come: {self._said()}"
-        )
+        assert now_s < self._started_s + HANGING_S or self.is_left_alone, f"{self._kill} does not come: {self._said()}"
         if self._kill is None or self._is_hit or self._kill.is_at_a_step:
             return
         since_s = self._started_s if self._kill.while_starting else self._begun_s

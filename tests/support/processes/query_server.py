@@ -44,6 +44,7 @@ from stateline_store import (
 )
 from support import TESTS
 from support.processes.ports import free_port
+from support.run.patience import HANGING_S
 
 PARTITIONS = 3
 TOPIC = "flights"
@@ -67,7 +68,7 @@ def make_app(value: Serde = serdes.json) -> App:
     return app
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = HANGING_S) -> None:
     """Poll until it holds; fails loudly when it does not."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
@@ -97,7 +98,7 @@ class OwningWorker:
         """Do this on the owning thread and return what it returns."""
         future: Future[Any] = Future()
         self._jobs.put((job, future))
-        return future.result(timeout=60)
+        return future.result(HANGING_S)
 
     def put(self, key: str, value: Any, *, partition: int | None = None) -> TopicPartition:
         """Stage a record of the topic in both tables; where it went."""
@@ -132,7 +133,7 @@ class OwningWorker:
         self._killed = killed
         if self._thread.is_alive():
             self._jobs.put(None)
-            self._thread.join(timeout=60)
+            self._thread.join(HANGING_S)
 
     def _put_each(self, records: Sequence[tuple[str, Any]]) -> None:
         for key, value in records:
@@ -219,11 +220,11 @@ def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
     process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(TESTS)})
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            wait_until(lambda: process.poll() is not None or _answers(client), timeout_s=120)
+            wait_until(lambda: process.poll() is not None or _answers(client))
             assert process.poll() is None, "the server ended at once"
             yield client
             process.terminate()
-            assert process.wait(timeout=20) == 0
+            assert process.wait(HANGING_S) == 0
     finally:
         process.kill()
         process.wait()

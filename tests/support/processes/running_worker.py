@@ -14,12 +14,10 @@ from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
 from stateline.worker.worker import Worker
 from stateline_store import NotPresentError, SecondaryReader, StateDirectory, TopicPartition
-
-# A member of a group whose farewell is lost keeps the others waiting for a session of 45 s.
-_VAIN_S = 60.0
+from support.run.patience import HANGING_S
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = _VAIN_S) -> None:
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = HANGING_S) -> None:
     """Wait until the condition holds; fail with `what` when it never does."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -62,7 +60,7 @@ def running(app: App, config: Config, log: Log, instance: str = "worker-0") -> I
 
 def _stop(worker: Worker, thread: threading.Thread) -> None:
     worker.stop()
-    thread.join(60)
+    thread.join(HANGING_S)
     assert not thread.is_alive(), "The worker did not stop."
 
 

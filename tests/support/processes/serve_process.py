@@ -17,10 +17,10 @@ from support import TESTS
 from support.processes.ports import free_port
 from support.processes.query_server import PARTITIONS, make_app
 from support.processes.query_server import wait_until as wait_for_s
+from support.run.patience import HANGING_S
 
 _MODULE = "app_of_the_serve_tests"
-# Several processes start here, on machines that may be busy with something else.
-PATIENCE_S = 120.0
+PATIENCE_S = HANGING_S
 
 
 @dataclass

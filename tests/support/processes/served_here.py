@@ -17,6 +17,7 @@ from stateline.server.main import create_app, uvicorn_settings
 from stateline.server.state.serving import Serving
 from support.processes.ports import free_port
 from support.processes.query_server import make_app, wait_until
+from support.run.patience import HANGING_S
 
 
 @dataclass
@@ -49,5 +50,5 @@ def served_here(state_dir: Path, *settings: str, app: App | None = None, until_r
             yield Here(client, api.state.serving, port)
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(HANGING_S)
     assert not thread.is_alive(), "the server did not stop"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +13,10 @@ import pyspark
 
 from support import CACHE
 from support.kafka.maven import one_at_a_time
+from support.run.left_running import RUN
+from support.run.patience import HANGING_S
 
+_log = logging.getLogger(__name__)
 _NAME = f"spark-{pyspark.__version__}.jsa"
 _RECORD = (
     "import sys; from pathlib import Path; from stateline.config.settings import load_config;"
@@ -20,12 +26,27 @@ _RECORD = (
 
 
 def class_archive() -> Path:
-    """The file; recorded first, in 20 s, when there is none."""
+    """The file; recorded first, in 20 s, when there is none. Nothing needs it: where it cannot be made, or that takes
+    too long, it is left out, a JVM passes over the file that is missing, and nobody of this run tries again.
+    """
     archive = CACHE / _NAME
     with one_at_a_time("spark"):
-        if not archive.exists():
-            subprocess.run([sys.executable, "-c", _RECORD, str(archive)], check=True, timeout=200)
+        tried, run = archive.with_suffix(".tried"), os.environ.get(RUN, "")
+        if not archive.exists() and not (tried.exists() and tried.read_text() == run):
+            tried.write_text(run)
+            _record(archive, timeout_s=HANGING_S / 2)
     return archive
+
+
+def _record(archive: Path, timeout_s: float) -> None:
+    command = [sys.executable, "-c", _RECORD, str(archive)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as recording:
+        try:
+            recording.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(recording.pid, signal.SIGKILL)  # its JVM is of its group
+    if recording.returncode != 0:
+        _log.warning("Spark goes on without %s: recording it has ended with %d.", archive, recording.returncode)
 
 
 def put_class_archive(state_dir: Path) -> None:

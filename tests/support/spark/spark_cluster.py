@@ -15,9 +15,9 @@ import pyspark
 
 from stateline.spark import session
 from support.processes.ports import free_port
+from support.run.patience import HANGING_S
 
 _SPARK = Path(pyspark.__file__).parent
-_START_S = 60.0
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 # Nine JVMs start in such a test: the compiler that starts quickest, the collector that does, and few words.
 _LOG4J = Path(session.__file__).with_name("log4j2.properties").as_uri()
@@ -74,7 +74,7 @@ def _start(directory: Path, name: str, main: str, arguments: Sequence[str]) -> s
 
 
 def _await(log: Path, text: str, times: int, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    deadline_s = time.monotonic() + _START_S
+    deadline_s = time.monotonic() + HANGING_S
     while (said := log.read_text(errors="replace")).count(text) < times:
         assert time.monotonic() < deadline_s, f"the cluster did not come up in time: {said[-2000:]}"
         assert all(process.poll() is None for process in processes), f"a process of the cluster ended: {said[-2000:]}"

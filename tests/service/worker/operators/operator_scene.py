@@ -19,6 +19,7 @@ from stateline.model.internal_topics import required_topics
 from stateline_store import TopicPartition
 from stateline_store.timestamped_rows import TIMESTAMP
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
+from support.run.patience import HANGING_S
 
 Given = tuple[Any, Any, int]  # key and value, bytes or text or None, and timestamp
 
@@ -81,7 +82,7 @@ class Scene:
         with log.open("ab") as output:
             process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
             try:
-                ended = process.wait(60)
+                ended = process.wait(HANGING_S)
             finally:
                 process.kill()
                 process.wait()
