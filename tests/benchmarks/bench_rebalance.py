@@ -25,6 +25,7 @@ from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
+from stateline.model.task_id import TaskId
 from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
 from stateline_store import TopicPartition
@@ -38,9 +39,9 @@ class Pauses:
     """Of each task: when it took records last, and how long it did not then, until it was run or resumed."""
 
     def __init__(self) -> None:
-        self._since: dict[str, float] = {}
+        self._since: dict[TaskId, float] = {}
         self._lock = threading.Lock()
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[TaskId, float] = {}
 
     def begin(self, task: Task) -> None:
         if task.state is TaskState.RUNNING:

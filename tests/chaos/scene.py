@@ -44,7 +44,7 @@ class Scene:
         self._outputs = {FIRST: run.output, SECOND: run.output.with_name("second.log")}
         app = crash_app.build(run.name)
         self._instances = disk / "state" / app.application_id / "instances"
-        self.tasks = {s.task_id(number) for s in app.topology().subtopologies for number in range(PARTITIONS)}
+        self.tasks = {str(s.task_id(number)) for s in app.topology().subtopologies for number in range(PARTITIONS)}
 
     # ---- workers
 

@@ -49,6 +49,7 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.dsl.app import App
+from stateline.model.task_id import TaskId
 from stateline.processing.failures import FailureHandler
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
@@ -305,7 +306,7 @@ def test_closing_over_staged_records_again_and_again_empties_nothing(
 
     declared = {"s": stores.key_value("s", key=serdes.bytes, value=serdes.bytes)}
     for number in range(4):
-        made = TaskStores("0_0", tmp_path, declared, {"s": CHANGELOG}, exactly_once=exactly_once, sync=False)
+        made = TaskStores(TaskId(0, 0), tmp_path, declared, {"s": CHANGELOG}, exactly_once=exactly_once, sync=False)
         made.open()
         try:
             store = of(made)
@@ -387,10 +388,10 @@ def test_a_task_that_failed_to_open_lets_go_of_its_lock_and_its_stores(tmp_path:
             task.open()
         assert task.state is TaskState.CREATED
         assert not any(store.is_open for store in task.stores.by_name.values())
-        places.lock_task(task.id).release()
+        places.lock_task(str(task.id)).release()
     current.write_bytes(whole)
     task.open()
     with pytest.raises(LockedError):
-        places.lock_task(task.id)
+        places.lock_task(str(task.id))
     task.close()
-    places.lock_task(task.id).release()
+    places.lock_task(str(task.id)).release()

@@ -10,6 +10,7 @@ from stateline.cli.table import Row, as_text
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
 from stateline_store import NotPresentError, Position, StateDirectory
 from stateline_store.directory import holds_database
@@ -85,14 +86,14 @@ def _held(config: Config, topology: Topology, definition: StoreDefinition) -> li
         return []
     directory = StateDirectory(config.state_dir, config.application_id)
     ordinal = topology.subtopology_of(definition.name).ordinal
-    tasks = [task for task in directory.tasks() if task.startswith(f"{ordinal}_")]
+    tasks = [task for task in map(TaskId.parse, directory.tasks()) if task.subtopology == ordinal]
     found = (_read(directory, task, definition) for task in tasks)
     return [part for part in found if part is not None]
 
 
-def _read(directory: StateDirectory, task: str, definition: StoreDefinition) -> Held | None:
+def _read(directory: StateDirectory, task: TaskId, definition: StoreDefinition) -> Held | None:
     """None when no owner ever opened the store in this task."""
-    database = directory.store(task, definition.name, timestamped=definition.timestamped)
+    database = directory.store(str(task), definition.name, timestamped=definition.timestamped)
     if not holds_database(database):
         return None
     try:
@@ -100,4 +101,4 @@ def _read(directory: StateDirectory, task: str, definition: StoreDefinition) -> 
     except NotPresentError:
         return None
     with store:
-        return Held(int(task.partition("_")[2]), store.approximate_num_entries(), store.commit.position)
+        return Held(task.partition, store.approximate_num_entries(), store.commit.position)

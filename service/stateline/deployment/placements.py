@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from stateline.model.task_id import TaskId
 from stateline_store import NotReadyError
 
 _log = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ class Placement:
     refused: str | None = None
 
     def task_id(self, partition: int) -> str:
-        """``<subtopology>_<partition>``."""
-        return f"{self.subtopology}_{partition}"
+        """The text of the `TaskId` that has this partition, as in `Instance.tasks`."""
+        return str(TaskId(self.subtopology, partition))
 
 
 @dataclass(frozen=True, slots=True)

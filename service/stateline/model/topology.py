@@ -16,6 +16,7 @@ from stateline.model.nodes import nodes_of
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.model.processor import Processor
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.task_id import TaskId
 from stateline.model.topic import Topic
 from stateline_store import TopicPartition, TopologyError
 
@@ -29,9 +30,9 @@ class Subtopology:
     stores: tuple[StoreDefinition, ...]
     processors: tuple[Processor, ...]
 
-    def task_id(self, partition: int) -> str:
-        """``<subtopology>_<partition>``."""
-        return f"{self.ordinal}_{partition}"
+    def task_id(self, partition: int) -> TaskId:
+        """The task that this partition of it is."""
+        return TaskId(self.ordinal, partition)
 
     def tables(self, topic: str) -> tuple[StoreDefinition, ...]:
         """The tables kept of this source topic."""

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from stateline.deployment.placements import Instance
 from stateline.model.pipeline import Pipeline
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.task_id import TaskId
 from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology
 from stateline.server.contract.answers import json_response
@@ -82,7 +83,7 @@ class StateRoutes:
         refuse_parameters(request)
         workers = self._serving.workers
         await workers.refresh()
-        hidden = {str(s.ordinal) for s in self._serving.topology.subtopologies if not _concerns(s, request)}
+        hidden = {s.ordinal for s in self._serving.topology.subtopologies if not _concerns(s, request)}
         return json_response({"instances": [self._instance(i, hidden) for i in workers.instances.values()]})
 
     async def healthz(self, request: Request) -> Response:
@@ -106,7 +107,7 @@ class StateRoutes:
             text, headers["Content-Encoding"] = await asyncio.to_thread(gzip.compress, text, _LEVEL), "gzip"
         return Response(text, headers=headers, media_type=CONTENT_TYPE_LATEST)
 
-    def _instance(self, instance: Instance, hidden: Container[str]) -> dict[str, Any]:
+    def _instance(self, instance: Instance, hidden: Container[int]) -> dict[str, Any]:
         workers = self._serving.workers
         alive = workers.is_alive(instance.name)
         tasks = instance.tasks.items() if alive else ()
@@ -115,7 +116,7 @@ class StateRoutes:
             "pid": instance.pid,
             "alive": alive,
             "reachable": workers.answers(instance.name),
-            "tasks": {task: state for task, state in tasks if task.partition("_")[0] not in hidden},
+            "tasks": {task: state for task, state in tasks if TaskId.parse(task).subtopology not in hidden},
         }
 
     def _readable(self, request: Request) -> list[str]:

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 
 from stateline.log.interface import Admin, Log
+from stateline.model.task_id import TaskId
 from stateline.model.topic import Topic
 from stateline.worker.restore import Restorer, StoreRestore, TaskPlan
 from stateline.worker.task import Task
@@ -50,7 +51,7 @@ class FormatUpgrades:
     def __init__(self, log: Log, admin: Admin) -> None:
         self._admin = admin
         self._restorer = Restorer(log, logging.DEBUG)  # following would fill the log
-        self._tasks: dict[str, tuple[Task, list[_Build]]] = {}
+        self._tasks: dict[TaskId, tuple[Task, list[_Build]]] = {}
         self._looked_at = 0.0
 
     def add(self, task: Task) -> None:
@@ -64,7 +65,7 @@ class FormatUpgrades:
                 reached("upgrade:build-opened")
             self._looked_at = 0.0
 
-    def remove(self, task_id: str) -> None:
+    def remove(self, task_id: TaskId) -> None:
         """The task is given up: keep what was built."""
         if task_id in self._tasks:
             _, builds = self._tasks.pop(task_id)
@@ -96,7 +97,7 @@ class FormatUpgrades:
         store = definition.build()
         if changelog is None or not isinstance(store, TransactionalStore):
             raise AssertionError(f"Store {name!r} cannot be built from a changelog.")
-        context = StoreContext(task.id, task.directory, changelog, types=definition.types)
+        context = StoreContext(str(task.id), task.directory, changelog, types=definition.types)
         build = _Build(store, context, changelog, definition.source)
         try:
             store.init(build.context)

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from stateline.config.settings import Config
+from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
 from stateline_store import RetryLaterError, StateDirectory, clean, settle_places
 from stateline_store.snapshot_directory import SnapshotDirectory
@@ -42,7 +43,7 @@ class Housekeeping:
         except RetryLaterError as error:
             _log.warning("Snapshots are not tidied up: %s", error)
 
-    def clean_if_due(self, live: Collection[str]) -> None:
+    def clean_if_due(self, live: Collection[TaskId]) -> None:
         """Delete the directories of tasks that nobody has used for ``state.cleanup.delay.ms``, now and then.
 
         `live` are the tasks that this worker has. A task that holds a store that nothing can rebuild stays, and so does
@@ -52,17 +53,18 @@ class Housekeeping:
             return
         self._last_clean = time.monotonic()
         self.sweep_snapshots()
-        clean(self._directory, live, int(self._delay_s * 1000), time.time_ns() // 1_000_000, self._must_stay)
+        tasks = {str(task) for task in live}
+        clean(self._directory, tasks, int(self._delay_s * 1000), time.time_ns() // 1_000_000, self._must_stay)
 
     def _must_stay(self, task_id: str) -> bool:
-        subtopology = self._subtopologies.get(int(task_id.partition("_")[0]))
+        subtopology = self._subtopologies.get(TaskId.parse(task_id).subtopology)
         if subtopology is None:
             return True
         rebuilt = {store.name for store in subtopology.stores if store.source is not None or store.logged}
-        return not _held(self._directory.task(task_id)) <= rebuilt
+        return not _stores_on_disk(self._directory.task(task_id)) <= rebuilt
 
 
-def _held(task: Path) -> set[str]:
+def _stores_on_disk(task: Path) -> set[str]:
     """The names of the stores that have files in this task's directory."""
     below = task / "rocksdb"
     databases = {path.name.removesuffix("-v2") for path in below.iterdir()} if below.is_dir() else set[str]()

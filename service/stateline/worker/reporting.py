@@ -64,9 +64,9 @@ class Reporter:
             "uncommitted_bytes": sum(task.staged_bytes for task in running),
             "uncommitted_max_bytes": self._uncommitted_max_bytes,
             "block_cache_usage": block_cache().get_usage(),
-            "lag": {task.id: _lag(task, consumer) for task in running},
-            "dropped": {task.id: sum(s.dropped_records for _, s in task.stores.transactional) for task in opened},
-            "rocksdb": {task.id: _properties(task) for task in opened},
+            "lag": {str(task.id): _lag(task, consumer) for task in running},
+            "dropped": {str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened},
+            "rocksdb": {str(task.id): _properties(task) for task in opened},
         }
 
 

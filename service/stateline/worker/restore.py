@@ -34,6 +34,7 @@ from typing import TypeAlias
 
 from stateline.log.interface import Admin, Consumer, Log, Record
 from stateline.model.table_topics import beginning_is_lost, forgets, never_read
+from stateline.model.task_id import TaskId
 from stateline.model.topic import Topic
 from stateline.processing.changelog import (
     OWNER_EPOCH,
@@ -320,7 +321,7 @@ class Restorer:
         self._log = log
         self._level = level
         self._consumer: Consumer | None = None
-        self._tasks: dict[str, tuple[Task, TaskPlan]] = {}
+        self._tasks: dict[TaskId, tuple[Task, TaskPlan]] = {}
         self._pending: list[StoreRestore] = []
         self._is_to_assign = False
         self._read = 0
@@ -335,7 +336,7 @@ class Restorer:
         self._tasks[task.id] = (task, task_plan)
         self._is_to_assign = True  # once for all that are added together
 
-    def remove(self, task_id: str) -> None:
+    def remove(self, task_id: TaskId) -> None:
         """Forget a task: what was restored since its last batch is read again by the next owner.
 
         It is not committed on the way out: nobody would be there to go on, and readers would be left with rows that are

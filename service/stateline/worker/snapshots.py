@@ -96,7 +96,7 @@ class SnapshotMaker:
 
     def _link(self, snapshot_id: str, name: str, partition: int) -> CheckpointPart:
         store = self._hosted(name, partition).store
-        task_id = self._topology.subtopology_of(name).task_id(partition)
+        task_id = str(self._topology.subtopology_of(name).task_id(partition))
         timestamped = self._topology.stores[name].timestamped
         database = self._directory.store(task_id, name, timestamped=timestamped)
         snapshot = self._directory.application / SNAPSHOTS / snapshot_id
@@ -126,7 +126,7 @@ class SnapshotMaker:
             raise InvalidArgumentError(f"{name!r} is a store in memory: only stores on disk can be in a snapshot.")
         if hosted.state is not StoreState.ACTIVE:
             raise NotActiveError(f"{what} is being restored: ask again when it is active.")
-        task = self._directory.task(self._topology.subtopology_of(name).task_id(partition))
+        task = self._directory.task(str(self._topology.subtopology_of(name).task_id(partition)))
         if self._topology.stores[name].timestamped and has_plain_files(task, name):
             raise NotActiveError(f"{what} is being upgraded to timestamps: ask again when that is done.")
         return hosted

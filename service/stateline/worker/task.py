@@ -117,7 +117,7 @@ class Task:
         self.committed_next_offsets: dict[TopicPartition, int] = {}
         self.recreated: frozenset[str] = frozenset()  # topics with another id than when this task was open last
         self._same_topics: frozenset[str] = frozenset()
-        self.directory = directory.task(self.id)
+        self.directory = directory.task(str(self.id))
         self._application_id = application_id
         self._places = directory
         self._failures = failures
@@ -188,7 +188,7 @@ class Task:
 
         Raises `LockedError` while another process holds the task; the task can then be opened again later.
         """
-        self._lock = self._places.lock_task(self.id)
+        self._lock = self._places.lock_task(str(self.id))
         try:
             self.stores.open()
         except BaseException:

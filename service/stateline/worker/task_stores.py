@@ -28,6 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.task_id import TaskId
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
@@ -64,7 +65,7 @@ class TaskStores:
 
     def __init__(
         self,
-        task_id: str,
+        task_id: TaskId,
         directory: Path,
         definitions: Mapping[str, StoreDefinition],
         changelogs: Mapping[str, TopicPartition],
@@ -341,4 +342,4 @@ class TaskStores:
     def _context(self, name: str) -> StoreContext:
         plain = self._files[name] is not Files.DECLARED
         types = self._definitions[name].types
-        return StoreContext(self._task_id, self._directory, self._changelogs.get(name), self._sync, plain, types)
+        return StoreContext(str(self._task_id), self._directory, self._changelogs.get(name), self._sync, plain, types)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from stateline.log.interface import Admin, Consumer
+from stateline.model.task_id import TaskId
 from stateline.model.topology import Subtopology, Topology
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.restore import Restorer, plans
@@ -57,13 +58,13 @@ class Tasks:
         self._topics = topics
         self._make = make
         self._forget = forget
-        self._by_id: dict[str, Task] = {}
+        self._by_id: dict[TaskId, Task] = {}
         self._by_store: dict[tuple[str, int], Task] = {}
-        self._locked_since: dict[str, float] = {}  # tasks whose directory another process holds
+        self._locked_since: dict[TaskId, float] = {}  # tasks whose directory another process holds
         self._suspended_since_s = 0.0
 
     @property
-    def all(self) -> Mapping[str, Task]:
+    def all(self) -> Mapping[TaskId, Task]:
         """Every task by its id."""
         return self._by_id
 
@@ -77,7 +78,7 @@ class Tasks:
         return [task for task in self.running if task.dirty]
 
     @property
-    def waiting(self) -> Collection[str]:
+    def waiting(self) -> Collection[TaskId]:
         """The ids of those whose directory another process holds."""
         return self._locked_since
 

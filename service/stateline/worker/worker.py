@@ -452,7 +452,7 @@ class Worker:
 
     def _say_tasks(self) -> None:
         self._instance.update(
-            self._socket_path, {id_: str(task.state) for id_, task in self._tasks.all.items()}, self._process_id
+            self._socket_path, {str(id_): str(task.state) for id_, task in self._tasks.all.items()}, self._process_id
         )
 
     def _leave(self) -> None:

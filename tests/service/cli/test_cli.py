@@ -365,7 +365,7 @@ def test_listing_needs_no_right_to_write_and_leaves_everything_as_it_is(
 ) -> None:
     assert stateline("topics", TARGET, "--create").returncode == 0
     directory = StateDirectory(Path(".stateline"), "flights")
-    task = load_app(TARGET).topology().subtopology_of("hops").task_id(1)
+    task = str(load_app(TARGET).topology().subtopology_of("hops").task_id(1))
     lock = directory.lock_task(task)
     store = KeyValueStore("hops")
     store.init(StoreContext(task, directory.task(task)))

@@ -199,7 +199,7 @@ def fail_commit_of_stores(monkeypatch: pytest.MonkeyPatch, number: int) -> list[
 
     def fail_once(task: Task, *others: Any) -> None:
         if next(numbers) == number:
-            failed.append(task.id)
+            failed.append(str(task.id))
             raise PoisonedError("between the log's commit and the store's")
         commit_stores(task, *others)
 

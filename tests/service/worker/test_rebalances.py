@@ -55,11 +55,11 @@ def test_what_stays_with_a_worker_is_not_closed_when_others_come_and_go(
             counted(1)
             with running(app, config, log, "two") as two:
                 eventually(lambda: runs(one, 2)() and runs(two, 2)(), "each has two tasks")
-                assert sorted(closed) == sorted(two._tasks.all)
+                assert sorted(closed) == sorted(map(str, two._tasks.all))
                 assert sorted(suspended) == ["0_0", "0_1", "0_2", "0_3"]
                 counted(2)
                 closed.clear()
-                left = sorted(two._tasks.all)
+                left = sorted(map(str, two._tasks.all))
             eventually(runs(one, PARTITIONS), "one has all tasks again")
             assert sorted(closed) == left, "those of the worker that has left, and no other"
             counted(3)
@@ -68,7 +68,7 @@ def test_what_stays_with_a_worker_is_not_closed_when_others_come_and_go(
 def noting(work: Callable[[Task], None], seen: list[str]) -> Callable[[Task], None]:
     def noted(task: Task) -> None:
         if task.state is not TaskState.CLOSED:
-            seen.append(task.id)
+            seen.append(str(task.id))
         work(task)
 
     return noted

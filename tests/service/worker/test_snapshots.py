@@ -46,7 +46,7 @@ class Place:
         self.hosted: dict[tuple[str, int], HostedPartition] = {}
         for name, definition in topology.stores.items():
             for partition in range(2):
-                task_id = topology.subtopology_of(name).task_id(partition)
+                task_id = str(topology.subtopology_of(name).task_id(partition))
                 store = definition.build()
                 assert isinstance(store, TransactionalStore)
                 store.init(StoreContext(task_id, self.directory.task(task_id)))

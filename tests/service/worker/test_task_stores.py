@@ -11,6 +11,7 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.task_id import TaskId
 from stateline.worker.task_stores import TaskStores
 from stateline_store import (
     IsolationLevel,
@@ -50,7 +51,7 @@ def opened(
     clean: bool = True,
 ) -> Iterator[TaskStores]:
     made = TaskStores(
-        "0_0",
+        TaskId(0, 0),
         directory,
         {"s": declared},
         {"s": CHANGELOG} if changelogs is None else changelogs,
@@ -247,7 +248,12 @@ def test_after_a_crash_under_exactly_once_only_a_transactional_store_is_believed
     transactional: bool, manages: bool, exactly_once: bool, tmp_path: Path
 ) -> None:
     crashed = TaskStores(
-        "0_0", tmp_path, {"s": own(transactional, manages)}, {"s": CHANGELOG}, exactly_once=exactly_once, sync=False
+        TaskId(0, 0),
+        tmp_path,
+        {"s": own(transactional, manages)},
+        {"s": CHANGELOG},
+        exactly_once=exactly_once,
+        sync=False,
     )
     crashed.open()
     of_own(crashed.by_name["s"]).put("a", "1")

@@ -121,7 +121,7 @@ class Stores:
         return known
 
     def _open(self, store: str, partition: int) -> SecondaryReader:
-        task = self._topology.subtopology_of(store).task_id(partition)
+        task = str(self._topology.subtopology_of(store).task_id(partition))
         timestamped = self._topology.stores[store].timestamped
         return SecondaryReader(
             self._directory.store(task, store, timestamped=timestamped),

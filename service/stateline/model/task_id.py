@@ -1,0 +1,27 @@
+"""`TaskId`: which task, as `0_3` in directories, files between processes, messages and figures."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from stateline_store import InvalidArgumentError
+
+_FORM = re.compile(r"([0-9]+)_([0-9]+)")
+
+
+class TaskId(NamedTuple):
+    """One partition of one subtopology. Its text names directories and stands in files; on disk: never change."""
+
+    subtopology: int
+    partition: int
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Raises `InvalidArgumentError` for another form."""
+        if (found := _FORM.fullmatch(text)) is None:
+            raise InvalidArgumentError(f"{text[:100]!r} is not a task id: <subtopology>_<partition>, such as 0_3.")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
