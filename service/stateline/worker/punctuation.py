@@ -16,7 +16,7 @@ from stateline.model.processor import Punctuation
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.reading import TIMESTAMP_MS
 from stateline.processing.records import OutputRecord
-from stateline.worker.processing import ProcessorRunner
+from stateline.worker.processor_runner import ProcessorRunner
 
 
 class Punctuator:

@@ -44,7 +44,7 @@ from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.reading import NO_KEY, readable, timely, typed
 from stateline.processing.records import OutputRecord
 from stateline.worker.epochs import LOADING, NO_EPOCHS, EpochNumbers
-from stateline.worker.processing import ProcessorRunner
+from stateline.worker.processor_runner import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
 from stateline.worker.task_stores import TaskStores
 from stateline.worker.topic_ids import recreated, remember, unchanged

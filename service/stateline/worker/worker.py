@@ -4,7 +4,7 @@ One thread owns the consumer, the producer and every store, so nothing here is l
 few milliseconds; between two of them waiting queries are answered, a restore goes on, a commit is made when due. A
 commit itself takes longer: between those of two tasks queries of uncommitted state are answered.
 
-When a step fails (`stateline.worker.commit` has their order), the buffers are dropped, the producer is made anew
+When a step fails (`stateline.worker.commit_order` has their order), the buffers are dropped, the producer is made anew
 (which settles an outcome in doubt), the group is joined again, and every task restores from its stores' own
 offsets. Nothing is wiped.
 
@@ -32,7 +32,7 @@ from stateline.model.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
 from stateline.model.topology import Subtopology
 from stateline.processing.failures import FailureHandler
 from stateline.query.values import HostedPartition
-from stateline.worker.commit import Committer
+from stateline.worker.commit_order import Committer
 from stateline.worker.epochs import NO_EPOCHS, EpochGate
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.global_tables import GlobalTables

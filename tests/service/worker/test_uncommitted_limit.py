@@ -11,7 +11,7 @@ from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.commit import Committer
+from stateline.worker.commit_order import Committer
 from stateline.worker.task import Task
 
 _LIMIT = 100_000

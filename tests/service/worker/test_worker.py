@@ -23,7 +23,7 @@ from stateline.processing.store_views import StoreView
 from stateline.query.values import CountQuery, Terms
 from stateline.query.wire import WireRequest, encode_request, frame
 from stateline.worker import InputRecord, Output
-from stateline.worker.commit import Committer
+from stateline.worker.commit_order import Committer
 from stateline.worker.publication import socket_path
 from stateline.worker.task import Task
 from stateline.worker.worker import Worker

@@ -37,7 +37,7 @@ from stateline.log import Record
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output, restore
-from stateline.worker.commit import Committer
+from stateline.worker.commit_order import Committer
 from stateline.worker.restore import StoreRestore
 from stateline.worker.task import Task
 from stateline.worker.worker import Worker

@@ -22,7 +22,7 @@ from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.records import Output
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.processing import ProcessorRunner
+from stateline.worker.processor_runner import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
 from stateline_store import InvalidArgumentError, RecordError, TopologyError
 from support.kafka.kafka_broker import KafkaBroker
