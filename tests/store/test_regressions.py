@@ -54,6 +54,7 @@ from stateline.processing.failures import FailureHandler
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.task import Task, TaskState
+from stateline.worker.task_settings import TaskSettings
 from stateline.worker.task_stores import TaskStores
 from stateline_store import (
     DamagedDataError,
@@ -376,13 +377,13 @@ def counting() -> App:
 def test_a_task_that_failed_to_open_lets_go_of_its_lock_and_its_stores(tmp_path: Path, damaged: str) -> None:
     places = StateDirectory(tmp_path, "app")
     (subtopology,) = counting().topology().subtopologies
-    task = Task(subtopology, 0, "app", places, FailureHandler("fail", "fail", None))
+    task = Task(subtopology, 0, TaskSettings("app", places, FailureHandler("fail", "fail", None)))
     task.open()
     task.close()
     current = store_path(task.directory, damaged, timestamped=False) / "CURRENT"
     whole = current.read_bytes()
     current.write_bytes(b"garbage\n")
-    task = Task(subtopology, 0, "app", places, FailureHandler("fail", "fail", None))
+    task = Task(subtopology, 0, TaskSettings("app", places, FailureHandler("fail", "fail", None)))
     for _ in range(2):
         with pytest.raises(DamagedDataError):
             task.open()

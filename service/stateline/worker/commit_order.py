@@ -15,7 +15,7 @@ A step that fails leaves the outcome to `Committer.settle` and the stores to a r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stateline.config.settings import Config
 from stateline.log.interface import Consumer, Log, Producer
@@ -141,7 +141,7 @@ class Committer:
         if self._producer is not None:
             # A worker that has lost its partitions, and does not know it yet, must not write its old values behind the
             # new owner's: only the group can tell, and it does when offsets that are committed are committed again.
-            consumer.commit({tp: offset for task in tasks for tp, offset in task.committed_next_offsets.items()})
+            consumer.commit(_merged(task.processing.committed_next_offsets for task in tasks))
             reached("commit:still-owner")
             self._produce_changes(tasks)
             reached("commit:changes-produced")
@@ -164,9 +164,9 @@ class Committer:
     def _produce_changes(self, tasks: Iterable[Task]) -> None:
         now_ms = time.time_ns() // 1_000_000
         for task in tasks:
-            for changelog, name in task.logged_stores():
+            for changelog, name in task.topology.logged:
                 if rows := staged_rows(task.stores.by_name[name], now_ms):
-                    headers, owner = task.commit_headers(name), task.owner_headers(name)
+                    headers, owner = task.marks.last_record_headers(name), task.marks.record_headers(name)
                     try:
                         self._writer().produce_all(changelog.topic, changelog.partition, rows, headers, owner)
                     except InvalidArgumentError as error:
@@ -192,4 +192,8 @@ def _pause(between: Callable[[float], object], left_s: float) -> float:
 
 
 def _next_offsets(tasks: Sequence[Task]) -> dict[TopicPartition, int]:
-    return {tp: offset for task in tasks for tp, offset in task.next_offsets.items()}
+    return _merged(task.processing.next_offsets for task in tasks)
+
+
+def _merged(offsets: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    return {partition: offset for each in offsets for partition, offset in each.items()}

@@ -93,7 +93,7 @@ class FormatUpgrades:
         self._restorer.close()
 
     def _opened(self, task: Task, name: str) -> _Build:
-        definition, changelog = task.definitions[name], task.changelog(name)
+        definition, changelog = task.topology.definitions[name], task.topology.changelogs.get(name)
         store = definition.build()
         if changelog is None or not isinstance(store, TransactionalStore):
             raise AssertionError(f"Store {name!r} cannot be built from a changelog.")

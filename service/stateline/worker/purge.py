@@ -50,7 +50,7 @@ class Purge:
         committed = {
             partition: offset
             for task in tasks
-            for partition, offset in task.committed_next_offsets.items()
+            for partition, offset in task.processing.committed_next_offsets.items()
             if partition.topic in self._topics and offset > self._purged.get(partition, 0)
         }
         try:

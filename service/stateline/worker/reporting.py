@@ -73,7 +73,7 @@ class Reporter:
 def _lag(task: Task, consumer: Consumer) -> dict[str, int]:
     """As of the last poll; of none that cannot tell now: what is wrong with it, the next poll says."""
     try:
-        found = {source.topic: consumer.lag(source) for source in task.sources}
+        found = {source.topic: consumer.lag(source) for source in task.topology.sources}
     except StatelineError:
         return {}
     return {topic: lag for topic, lag in found.items() if lag is not None}

@@ -144,11 +144,11 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     Raises `DamagedDataError` when a changelog has lost what its store still has.
     """
     # In this order: a commit writes changelogs before offsets, so where they end is not behind what the group has.
-    committed = admin.committed(group, [source for task in tasks for source in task.sources])
-    logs = {log: None for task in tasks for log in (*task.sources, *(log for log, _ in task.logged_stores()))}
+    committed = admin.committed(group, [source for task in tasks for source in task.topology.sources])
+    logs = {log: None for task in tasks for log in (*task.topology.sources, *(log for log, _ in task.topology.logged))}
     bounds = admin.bounds(logs)
     _say_lost(tasks, bounds)
-    return [_plan(task, {s: committed[s] for s in task.sources if s in committed}, bounds) for task in tasks]
+    return [_plan(task, {s: committed[s] for s in task.topology.sources if s in committed}, bounds) for task in tasks]
 
 
 def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
@@ -157,9 +157,9 @@ def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
     begun: dict[str, dict[TopicPartition, int]] = {}
     missed: dict[str, dict[TopicPartition, range]] = {}
     for task in tasks:
-        for source in task.sources:
+        for source in task.topology.sources:
             first, end = bounds[source]
-            for table in task.subtopology.tables(source.topic):
+            for table in task.topology.subtopology.tables(source.topic):
                 offset = task.stores.committed_offset(table.name)
                 if forgets(table):
                     continue
@@ -179,8 +179,8 @@ def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -
     restores: list[StoreRestore] = []
     positions: dict[str, Position] = {}
     ends: dict[TopicPartition, int] = {}
-    for topic in task.subtopology.sources:
-        source = TopicPartition(topic.name, task.partition)
+    for topic in task.topology.subtopology.sources:
+        source = TopicPartition(topic.name, task.topology.partition)
         first, ends[source] = bounds[source]
         next_offsets[source], table_restores = _plan_source(task, topic, first, ends[source], committed.get(source))
         restores += table_restores
@@ -189,7 +189,7 @@ def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -
                 # A restore that was interrupted commits the offset alone.
                 positions[restore.store.name] = Position.of({source: offset})
     unproven: set[str] = set()
-    for changelog, name in task.logged_stores():
+    for changelog, name in task.topology.logged:
         first, end = bounds[changelog]
         ends[changelog] = end
         at = _resume_logged(task, name, changelog, first, end, committed)
@@ -205,8 +205,8 @@ def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -
 def _plan_source(
     task: Task, topic: Topic, first: int, end: int, committed: int | None
 ) -> tuple[int, list[StoreRestore]]:
-    source = TopicPartition(topic.name, task.partition)
-    tables = [definition.name for definition in task.subtopology.tables(source.topic)]
+    source = TopicPartition(topic.name, task.topology.partition)
+    tables = [definition.name for definition in task.topology.subtopology.tables(source.topic)]
     resumes = [(table, _resume_table(task, table, source, first, end)) for table in tables]
     if not task.reads_by_group(topic.name):
         return min((offset for _, offset in resumes), default=first), []
@@ -233,8 +233,8 @@ def _restore_of(
         next_offset,
         end,
         table_of,
-        task.definitions[name].types,
-        max_timestamp_ahead_ms=task.max_timestamp_ahead_ms,
+        task.topology.definitions[name].types,
+        max_timestamp_ahead_ms=task.settings.max_timestamp_ahead_ms,
         has_commits=has_commits,
     )
 
@@ -258,7 +258,7 @@ def _resume_table(task: Task, store: str, source: TopicPartition, first: int, en
     offset = task.stores.committed_offset(store)
     if offset is None:
         return first
-    if offset + 1 > end or (offset + 1 < first and forgets(task.definitions[store])):
+    if offset + 1 > end or (offset + 1 < first and forgets(task.topology.definitions[store])):
         return _rebuild(task, store, source, first, end)
     return max(offset + 1, first)  # rows of what was deleted stay: what was made of them (joins, sums) stays as well
 
@@ -298,7 +298,7 @@ def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) 
     matter: nothing would be read again, and the store may be the only one that has those changes.
     """
     seen = task.stores.position(store, IsolationLevel.READ_COMMITTED)
-    offsets = [(seen.get(*source), committed.get(source, 0)) for source in task.sources]
+    offsets = [(seen.get(*source), committed.get(source, 0)) for source in task.topology.sources]
     return any(offset is not None for offset, _ in offsets) and all(
         offset is None or next_offset <= offset for offset, next_offset in offsets
     )

@@ -22,6 +22,7 @@ from stateline.model.topology import Subtopology, Topology
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.restore import Restorer, plans
 from stateline.worker.task import Task, TaskState
+from stateline.worker.task_settings import TaskSettings
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import DoesNotExistError, LockedError, LogUnavailableError, TopicPartition
 
@@ -46,17 +47,17 @@ class Tasks:
         restorer: Restorer,
         upgrades: FormatUpgrades,
         topics: TopicWatch,
-        make: Callable[[Subtopology, int], Task],
+        settings: TaskSettings,
         forget: Callable[[TopicPartition], None],
     ) -> None:
-        """`make` makes the task of a partition number; `forget` drops what is kept elsewhere of a source's records."""
+        """`forget` drops what is kept elsewhere of a source's records."""
         self.by_source: dict[TopicPartition, Task] = {}
         self._topology = topology
         self._admin = admin
         self._restorer = restorer
         self._upgrades = upgrades
         self._topics = topics
-        self._make = make
+        self._settings = settings
         self._forget = forget
         self._by_id: dict[TaskId, Task] = {}
         self._by_store: dict[tuple[str, int], Task] = {}
@@ -75,7 +76,7 @@ class Tasks:
 
     def dirty(self) -> list[Task]:
         """Those with something to commit."""
-        return [task for task in self.running if task.dirty]
+        return [task for task in self.running if task.processing.dirty]
 
     @property
     def waiting(self) -> Collection[TaskId]:
@@ -106,7 +107,7 @@ class Tasks:
     def suspend(self) -> None:
         """The group takes everything, and will say who gets what. Only what runs is kept open for that."""
         for task in list(self._by_id.values()):
-            if task.state is TaskState.RUNNING and not task.dirty:
+            if task.state is TaskState.RUNNING and not task.processing.dirty:
                 task.suspend()
                 self._stop_reading(task)
             else:
@@ -126,18 +127,19 @@ class Tasks:
     def _resume(self, partitions: Collection[TopicPartition], changed: Collection[str], consumer: Consumer) -> None:
         suspended = self._in(TaskState.SUSPENDED)
         ends: dict[TopicPartition, int] = {}
-        kept = [task for task in suspended if all(s in partitions for s in task.sources)]
-        kept = [task for task in kept if task.log_topics().isdisjoint(changed)]
+        kept = [task for task in suspended if all(s in partitions for s in task.topology.sources)]
+        kept = [task for task in kept if task.topology.log_topics().isdisjoint(changed)]
         if kept:
             # In this order: another worker's commit writes changelogs before offsets.
-            committed = self._admin.committed(self._topology.application_id, [s for task in kept for s in task.sources])
-            changelogs = {changelog for task in kept for changelog, _ in task.logged_stores()}
+            sources = [source for task in kept for source in task.topology.sources]
+            committed = self._admin.committed(self._topology.application_id, sources)
+            changelogs = {changelog for task in kept for changelog, _ in task.topology.logged}
             ends = {changelog: end for changelog, (_, end) in self._admin.bounds(changelogs).items()}
             kept = [task for task in kept if task.is_as_left(committed, ends)]
         self._drop_these([task for task in suspended if task not in kept])
         for task in kept:
             task.resume(ends)
-            self._read(task, task.next_offsets, consumer)
+            self._read(task, task.processing.next_offsets, consumer)
 
     # ---- opening and closing
 
@@ -157,15 +159,15 @@ class Tasks:
         for task, plan in restored:
             task.run(plan.next_offsets, plan.proven_positions(), plan.ends)
             self._read(task, plan.next_offsets, consumer)
-            consumer.resume(task.sources)
+            consumer.resume(task.topology.sources)
         return bool(restored)
 
     def _add(self, subtopology: Subtopology, partition: int, consumer: Consumer) -> Task:
-        task = self._make(subtopology, partition)
+        task = Task(subtopology, partition, self._settings)
         self._by_id[task.id] = task
-        self.by_source.update(dict.fromkeys(task.sources, task))
-        self._by_store.update({(store, partition): task for store in task.definitions})
-        consumer.pause(task.sources)
+        self.by_source.update(dict.fromkeys(task.topology.sources, task))
+        self._by_store.update({(store, partition): task for store in task.topology.definitions})
+        consumer.pause(task.topology.sources)
         return task
 
     def _open(self, tasks: Sequence[Task]) -> None:
@@ -202,7 +204,7 @@ class Tasks:
     def _stop_reading(self, task: Task) -> None:
         self._restorer.remove(task.id)
         self._upgrades.remove(task.id)
-        for source in task.sources:
+        for source in task.topology.sources:
             self._forget(source)
 
     def _drop_these(self, tasks: Iterable[Task]) -> None:
@@ -214,7 +216,7 @@ class Tasks:
         self._stop_reading(task)
         task.close()
         self._by_id.pop(task.id, None)
-        for source in task.sources:
+        for source in task.topology.sources:
             self.by_source.pop(source, None)
-        for store in task.definitions:
-            self._by_store.pop((store, task.partition), None)
+        for store in task.topology.definitions:
+            self._by_store.pop((store, task.topology.partition), None)

@@ -65,12 +65,12 @@ class TopicWatch:
         """
         ids = {name: info.topic_id for name, info in self._counted().items()}
         self._last_look = time.monotonic()
-        logs = {topic for task in by_source.values() for topic in task.log_topics()}
+        logs = {topic for task in by_source.values() for topic in task.topology.log_topics()}
         other = {topic for topic in logs if ids.get(topic, self.ids.get(topic)) != self.ids.get(topic)}
         anew = [tp for tp in by_source if tp.topic in other]
         running = {tp: task for tp, task in by_source.items() if task.state is TaskState.RUNNING}
         if not other:
-            self._read_up_to = {tp: task.next_offsets.get(tp, 0) for tp, task in running.items()}
+            self._read_up_to = {tp: task.processing.next_offsets.get(tp, 0) for tp, task in running.items()}
             return
         firsts = {tp: self._admin.watermarks(tp)[0] for tp in anew if tp in running}
         seen_to_begin = back_at or {}

@@ -28,8 +28,6 @@ from stateline.deployment.topics import ensure_topics, report_other_settings, su
 from stateline.dsl.app import App
 from stateline.log.interface import Consumer, Log, Record
 from stateline.model.internal_topics import created_topics
-from stateline.model.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
-from stateline.model.topology import Subtopology
 from stateline.processing.failures import FailureHandler
 from stateline.query.values import HostedPartition
 from stateline.worker.commit_order import Committer
@@ -53,6 +51,7 @@ from stateline.worker.reporting import Reporter
 from stateline.worker.restore import Restorer, by_partition
 from stateline.worker.snapshots import SnapshotMaker
 from stateline.worker.task import Task, TaskState
+from stateline.worker.task_settings import TaskSettings
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import (
@@ -131,16 +130,21 @@ class Worker:
         self._order = RecordOrder(self._topology, config.max_timestamp_ahead_ms)
         handler = config.deserialization_exception_handler
         self._global_tables = GlobalTables(log, self._topology, self._directory.application, handler)
-        self._epoch_numbers = self._topology.epoch_numbers()
-        configured = config.producer.get("message.max.bytes")
-        self._max_record_bytes = int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES
+        settings = TaskSettings.of(
+            config,
+            self._group,
+            self._directory,
+            self.failures,
+            self._topology.epoch_numbers(),
+            self._global_tables.stores,
+        )
         self._tasks = Tasks(
             self._topology,
             self._admin,
             self._restorer,
             self._upgrades,
             self._topics,
-            make=self._task,
+            settings,
             forget=self._forget,
         )
         self._pace = Pace()
@@ -266,7 +270,7 @@ class Worker:
         return records
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
-        return {partition: at for task in self._tasks.running for partition, at in task.next_offsets.items()}
+        return {partition: at for task in self._tasks.running for partition, at in task.processing.next_offsets.items()}
 
     def _work_off(self, groups: Mapping[TopicPartition, Sequence[Record]]) -> None:
         """Process what a poll brought. What takes too long goes back to the log: the group wants to be polled."""
@@ -277,9 +281,13 @@ class Worker:
             task = self._tasks.by_source.get(source)
             if task is None or task.state is not TaskState.RUNNING:
                 continue
-            if records[0].offset < task.next_offsets.get(source, 0):
+            if records[0].offset < task.processing.next_offsets.get(source, 0):
                 self._topics.refuse_to_go_back(
-                    source, records[0].offset, task.next_offsets[source], self._tasks.by_source, self._group_consumer()
+                    source,
+                    records[0].offset,
+                    task.processing.next_offsets[source],
+                    self._tasks.by_source,
+                    self._group_consumer(),
                 )
             if self._order.holds(source):
                 self._order.add(source, records)
@@ -309,7 +317,7 @@ class Worker:
             if self._pace.would_cross(self.staged_bytes(), size, self._config.worker_uncommitted_max_bytes):
                 self._commit(to_free_memory=True)
             before, started = self.staged_bytes(), time.perf_counter()
-            self._committer.send(task.process(slice_))
+            self._committer.send(task.processing.process(slice_))
             took_s = time.perf_counter() - started
             self._pace.learn(len(slice_), size, took_s, self.staged_bytes() - before)
             self._reporter.figures.processed(len(slice_), took_s)
@@ -330,7 +338,7 @@ class Worker:
 
     def _between_slices(self) -> None:
         for task in self._tasks.running:
-            self._committer.send(task.look_at_clock())
+            self._committer.send(task.processing.punctuate_by_clock())
             task.stores.publish_staged()
         self._socket.serve_pending()
         self._reporter.report_if_due(self._tasks.all.values(), self._group_consumer())
@@ -340,11 +348,11 @@ class Worker:
         nobody reads yet, or will read again when it has ended (`epochs`)."""
         epochs = self._epochs.numbers() if self._epochs.is_reached(self._next_offsets()) else None
         if epochs is not None:
-            tasks = [task for task in self._tasks.running if task.dirty or not task.is_in_step(epochs)]
+            tasks = [task for task in self._tasks.running if task.processing.dirty or not task.marks.is_in_step(epochs)]
         elif self._committer.is_all_or_nothing:
             tasks = self._tasks.dirty() if to_free_memory else []
         else:
-            tasks = [task for task in self._tasks.dirty() if to_free_memory or task.is_loading()]
+            tasks = [task for task in self._tasks.dirty() if to_free_memory or task.marks.is_loading()]
         if tasks:
             began_s = time.perf_counter()
             self._committer.commit(tasks, self._group_consumer(), self._socket.serve_uncommitted, epochs or NO_EPOCHS)
@@ -409,22 +417,6 @@ class Worker:
             self._failed = LogUnavailableError(str(error))
         except _Mendable as error:
             self._failed = error
-
-    def _task(self, subtopology: Subtopology, partition: int) -> Task:
-        return Task(
-            subtopology,
-            partition,
-            self._group,
-            self._directory,
-            self.failures,
-            exactly_once=self._config.exactly_once,
-            sync=self._config.statestore_sync,
-            upgrade_mode=self._config.upgrade_mode if self._config.upgrade_from else None,
-            max_record_bytes=self._max_record_bytes,
-            max_timestamp_ahead_ms=self._config.max_timestamp_ahead_ms,
-            epoch_numbers=self._epoch_numbers,
-            global_stores=self._global_tables.stores,
-        )
 
     def _forget(self, source: TopicPartition) -> None:
         """Records that were read of it and not processed are read again by whoever goes on."""

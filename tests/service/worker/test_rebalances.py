@@ -15,9 +15,9 @@ from service.worker.faults import CHANGELOG, GUARANTEES, IN, NEVER_MS, Place, Wa
 from stateline.deployment.configured_log import configured_log
 from stateline.processing.changelog import owner_headers, position_headers
 from stateline.worker import tasks
-from stateline.worker.task import READ_COMMITTED, Task, TaskState
+from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
-from stateline_store import DamagedDataError, LogUnavailableError, Position, StoreState, TopicPartition
+from stateline_store import DamagedDataError, IsolationLevel, LogUnavailableError, Position, StoreState, TopicPartition
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
@@ -110,10 +110,10 @@ def test_a_suspended_task_answers_and_goes_on_as_it_was_when_nobody_else_had_it(
         worker._assigned([IN])
         assert the_task(worker) is before
         assert str(before.state) == "running"
-        assert before.next_offsets == {IN: 3}
+        assert before.processing.next_offsets == {IN: 3}
         assert worker._group_consumer().next_offset(IN) in (None, 3)
         worker.turn()
-        assert before.next_offsets == {IN: 3}
+        assert before.processing.next_offsets == {IN: 3}
 
     place.send(entries("abc"))
     while_running(place, 3, act)
@@ -134,7 +134,10 @@ def test_a_suspended_task_whose_changelog_has_grown_since_is_opened_anew(place: 
         assert the_task(worker) is not before
         while not worker._tasks.running:
             worker.turn()
-        assert dict(the_task(worker).stores.transactional)["counts"].reader(READ_COMMITTED).get(b"a") == b"77"
+        assert (
+            dict(the_task(worker).stores.transactional)["counts"].reader(IsolationLevel.READ_COMMITTED).get(b"a")
+            == b"77"
+        )
 
     place.send(entries("abc"))
     while_running(place, 3, act)
@@ -159,7 +162,7 @@ def test_a_task_in_memory_is_kept_too(place: Place) -> None:
     worker = place.worker(app, place.config(app, commit__interval__ms=1))
 
     def acted() -> bool:
-        if worker.read_up_to(IN) < 3 or the_task(worker).dirty:
+        if worker.read_up_to(IN) < 3 or the_task(worker).processing.dirty:
             return False
         before = the_task(worker)
         worker._suspended([IN])
@@ -177,7 +180,7 @@ def test_a_suspended_task_whose_commit_failed_is_closed(place: Place, monkeypatc
     def act(worker: Watched) -> None:
         before = the_task(worker)
         place.send(entries("abc"))
-        while not before.dirty:
+        while not before.processing.dirty:
             worker.turn()
         with monkeypatch.context() as patch:
             patch.setattr(worker._committer, "commit", fail)

@@ -38,7 +38,8 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     commit, seen = Committer.commit, list[int]()
 
     def counted(committer: Committer, tasks: list[Task], *others: Any) -> None:
-        seen.append(sum(task.next_offsets[IN] - task.committed_next_offsets[IN] for task in tasks))
+        read = [task.processing for task in tasks]
+        seen.append(sum(each.next_offsets[IN] - each.committed_next_offsets[IN] for each in read))
         commit(committer, tasks, *others)
 
     monkeypatch.setattr(Committer, "commit", counted)

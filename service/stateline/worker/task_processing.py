@@ -1,0 +1,184 @@
+"""What a running task does with records: through its tables, operators and processors, up to what a commit writes.
+
+A slice is of one source partition, or of several in order of time where operators need that (`record_order`). Tables
+and operators take it together. With processors each record goes through the tables and then through every processor
+before the next one: what they look up is of that moment. What is staged and written out is part of the next commit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+
+from stateline.log.interface import Record
+from stateline.model.topic import Topic
+from stateline.processing.changelog import position_of_input, stage
+from stateline.processing.operators.graph import OperatorGraph
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.stream_times import StreamTimes
+from stateline.processing.reading import NO_KEY, readable, timely, typed
+from stateline.processing.records import OutputRecord
+from stateline.worker.processor_runner import ProcessorRunner
+from stateline.worker.punctuation import Punctuator
+from stateline.worker.task_settings import TaskSettings
+from stateline.worker.task_stores import TaskStores
+from stateline.worker.task_topology import TaskTopology
+from stateline_store import InvalidArgumentError, IsolationLevel, TopicPartition, TransactionalStore
+
+_TOPIC = itemgetter(Record._fields.index("topic"))
+
+
+class TaskProcessing:
+    """One task's, on the worker's thread, from when its stores are restored.
+
+    `next_offsets` is the input processed so far, as offsets to go on from; `committed_next_offsets` that of the last
+    commit.
+    """
+
+    def __init__(
+        self,
+        topology: TaskTopology,
+        stores: TaskStores,
+        settings: TaskSettings,
+        next_offsets: Mapping[TopicPartition, int],
+    ) -> None:
+        self.next_offsets = dict(next_offsets)
+        self.committed_next_offsets = dict(next_offsets)
+        self._topology = topology
+        self._stores = stores
+        self._failures = settings.failures
+        self._max_timestamp_ahead_ms = settings.max_timestamp_ahead_ms
+        self._is_in_order = topology.subtopology.needs_order()
+        self._was_punctuated = False
+        own = dict(stores.transactional)
+        with_global = {**settings.global_stores, **own}
+        context = OperatorContext(
+            with_global,
+            settings.failures,
+            settings.max_record_bytes,
+            StreamTimes(with_global),
+            exactly_once=settings.exactly_once,
+        )
+        self._operators = OperatorGraph(topology.subtopology, context)
+        self._runners: dict[str, list[ProcessorRunner]] = {}
+        self._by_stream_time: list[Punctuator] = []
+        self._by_clock: list[Punctuator] = []
+        self._add_functions(settings)
+
+    def _add_functions(self, settings: TaskSettings) -> None:
+        """Processors and punctuations; operators are in their graph."""
+        for processor in self._topology.subtopology.processors:
+            if processor.roots:
+                continue
+            definitions = {each.name: each for each in processor.stores}
+            stores = [(definition, self._stores.by_name[name]) for name, definition in definitions.items()]
+            runner = ProcessorRunner(processor, stores, self._failures, settings.max_record_bytes)
+            if processor.punctuation is None:
+                self._runners.setdefault(processor.source.name, []).append(runner)
+                continue
+            now_ms = time.monotonic_ns() // 1_000_000
+            kept_with = next((each.name for each, store in stores if isinstance(store, TransactionalStore)), "")
+            made = Punctuator(processor.punctuation, runner, kept_with, self._operators.times, now_ms)
+            (self._by_stream_time if made.by_stream_time else self._by_clock).append(made)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether input was processed, or a punctuation called, and that is not committed yet."""
+        return self._was_punctuated or self.next_offsets != self.committed_next_offsets
+
+    def committed(self) -> None:
+        """All that was processed is committed."""
+        self.committed_next_offsets = dict(self.next_offsets)
+        self._was_punctuated = False
+
+    def time_marks(self, store: str) -> Mapping[TopicPartition, int]:
+        """How far in time operators and punctuations have come: the store's next commit writes it with its offsets."""
+        return self._operators.marks(store)
+
+    def process(self, records: Sequence[Record]) -> list[OutputRecord]:
+        """Stage the effect of a slice, in offset order; what is to be written out."""
+        if not records:
+            return []
+        outputs: list[OutputRecord] = []
+        for run in self._runs(timely(records, self._max_timestamp_ahead_ms, self._failures)):
+            outputs += self._process_run(self._topology.topics[run[0].topic], run)
+            outputs += self._take_punctuated(each.pass_records(run) for each in self._by_stream_time)
+        outputs += self._failures.take_dead_letters()
+        for last in {record.topic: record for record in records}.values() if self._is_in_order else records[-1:]:
+            self.next_offsets[TopicPartition(last.topic, last.partition)] = last.offset + 1
+            position = position_of_input([last])
+            for name in self._topology.fed_by.get(last.topic, ()):
+                self._stores.advance(name, position)
+        return outputs
+
+    def punctuate_by_clock(self) -> list[OutputRecord]:
+        """Call the punctuations that are due by the clock; what they wrote."""
+        if not self._by_clock:
+            return []
+        now_ms, time_ms = time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
+        return self._take_punctuated(each.look_at_clock(now_ms, time_ms) for each in self._by_clock)
+
+    def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+        """The records of one topic that are behind each other, up to one that a punctuation is due with; of a task that
+        has neither several topics in order nor such punctuations, all of them."""
+        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_in_order else [records]
+        for left in one_topic:
+            while left:
+                count = min((each.until_due(left) for each in self._by_stream_time), default=len(left))
+                yield left[:count]
+                left = left[count:]
+
+    def _take_punctuated(self, written: Iterable[list[OutputRecord] | None]) -> list[OutputRecord]:
+        """What punctuations wrote, None of one that was not called; the next commit has to take what they staged."""
+        outputs: list[OutputRecord] = []
+        for each in written:
+            if each is not None:
+                self._was_punctuated = True
+                outputs += each
+        return outputs
+
+    def _process_run(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
+        runners = self._runners.get(topic.name, [])
+        outputs: list[OutputRecord] = []
+        if runners:
+            for record in records:
+                outputs += self._process_one(topic, record, runners)
+        elif self._operators.takes_one_by_one(topic.name):
+            for record in self._readable(topic, records):
+                outputs += self._process_together(topic, [record])
+        else:
+            outputs += self._process_together(topic, self._readable(topic, records))
+        return outputs
+
+    def _process_one(self, topic: Topic, record: Record, runners: Sequence[ProcessorRunner]) -> list[OutputRecord]:
+        try:
+            values = typed(topic, record)
+        except InvalidArgumentError as error:
+            self._failures.cannot_read(record, error)
+            return []
+        if record.key is None and self._topology.tables[topic.name]:
+            # One decision for the record: what its table refuses, no processor sees.
+            self._failures.cannot_read(record, InvalidArgumentError(NO_KEY))
+            return []
+        outputs = self._process_together(topic, [record])
+        return outputs + [output for runner in runners for output in runner.process(record, values)]
+
+    def _process_together(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
+        """Records that can be read, through the tables and the operators, which see the tables before and after."""
+        self._operators.before_tables(topic.name, records)
+        self._stage_in_tables(topic, records)
+        return self._operators.process(topic.name, records)
+
+    def _stage_in_tables(self, topic: Topic, records: Sequence[Record]) -> None:
+        for name in self._topology.tables[topic.name]:
+            seen = self._stores.position(name, IsolationLevel.READ_UNCOMMITTED).get(
+                topic.name, self._topology.partition
+            )
+            # A table that is ahead of the group's offsets takes no record twice: an old one would undo a newer.
+            ahead = seen is not None and records and records[0].offset <= seen
+            stage(self._stores.by_name[name], [r for r in records if r.offset > (seen or 0)] if ahead else records)
+
+    def _readable(self, topic: Topic, records: Sequence[Record]) -> Sequence[Record]:
+        return readable(topic, records, self._failures, key_required=bool(self._topology.tables[topic.name]))

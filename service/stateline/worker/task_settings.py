@@ -1,0 +1,55 @@
+"""What all tasks of a worker have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stateline.config.settings import Config
+from stateline.model.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
+from stateline.processing.failures import FailureHandler
+from stateline_store import StateDirectory, TopicPartition, TransactionalStore
+from stateline_store.format_upgrade import UpgradeMode
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """`max_timestamp_ahead_ms`: as `reading.timely`; `upgrade_mode`: None when `upgrade.from` is not set;
+    `epoch_numbers`: as `Topology.epoch_numbers`; `global_stores`: what operators look up in besides, open while tasks
+    run."""
+
+    application_id: str
+    directory: StateDirectory
+    failures: FailureHandler
+    exactly_once: bool = False
+    sync: bool = False
+    upgrade_mode: UpgradeMode | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
+    max_timestamp_ahead_ms: int = -1
+    epoch_numbers: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
+    global_stores: Mapping[str, TransactionalStore] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        application_id: str,
+        directory: StateDirectory,
+        failures: FailureHandler,
+        epoch_numbers: Mapping[str, tuple[TopicPartition, ...]],
+        global_stores: Mapping[str, TransactionalStore],
+    ) -> TaskSettings:
+        """As the application is configured."""
+        configured = config.producer.get("message.max.bytes")
+        return cls(
+            application_id,
+            directory,
+            failures,
+            exactly_once=config.exactly_once,
+            sync=config.statestore_sync,
+            upgrade_mode=config.upgrade_mode if config.upgrade_from else None,
+            max_record_bytes=int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES,
+            max_timestamp_ahead_ms=config.max_timestamp_ahead_ms,
+            epoch_numbers=epoch_numbers,
+            global_stores=global_stores,
+        )
