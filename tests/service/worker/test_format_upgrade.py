@@ -20,7 +20,7 @@ from stateline.log.embedded import EmbeddedAdmin
 from stateline.processing.changelog import types_headers
 from stateline.query.values import Answer, KeyQuery, Outcome, RangeQuery, Terms
 from stateline.server.state.partitions import Partitions, ServedStore
-from stateline.worker import restore, task
+from stateline.worker import commit_marks, restore
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.task import TaskState
 from stateline_store import (
@@ -345,7 +345,7 @@ def test_from_a_changelog_of_other_types_nothing_is_built(
     place: Place, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(task, "types_headers", lambda _: types_headers(StoreTypes("int32", "bytes")))
+        patch.setattr(commit_marks, "types_headers", lambda _: types_headers(StoreTypes("int32", "bytes")))
         config = ran_plain(place, "key_value")
     was, timestamped = on_disk(config, timestamped=False), app("key_value", timestamped=True)
     with pytest.raises(TopologyError, match="app-s-changelog-0 holds keys of int32 and values of bytes"):

@@ -18,6 +18,7 @@ from stateline.log import EmbeddedLog, Log, Record
 from stateline.model.internal_topics import required_topics
 from stateline_store import TopicPartition
 from stateline_store.timestamped_rows import TIMESTAMP
+from support import TESTS
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 from support.run.patience import HANGING_S
 
@@ -77,7 +78,7 @@ class Scene:
         }
         command = [sys.executable, "-m", "stateline", "worker", f"{module.__name__}:app"]
         command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-        environment = {**os.environ, "STATELINE_CRASH_AT": kill_at}
+        environment = {**os.environ, "PYTHONPATH": str(TESTS), "STATELINE_CRASH_AT": kill_at}
         folder, log = Path(module.__file__ or "").parent, self.root / "worker.log"
         with log.open("ab") as output:
             process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
