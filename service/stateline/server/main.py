@@ -42,7 +42,8 @@ from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
 from stateline.server.queries.point_reads import PointReads
 from stateline.server.queries.routes import QueryRoutes
-from stateline.server.snapshots.routes import OPERATIONS as SNAPSHOTS
+from stateline.server.snapshots.keeper import SnapshotKeeper
+from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots.routes import SnapshotRoutes
 from stateline.server.state.serving import Serving
 from stateline.server.state_routes import StateRoutes
@@ -97,7 +98,7 @@ def create_app(app: App, config: Config) -> FastAPI:
     hide_directory(scratch, "<scratch>")
     limits = Limits(config)
     serving = Serving(app.topology(), config, scratch)
-    snapshots = SnapshotRoutes(serving, limits)
+    snapshots = SnapshotKeeper(config.state_dir / app.application_id, config.server_snapshots_max_bytes)
     changes = ChangeRoutes(serving)
     metrics = Metrics(serving, snapshots, changes)
     queries = QueryRoutes(serving, limits)
@@ -106,7 +107,7 @@ def create_app(app: App, config: Config) -> FastAPI:
     api = FastAPI(
         title=app.application_id,
         lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch),
-        routes=[*_routes(serving, queries, changes, metrics), *snapshots.routes()],
+        routes=[*_routes(serving, queries, changes, metrics), *SnapshotRoutes(serving, snapshots, limits).routes()],
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -187,7 +188,7 @@ def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
 
 @contextlib.asynccontextmanager
 async def _lifespan(
-    serving: Serving, snapshots: SnapshotRoutes, measuring: Measuring, scratch: Path
+    serving: Serving, snapshots: SnapshotKeeper, measuring: Measuring, scratch: Path
 ) -> AsyncIterator[None]:
     keepers = [asyncio.create_task(serving.keep()), asyncio.create_task(snapshots.keep())]
     if measuring.metrics.shared:

@@ -227,7 +227,7 @@ TAKEN = {
     ("state/serving.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
     ("state/serving.py", "_why_unreadable"): "to problem_response, as one of the reasons",
     ("state/serving.py", "keep"): "to problem_response, as one of the reasons",
-    ("snapshots/routes.py", "keep"): "to the log",
+    ("snapshots/keeper.py", "keep"): "to the log",
     ("contract/hidden_paths.py", "told"): "it is what hides",
 }
 

@@ -19,10 +19,8 @@ import pyarrow as pa
 import pytest
 
 from stateline.config.settings import load_config
-from stateline.server.guard.limits import Limits
-from stateline.server.snapshots import routes as server_snapshots
-from stateline.server.snapshots.routes import SnapshotRoutes
-from stateline.server.state.serving import Serving
+from stateline.server.snapshots import keeper as snapshot_keeper
+from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.snapshot_directory import SnapshotDirectory
 from support.processes.query_server import (
@@ -31,7 +29,6 @@ from support.processes.query_server import (
     TOPIC,
     OwningWorker,
     from_another_address,
-    make_app,
     server_process,
     wait_until,
 )
@@ -234,7 +231,7 @@ def test_several_stores_are_at_one_commit_while_records_come_in(client: httpx.Cl
 def test_a_renewed_lease_lasts_and_an_expired_one_is_gone(
     client: httpx.Client, worker: OwningWorker, snapshots: SnapshotDirectory
 ) -> None:
-    short, long = make(client, "aircraft", ttl_s=1), make(client, "aircraft", ttl_s=1)
+    short, long = make(client, "aircraft", ttl_s=1), make(client, "aircraft", ttl_s=60)
     path = f"/v1/snapshots/{long['id']}"
     renewed = client.patch(path, json={"ttl_s": 600})
     assert renewed.status_code == 200
@@ -366,18 +363,18 @@ def test_snapshots_that_keep_too_much_are_counted_and_said_once(
     figures = []
 
     async def look(times: int) -> None:
-        routes = SnapshotRoutes(Serving(make_app().topology(), config, tmp_path), Limits(config))
+        keeper = SnapshotKeeper(state_dir / "flights-app", config.server_snapshots_max_bytes)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(server_snapshots, "_COUNT_INTERVAL_S", 0.0)
-            patched.setattr(server_snapshots, "_SWEEP_INTERVAL_S", 0.0)
-            keeper = asyncio.create_task(routes.keep())
+            patched.setattr(snapshot_keeper, "_COUNT_INTERVAL_S", 0.0)
+            patched.setattr(snapshot_keeper, "_SWEEP_INTERVAL_S", 0.0)
+            keeping = asyncio.create_task(keeper.keep())
             for _ in range(times):
-                before = routes.figures
-                while routes.figures is before:
+                before = keeper.figures
+                while keeper.figures is before:
                     await asyncio.sleep(0)
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
-        figures.append(routes.figures)
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        figures.append(keeper.figures)
 
     asyncio.run(look(1))
     snapshot = make(client, "aircraft")

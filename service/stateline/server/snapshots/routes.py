@@ -15,12 +15,9 @@ the machine knows every snapshot, and a restart loses none. One server at a time
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -33,103 +30,24 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import JsonSerde, shown
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments, from_body, from_query_string, refuse_parameters
-from stateline.server.contract.openapi import Operation
 from stateline.server.guard.access import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
 from stateline.server.rows.streams import HeldStream
-from stateline.server.snapshots.filter import PARAMETERS, Wanted, read_wanted, read_wanted_keys
-from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
+from stateline.server.snapshots.filter import Wanted, read_wanted, read_wanted_keys
+from stateline.server.snapshots.keeper import SnapshotKeeper
+from stateline.server.snapshots.operations import ONE, PATH, ROWS
 from stateline.server.snapshots.rows import batch_schema, batches
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
-from stateline_store.snapshot_directory import Pin, Share, Snapshot, SnapshotDirectory
+from stateline_store.snapshot_directory import Pin, Share, Snapshot
 
-PATH = "/v1/snapshots"
-ONE = f"{PATH}/{{id}}"
-ROWS = f"{ONE}/stores/{{store}}/partitions/{{partition}}"
 DEFAULT_TTL_S = 300
 MAX_BODY_BYTES = 1024 * 1024
 MAX_STORES = 1000
 MAX_PIN = 64  # characters
-# Store partitions of snapshots that one process has open: each holds its files open and, until they are flushed, a
-# copy of the worker's newest memtables.
-MAX_OPEN = 64
-_SWEEP_INTERVAL_S = 1.0
-# How often the bytes that snapshots keep are counted anew: that looks at every file of theirs.
-_COUNT_INTERVAL_S = 10.0
-
-_PART = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string"},
-        "position": {"$ref": "#/components/schemas/Position"},
-        "commit": {"type": "integer"},
-        "committed_at_ms": {"type": "integer"},
-    },
-    "required": ["path", "position", "commit", "committed_at_ms"],
-}
-_SNAPSHOT = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "created_at": {"type": "integer", "description": "Milliseconds since the epoch."},
-        "expires_at": {"type": "integer", "description": "Milliseconds since the epoch."},
-        "position": {"$ref": "#/components/schemas/Position"},
-        "stores": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": _PART}},
-    },
-    "required": ["id", "created_at", "expires_at", "position", "stores"],
-}
-_LIST = {
-    "type": "object",
-    "properties": {"snapshots": {"type": "array", "items": _SNAPSHOT}},
-    "required": ["snapshots"],
-}
-OPERATIONS = (
-    Operation(
-        PATH,
-        "post",
-        "Keep the committed state of these stores: all that one worker has, at one of its commits.",
-        problems=(400, 404, 410, 421, 422, 429, 500, 503),
-        members={"stores": True, "ttl_s": False, "pin": False},
-        answer=_SNAPSHOT,
-        success=201,
-        other_success=200,
-    ),
-    Operation(PATH, "get", "The snapshots that there are.", problems=(422, 500, 503), answer=_LIST),
-    Operation(
-        ONE, "get", "One snapshot, and until when it is kept.", problems=(404, 410, 422, 500, 503), answer=_SNAPSHOT
-    ),
-    Operation(
-        ONE,
-        "patch",
-        "Keep it so long from now.",
-        problems=(404, 410, 422, 429, 500, 503),
-        members={"ttl_s": False},
-        answer=_SNAPSHOT,
-    ),
-    Operation(ONE, "delete", "Release it; who reads it reads on.", problems=(404, 410, 422, 500, 503), success=204),
-    Operation(
-        ROWS,
-        "get",
-        "The rows of one partition as an Arrow stream.",
-        PARAMETERS,
-        problems=(400, 404, 410, 422, 429, 500, 503),
-        media_type=MEDIA_TYPE,
-    ),
-    Operation(
-        ROWS,
-        "post",
-        "The same of these keys: those that are there, in the order of all rows.",
-        problems=(400, 404, 410, 422, 429, 500, 503),
-        members={"keys": True, **dict.fromkeys(PARAMETERS, False)},
-        media_type=MEDIA_TYPE,
-    ),
-)
-
-_log = logging.getLogger(__name__)
 
 
 def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[Response]]]) -> Route:
@@ -142,28 +60,17 @@ def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[R
     return Route(path, handle, methods=list(handlers))
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFigures:
-    """How many snapshots the application keeps, those that are being made left out, and how many bytes on disk are
-    there for them alone."""
-
-    count: int = 0
-    kept_bytes: int = 0
-
-
 class SnapshotRoutes:
-    """The endpoints, and what they hold; one per server process, for the event loop's thread."""
+    """The endpoints; one per server process, for the event loop's thread."""
 
-    def __init__(self, serving: Serving, limits: Limits) -> None:
+    def __init__(self, serving: Serving, keeper: SnapshotKeeper, limits: Limits) -> None:
         self._serving, self._limits = serving, limits
         config = serving.config
         self._most, self._most_bytes = config.server_snapshots_max, config.server_snapshots_max_bytes
         self._most_keys = config.server_limit_max
         self._longest_s = max(1, config.server_snapshot_ttl_max_ms // 1000)
-        self._directory = SnapshotDirectory(config.state_dir / serving.topology.application_id)
-        self._checkpoints = OpenCheckpoints(self._directory.path, MAX_OPEN)
-        self.figures = SnapshotFigures()
-        """As of the last look, some seconds ago."""
+        self._directory, self._checkpoints = keeper.directory, keeper.checkpoints
+        self._keeper = keeper
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
@@ -172,46 +79,6 @@ class SnapshotRoutes:
             _by_method(ONE, {"GET": self.show, "PATCH": self.renew, "DELETE": self.release}),
             _by_method(ROWS, {"GET": self.rows, "POST": self.rows_of_keys}),
         ]
-
-    async def keep(self) -> None:
-        """Delete what has expired and what crashes left, and count the rest, until cancelled; then let go of
-        everything."""
-        fault = ""
-        counted_at_s = -math.inf
-        try:
-            while True:
-                try:
-                    await asyncio.to_thread(self._directory.sweep, _now_ms())
-                    self._checkpoints.close_unused(self._is_gone)
-                    if time.monotonic() - counted_at_s >= _COUNT_INTERVAL_S:
-                        self._note(await asyncio.to_thread(self._count))
-                        counted_at_s = time.monotonic()
-                    fault = ""
-                except Exception as error:  # noqa: BLE001 - without the keeper nothing would ever be deleted
-                    if str(error) != fault:  # one that lasts is met every second
-                        _log.warning("Snapshots are not tidied up: %s", error)
-                    fault = str(error)
-                await asyncio.sleep(_SWEEP_INTERVAL_S)
-        finally:
-            self._checkpoints.close()
-
-    def _count(self) -> SnapshotFigures:
-        return SnapshotFigures(len(self._directory.all(_now_ms())), self._directory.kept_bytes())
-
-    def _note(self, figures: SnapshotFigures) -> None:
-        """A lease is a promise: one that was given is kept, however much the snapshot has come to keep since. So it is
-        said when that is too much, once."""
-        was_beyond, self.figures = self._is_beyond(self.figures), figures
-        if self._is_beyond(figures) and not was_beyond:
-            _log.warning(
-                "Snapshots keep %d bytes, more than server.snapshots.max.bytes = %d: none is made and no lease renewed "
-                "until some are released or their leases end",
-                figures.kept_bytes,
-                self._most_bytes,
-            )
-
-    def _is_beyond(self, figures: SnapshotFigures) -> bool:
-        return 0 <= self._most_bytes <= figures.kept_bytes
 
     async def create(self, request: Request) -> Response:
         """POST /v1/snapshots: one of these stores, all their partitions."""
@@ -256,7 +123,7 @@ class SnapshotRoutes:
         refuse_parameters(request)
         snapshot = self._own(request)
         await asyncio.to_thread(self._directory.release, snapshot.id, _now_ms())
-        self._checkpoints.close_unused(self._is_gone)
+        self._keeper.close_released()
         return Response(status_code=204)
 
     async def rows(self, request: Request) -> Response:
@@ -349,13 +216,6 @@ class SnapshotRoutes:
         snapshot = self._found(request)
         require_owner(request, snapshot.owner)
         return snapshot
-
-    def _is_gone(self, snapshot_id: str) -> bool:
-        try:
-            self._directory.find(snapshot_id, _now_ms())
-        except (CursorExpiredError, DoesNotExistError):
-            return True
-        return False
 
 
 async def _stream(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> AsyncGenerator[bytes, None]:

@@ -31,7 +31,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from stateline.server.changes.routes import ChangeRoutes
-from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.state.serving import Serving
 from stateline.server.telemetry.pipelines import PipelineCollector, PipelineStates
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
@@ -63,7 +63,7 @@ def share_metrics(directory: Path, number: int) -> None:
 class Metrics:
     """The metrics of one server process. For the event loop's thread only."""
 
-    def __init__(self, serving: Serving, snapshots: SnapshotRoutes, changes: ChangeRoutes) -> None:
+    def __init__(self, serving: Serving, snapshots: SnapshotKeeper, changes: ChangeRoutes) -> None:
         self.stores = frozenset(serving.topology.stores)
         self.snapshots, self.changes = snapshots, changes
         self.in_progress = 0

@@ -1,0 +1,98 @@
+"""The snapshots that one server process keeps: swept when their leases have ended, counted, opened once for readers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
+from stateline_store import CursorExpiredError, DoesNotExistError
+from stateline_store.snapshot_directory import SnapshotDirectory
+
+# Store partitions of snapshots that one process has open: each holds its files open and, until they are flushed, a
+# copy of the worker's newest memtables.
+MAX_OPEN = 64
+_SWEEP_INTERVAL_S = 1.0
+# How often the bytes that snapshots keep are counted anew: that looks at every file of theirs.
+_COUNT_INTERVAL_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """How many snapshots the application keeps, those that are being made left out, and how many bytes on disk are
+    there for them alone."""
+
+    count: int = 0
+    kept_bytes: int = 0
+
+
+class SnapshotKeeper:
+    """For the event loop's thread. One server process of an application sweeps at a time (`SnapshotDirectory`)."""
+
+    def __init__(self, application: Path, most_bytes: int) -> None:
+        self.directory = SnapshotDirectory(application)
+        self.checkpoints = OpenCheckpoints(self.directory.path, MAX_OPEN)
+        self._most_bytes = most_bytes  # -1 for no limit
+        self.figures = SnapshotFigures()
+        """As of the last look, some seconds ago."""
+
+    def close_released(self) -> None:
+        """Let go of the files of snapshots that are gone."""
+        self.checkpoints.close_unused(self._is_gone)
+
+    async def keep(self) -> None:
+        """Delete what has expired and what crashes left, and count the rest, until cancelled; then let go of
+        everything."""
+        fault = ""
+        counted_at_s = -math.inf
+        try:
+            while True:
+                try:
+                    await asyncio.to_thread(self.directory.sweep, _now_ms())
+                    self.close_released()
+                    if time.monotonic() - counted_at_s >= _COUNT_INTERVAL_S:
+                        self._note(await asyncio.to_thread(self._count))
+                        counted_at_s = time.monotonic()
+                    fault = ""
+                except Exception as error:  # noqa: BLE001 - without the keeper nothing would ever be deleted
+                    if str(error) != fault:  # one that lasts is met every second
+                        _log.warning("Snapshots are not tidied up: %s", error)
+                    fault = str(error)
+                await asyncio.sleep(_SWEEP_INTERVAL_S)
+        finally:
+            self.checkpoints.close()
+
+    def _count(self) -> SnapshotFigures:
+        return SnapshotFigures(len(self.directory.all(_now_ms())), self.directory.kept_bytes())
+
+    def _note(self, figures: SnapshotFigures) -> None:
+        """A lease is a promise: one that was given is kept, however much the snapshot has come to keep since. So it is
+        said when that is too much, once."""
+        was_beyond, self.figures = self._is_beyond(self.figures), figures
+        if self._is_beyond(figures) and not was_beyond:
+            _log.warning(
+                "Snapshots keep %d bytes, more than server.snapshots.max.bytes = %d: none is made and no lease renewed "
+                "until some are released or their leases end",
+                figures.kept_bytes,
+                self._most_bytes,
+            )
+
+    def _is_beyond(self, figures: SnapshotFigures) -> bool:
+        return 0 <= self._most_bytes <= figures.kept_bytes
+
+    def _is_gone(self, snapshot_id: str) -> bool:
+        try:
+            self.directory.find(snapshot_id, _now_ms())
+        except (CursorExpiredError, DoesNotExistError):
+            return True
+        return False
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,79 @@
+"""What the OpenAPI document says of `/v1/snapshots`."""
+
+from __future__ import annotations
+
+from stateline.server.contract.openapi import Operation
+from stateline.server.rows.arrow_rows import MEDIA_TYPE
+from stateline.server.snapshots.filter import PARAMETERS
+
+PATH = "/v1/snapshots"
+ONE = f"{PATH}/{{id}}"
+ROWS = f"{ONE}/stores/{{store}}/partitions/{{partition}}"
+
+_PART = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "position": {"$ref": "#/components/schemas/Position"},
+        "commit": {"type": "integer"},
+        "committed_at_ms": {"type": "integer"},
+    },
+    "required": ["path", "position", "commit", "committed_at_ms"],
+}
+_SNAPSHOT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "created_at": {"type": "integer", "description": "Milliseconds since the epoch."},
+        "expires_at": {"type": "integer", "description": "Milliseconds since the epoch."},
+        "position": {"$ref": "#/components/schemas/Position"},
+        "stores": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": _PART}},
+    },
+    "required": ["id", "created_at", "expires_at", "position", "stores"],
+}
+_LIST = {
+    "type": "object",
+    "properties": {"snapshots": {"type": "array", "items": _SNAPSHOT}},
+    "required": ["snapshots"],
+}
+OPERATIONS = (
+    Operation(
+        PATH,
+        "post",
+        "Keep the committed state of these stores: all that one worker has, at one of its commits.",
+        problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        members={"stores": True, "ttl_s": False, "pin": False},
+        answer=_SNAPSHOT,
+        success=201,
+        other_success=200,
+    ),
+    Operation(PATH, "get", "The snapshots that there are.", problems=(422, 500, 503), answer=_LIST),
+    Operation(
+        ONE, "get", "One snapshot, and until when it is kept.", problems=(404, 410, 422, 500, 503), answer=_SNAPSHOT
+    ),
+    Operation(
+        ONE,
+        "patch",
+        "Keep it so long from now.",
+        problems=(404, 410, 422, 429, 500, 503),
+        members={"ttl_s": False},
+        answer=_SNAPSHOT,
+    ),
+    Operation(ONE, "delete", "Release it; who reads it reads on.", problems=(404, 410, 422, 500, 503), success=204),
+    Operation(
+        ROWS,
+        "get",
+        "The rows of one partition as an Arrow stream.",
+        PARAMETERS,
+        problems=(400, 404, 410, 422, 429, 500, 503),
+        media_type=MEDIA_TYPE,
+    ),
+    Operation(
+        ROWS,
+        "post",
+        "The same of these keys: those that are there, in the order of all rows.",
+        problems=(400, 404, 410, 422, 429, 500, 503),
+        members={"keys": True, **dict.fromkeys(PARAMETERS, False)},
+        media_type=MEDIA_TYPE,
+    ),
+)
