@@ -226,7 +226,8 @@ def expressions() -> list[str]:
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
     """Sample → its labels, as a server and a worker under `stateline run` have them after some requests."""
     directory = tmp_path_factory.mktemp("run")
-    (directory / "shown.py").write_text("from query_server import make_app\n\napp = make_app()\n")
+    module = "from support.processes.query_server import make_app\n\napp = make_app()\n"
+    (directory / "shown.py").write_text(module)
     program = [sys.executable, "-m", "stateline"]
     port = free_port()
     given = ["shown:app", "--set", "state.dir=state", "--set", f"server.port={port}"]

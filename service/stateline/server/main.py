@@ -35,7 +35,8 @@ from stateline.server.contract.openapi import Operation, document
 from stateline.server.contract.pages import docs_page
 from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.drain import GRACE_S, DrainingServer
-from stateline.server.guard.access import check_exposure, check_tokens, guarded, install_guard
+from stateline.server.guard.access import guarded, install_guard
+from stateline.server.guard.exposure import check_exposure, check_tokens
 from stateline.server.guard.limits import Limits
 from stateline.server.processes import inherit, run_processes
 from stateline.server.queries.operations import OPERATIONS as QUERIES

@@ -21,7 +21,7 @@ from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.contract.hidden_paths import told
 from stateline.server.contract.problems import problem_response
-from stateline.server.guard.access import is_known, may_read, reads_all
+from stateline.server.guard.caller import is_known, may_read, reads_all
 from stateline.server.rows.arrow_rows import schema_of
 from stateline.server.rows.streams import accepted
 from stateline.server.state.partitions import ServedStore

@@ -20,7 +20,8 @@ from starlette.routing import Route
 from stateline.cli import tokens as cli_tokens
 from stateline.config.settings import load_config
 from stateline.server import create_app, serve
-from stateline.server.guard.access import AccessMiddleware, bearer_token, client_of, is_open, stores_of
+from stateline.server.guard.access import AccessMiddleware, bearer_token, is_open, stores_of
+from stateline.server.guard.caller import client_of
 from stateline.server.guard.limits import Limits
 from stateline.server.guard.tokens import Tokens
 from stateline_store import ConfigurationError, UnauthenticatedError

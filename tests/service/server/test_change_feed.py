@@ -21,8 +21,9 @@ from confluent_kafka.admin import AdminClient
 from stateline.config.settings import load_config
 from stateline.log import Log, NewTopic, Producer, Record
 from stateline.processing.changelog import position_of_changelog
-from stateline.server.changes import log as change_log
-from stateline.server.changes.log import After, AfterInput, ChangeLog, TopicReader
+from stateline.server.changes import topic_reader
+from stateline.server.changes.log import ChangeLog
+from stateline.server.changes.topic_reader import After, AfterInput, TopicReader
 from stateline.server.rows.event_stream import HEARTBEAT, Outbox, event_bytes
 from stateline_store import CursorExpiredError, LogUnavailableError, NotReadyError, Position, PositionBound
 from support.log.log_bench import until
@@ -238,7 +239,7 @@ def covered(records: list[Record], seen: Position) -> int:
 def test_after_a_position_of_the_input_begins_the_first_commit_that_it_does_not_cover(
     log: Log, changelog: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_log, "_FEW_OFFSETS", few)
+    monkeypatch.setattr(topic_reader, "_FEW_OFFSETS", few)
     records = read_all(log, changelog, 1)
     with closing(TopicReader(log, changelog, [0], Event())) as reader:
         for offset in (0, 5, 10, 299, 300, 301, 589, 590, INPUT_RECORDS - 1):

@@ -20,8 +20,8 @@ from stateline import serdes
 from stateline.log import Record, open_log
 from stateline.model.store_definition import StoreDefinition
 from stateline.server.changes.feed import read_position
-from stateline.server.changes.log import After, AfterInput
 from stateline.server.changes.routes import change_members
+from stateline.server.changes.topic_reader import After, AfterInput
 from stateline_store import DamagedDataError, InvalidArgumentError, Position
 from support.apps.changes_app import LOGGED, SIZE_MS, TABLES
 from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, held_by, reading

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stateline.log import Record
 from stateline.server.changes.held import HeldChanges
-from stateline.server.changes.log import is_covered
+from stateline.server.changes.topic_reader import is_covered
 from stateline_store import Position, PositionBound
 
 PARTITION = 3

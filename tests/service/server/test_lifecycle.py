@@ -91,7 +91,8 @@ def test_it_is_ready_only_while_queries_at_the_default_level_are_answered(tmp_pa
 @pytest.fixture
 def worker_process(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A real worker, `stateline worker`, over an embedded log."""
-    (tmp_path / "app_of_the_server_tests.py").write_text("from query_server import make_app\n\napp = make_app()\n")
+    module = "from support.processes.query_server import make_app\n\napp = make_app()\n"
+    (tmp_path / "app_of_the_server_tests.py").write_text(module)
     program = [sys.executable, "-m", "stateline"]
     given = ["app_of_the_server_tests:app", "--set", f"state.dir={tmp_path}"]
     place: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(TESTS)}}

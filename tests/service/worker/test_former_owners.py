@@ -20,7 +20,7 @@ from service.worker.faults import (
 )
 from stateline.log import Record
 from stateline.processing.changelog import owner_epoch, owner_headers, position_headers, without_former_owners
-from stateline.server.changes.log import After, TopicReader
+from stateline.server.changes.topic_reader import After, TopicReader
 from stateline_store import Position
 from support.processes.running_worker import read_all
 

@@ -25,7 +25,8 @@ from stateline.processing.reading import readable
 from stateline.query.values import PositionQuery, Query, Terms, answers_of
 from stateline.serde.plain import shown
 from stateline.server.changes.held import HeldChanges
-from stateline.server.changes.log import After, AfterInput, Begin, ChangeLog
+from stateline.server.changes.log import ChangeLog
+from stateline.server.changes.topic_reader import After, AfterInput, Begin
 from stateline.server.contract.arguments import numbers_shown, parsed_json
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving

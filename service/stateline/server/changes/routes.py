@@ -21,13 +21,13 @@ from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
 from stateline.server.changes.batches import timestamp_of
 from stateline.server.changes.feed import ChangeFeed, changes_topic, read_position
-from stateline.server.changes.log import After, Begin
 from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
+from stateline.server.changes.topic_reader import After, Begin
 from stateline.server.contract.answers import head_response
 from stateline.server.contract.arguments import Argument, Arguments, from_query_string, numbers_shown
 from stateline.server.contract.openapi import Operation
-from stateline.server.guard.access import caller_of
+from stateline.server.guard.caller import caller_of
 from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving

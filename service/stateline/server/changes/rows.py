@@ -30,7 +30,8 @@ from starlette.routing import BaseRoute, Route
 from stateline.log import Record
 from stateline.server.changes.batches import change_batch, change_schema, pieces
 from stateline.server.changes.feed import Committed, changes_of, changes_topic, read_position
-from stateline.server.changes.log import After, ChangeLog
+from stateline.server.changes.log import ChangeLog
+from stateline.server.changes.topic_reader import After
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments, from_query_string, numbers_shown
 from stateline.server.contract.observation import note_rows

@@ -20,7 +20,6 @@ without the mark that says that it is complete.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -29,20 +28,19 @@ from functools import partial
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stateline.config.settings import Config
-from stateline.serde.plain import shown
 from stateline.server.contract.observation import note_token
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.problems import problem_response
+from stateline.server.guard.caller import CALLER, caller_named, forbidden
 from stateline.server.guard.cors import CorsMiddleware, cors_origins
 from stateline.server.guard.limits import Limits
 from stateline.server.guard.sites import Sites, SitesMiddleware
-from stateline.server.guard.tokens import Token, Tokens, read_tokens
-from stateline_store import ConfigurationError, ForbiddenError, TooManyRequestsError, UnauthenticatedError
+from stateline.server.guard.tokens import Token, Tokens
+from stateline_store import ForbiddenError, TooManyRequestsError, UnauthenticatedError
 
 _OPEN = re.compile(r"/|/console/[^/]+|/healthz|/readyz")
 # What probes ask: no other client of the same address may turn it into failures.
@@ -51,14 +49,9 @@ _UNCOUNTED = frozenset({"/healthz", "/readyz"})
 # What speaks of every store.
 _OF_ALL_STORES = frozenset({"/metrics"})
 
-_CALLER = "stateline.caller"  # in the scope, where there are tokens: a Token, or None for somebody without one
-_EVERYBODY = Token("everybody", b"", "admin", None, None)
 _BEARER = re.compile(rb"bearer +([A-Za-z0-9._~+/-]{1,1024}=*)", re.IGNORECASE)
 _CHALLENGE = 'Bearer realm="stateline"'
 _POLICY_VIOLATION = 1008  # RFC 6455
-_IPV6_NETWORK_BITS = 64  # what one customer is given at least: counting single addresses would count nothing
-
-_MAX_ADDRESS = 64
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +87,7 @@ def _count(limits: Limits, holder: Token | None, scope: Scope) -> None:
     if (
         _route_path(scope) not in _UNCOUNTED and client is not None
     ):  # None: another process of this server has counted it
-        limits.admit(_caller(holder, client))
+        limits.admit(caller_named(holder, client))
 
 
 def _guarded_sites(api: Starlette, config: Config) -> Callable[[Scope, str], str]:
@@ -121,29 +114,6 @@ def _of_this_site(sites: Sites, scope: Scope, store: str) -> str:
     return ""
 
 
-def check_tokens(config: Config) -> None:
-    """Raise `ConfigurationError` when there is a tokens file that cannot be read: before any process is started."""
-    if config.server_tokens_file is not None:
-        read_tokens(config.server_tokens_file)
-
-
-def check_exposure(config: Config, address: str) -> None:
-    """Raise `ConfigurationError` when other machines reach this address, and neither are there tokens nor was it said
-    that this is meant (server.insecure).
-    """
-    if ipaddress.ip_address(address).is_loopback:
-        return
-    if config.server_tokens_file is not None:
-        if config.server_tls_certificate_file is None:
-            _log.warning("Tokens reach %s unencrypted: set server.tls.certificate.file, or put TLS in front", address)
-    elif not config.server_insecure:
-        raise ConfigurationError(
-            f"server.host = {config.server_host!r} (from {config.origin('server.host')}) is reached by other machines, "
-            "and there are no tokens: set server.tokens.file (`stateline token add` makes one), or "
-            "server.insecure=true where something else guards it."
-        )
-
-
 def guarded(operations: Iterable[Operation], config: Config) -> tuple[Operation, ...]:
     """The operations with the answers that the guard may give instead of theirs."""
     return tuple(replace(o, problems=tuple(sorted({*o.problems, *_refusals(o.path, config)}))) for o in operations)
@@ -158,57 +128,6 @@ def _refusals(path: str, config: Config) -> set[int]:
     if config.server_rate_limit > 0 and path not in _UNCOUNTED:
         refusals.add(429)
     return refusals
-
-
-def may_read(request: Request, store: str) -> bool:
-    """Whether who asks may read this store: what listings leave out."""
-    caller: Token | None = request.scope.get(_CALLER, _EVERYBODY)
-    return caller is not None and caller.may_read(store)
-
-
-def is_known(request: Request) -> bool:
-    """Whether who asks has a token, where there are tokens."""
-    return request.scope.get(_CALLER, _EVERYBODY) is not None
-
-
-def reads_all(request: Request) -> bool:
-    """Whether who asks may read every store, those to come included."""
-    caller: Token | None = request.scope.get(_CALLER, _EVERYBODY)
-    return caller is not None and caller.stores is None
-
-
-def name_of(request: Request) -> str | None:
-    """Whose token was sent; None where there are no tokens."""
-    caller: Token | None = request.scope.get(_CALLER)
-    return None if caller is None else caller.name
-
-
-def caller_of(request: Request) -> str:
-    """Who asks, for what is counted by caller: a token by its name, without one the address (`client_of`)."""
-    return _caller(request.scope.get(_CALLER), request.scope["client"])
-
-
-def _caller(holder: Token | None, client: tuple[str, int] | None) -> str:
-    if holder is not None:
-        return f"token {holder.name}"
-    return "" if client is None else client_of(client[0])  # None: another process of this server
-
-
-def require_owner(request: Request, owner: str | None) -> None:
-    """Raise `ForbiddenError` unless who asks has made what belongs to the token of this name (None: of nobody), or is
-    an admin. Where there are no tokens everybody is."""
-    caller: Token | None = request.scope.get(_CALLER, _EVERYBODY)
-    if caller is None or (caller.role != "admin" and (owner is None or caller.name != owner)):
-        raise ForbiddenError("Another token has made this: it can be changed with that one, or with an admin's.")
-
-
-def require_read(request: Request, stores: Iterable[str]) -> None:
-    """Raise `ForbiddenError` unless who asks may read all of these stores: for a handler whose path does not name
-    them. Call it before saying whether they exist.
-    """
-    for store in stores:
-        if not may_read(request, store):
-            raise _forbidden(store)
 
 
 class AccessMiddleware:
@@ -235,7 +154,7 @@ class AccessMiddleware:
         if self._tokens is None:
             await self._app(scope, receive, send)
             return
-        scope[_CALLER] = holder
+        scope[CALLER] = holder
         if holder is None:
             await self._app(scope, receive, send)
         else:
@@ -320,17 +239,6 @@ def stores_of(path: str, raw_path: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys((segments[at], unquote_to_bytes(encoded).decode(errors="replace"))))
 
 
-def client_of(address: str) -> str:
-    """What requests without a token are counted by: the address, of IPv6 the network it is in."""
-    host = address[:_MAX_ADDRESS]
-    if ":" not in host:
-        return host
-    try:
-        return str(ipaddress.ip_network((host.partition("%")[0], _IPV6_NETWORK_BITS), strict=False))
-    except ValueError:
-        return host  # what a proxy on this machine says in X-Forwarded-For need not be an address
-
-
 def _route_path(scope: Scope) -> str:
     """The path as routes see it: without that of an application that this one is mounted in."""
     path: str = scope["path"]
@@ -341,11 +249,7 @@ def _route_path(scope: Scope) -> str:
 def _check_stores(holder: Token, stores: Iterable[str]) -> None:
     for store in stores:
         if not holder.may_read(store):
-            raise _forbidden(store)
-
-
-def _forbidden(store: str) -> ForbiddenError:
-    return ForbiddenError(f"The token may not read the store {shown(store)}: ask the operator for one that may.")
+            raise forbidden(store)
 
 
 def _refusal(error: UnauthenticatedError | ForbiddenError | TooManyRequestsError, scope: Scope) -> Response:

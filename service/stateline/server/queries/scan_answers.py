@@ -22,7 +22,7 @@ from stateline.query.values import (
 )
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
 from stateline.server.contract.problems import failure_response
-from stateline.server.guard.access import caller_of
+from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
 from stateline.server.queries.asked import Asked
 from stateline.server.rows.streams import JSON, HeldStream, chunks_of, headers_of, wanted_format

@@ -17,7 +17,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from stateline.config.settings import Config
-from stateline.server.guard.access import caller_of
+from stateline.server.guard.caller import caller_of
 from stateline.server.wire.json_bounds import JsonBounds
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import InvalidArgumentError, TooManyRequestsError

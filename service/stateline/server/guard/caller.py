@@ -1,0 +1,86 @@
+"""Who asks, and what that may read: asked by handlers, once the guard has let the request in (`access`)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from starlette.requests import Request
+
+from stateline.serde.plain import shown
+from stateline.server.guard.tokens import Token
+from stateline_store import ForbiddenError
+
+CALLER = "stateline.caller"  # in the scope, where there are tokens: a Token, or None for somebody without one
+_EVERYBODY = Token("everybody", b"", "admin", None, None)
+_IPV6_NETWORK_BITS = 64  # what one customer is given at least: counting single addresses would count nothing
+
+_MAX_ADDRESS = 64
+
+
+def may_read(request: Request, store: str) -> bool:
+    """Whether who asks may read this store: what listings leave out."""
+    caller: Token | None = request.scope.get(CALLER, _EVERYBODY)
+    return caller is not None and caller.may_read(store)
+
+
+def is_known(request: Request) -> bool:
+    """Whether who asks has a token, where there are tokens."""
+    return request.scope.get(CALLER, _EVERYBODY) is not None
+
+
+def reads_all(request: Request) -> bool:
+    """Whether who asks may read every store, those to come included."""
+    caller: Token | None = request.scope.get(CALLER, _EVERYBODY)
+    return caller is not None and caller.stores is None
+
+
+def name_of(request: Request) -> str | None:
+    """Whose token was sent; None where there are no tokens."""
+    caller: Token | None = request.scope.get(CALLER)
+    return None if caller is None else caller.name
+
+
+def caller_of(request: Request) -> str:
+    """Who asks, for what is counted by caller: a token by its name, without one the address (`client_of`)."""
+    return caller_named(request.scope.get(CALLER), request.scope["client"])
+
+
+def caller_named(holder: Token | None, client: tuple[str, int] | None) -> str:
+    """As `caller_of`, of the holder of a token, if there is one, and a connection's address and port."""
+    if holder is not None:
+        return f"token {holder.name}"
+    return "" if client is None else client_of(client[0])  # None: another process of this server
+
+
+def require_owner(request: Request, owner: str | None) -> None:
+    """Raise `ForbiddenError` unless who asks has made what belongs to the token of this name (None: of nobody), or is
+    an admin. Where there are no tokens everybody is."""
+    caller: Token | None = request.scope.get(CALLER, _EVERYBODY)
+    if caller is None or (caller.role != "admin" and (owner is None or caller.name != owner)):
+        raise ForbiddenError("Another token has made this: it can be changed with that one, or with an admin's.")
+
+
+def require_read(request: Request, stores: Iterable[str]) -> None:
+    """Raise `ForbiddenError` unless who asks may read all of these stores: for a handler whose path does not name
+    them. Call it before saying whether they exist.
+    """
+    for store in stores:
+        if not may_read(request, store):
+            raise forbidden(store)
+
+
+def client_of(address: str) -> str:
+    """What requests without a token are counted by: the address, of IPv6 the network it is in."""
+    host = address[:_MAX_ADDRESS]
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network((host.partition("%")[0], _IPV6_NETWORK_BITS), strict=False))
+    except ValueError:
+        return host  # what a proxy on this machine says in X-Forwarded-For need not be an address
+
+
+def forbidden(store: str) -> ForbiddenError:
+    """What refuses a token that may not read this store."""
+    return ForbiddenError(f"The token may not read the store {shown(store)}: ask the operator for one that may.")
