@@ -26,6 +26,8 @@ from typer.main import get_command
 from stateline import serdes
 from stateline.cli.main import cli
 from stateline.config.settings import Config, load_config
+from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.log import EmbeddedLog, Record, open_log
 from stateline.log.embedded_file import APPLICATION_ID, OFFSET_BITS, SCHEMA_VERSION, decode_headers, encode_headers
 from stateline.processing.changelog import position_headers, staged_rows, types_headers
@@ -34,8 +36,6 @@ from stateline.server.contract.arguments import COMMON, PARAMETERS
 from stateline.server.contract.openapi import RESULTS
 from stateline.server.contract.problems import PROBLEMS
 from stateline.server.main import OPERATIONS
-from stateline.spark.drivers.status import PipelineStatus
-from stateline.spark.sink.marker import Marker
 from stateline_store import (
     CommitNotice,
     IsolationLevel,
@@ -479,7 +479,7 @@ def test_changelog_records_are_as_described(tmp_path: Path, kind: type[KeyValueS
 
 def test_the_marker_is_encoded_as_shown() -> None:
     shown = blocks(document("docs/formats.md"), "json")[0].strip().encode()
-    assert Marker.decode(shown).encode() == shown
+    assert EpochMarker.decode(shown).encode() == shown
 
 
 def test_dead_letters_have_the_headers_shown() -> None:
@@ -493,7 +493,7 @@ def test_dead_letters_have_the_headers_shown() -> None:
 def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
     text = document("docs/formats.md")
     log = EmbeddedLog(tmp_path / "log.db")
-    with closing(sqlite3.connect(log.path)) as sql:
+    with closing(sqlite3.connect(log.embedded_file)) as sql:
         names = [name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         actual = {
             name: [row[1] for row in sql.execute(f"PRAGMA table_info({name})")]

@@ -14,8 +14,9 @@ from stateline_store.steps import reached
 FILE_MODE = 0o640
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Put this content in place of what the file holds, durably: after a crash at any step it is the old or the new.
+    Without `sync` readers see the one or the other as well, but a power cut may take both.
 
     Readers may come at any time; writers take a lock of their own. Raises `RetryLaterError` naming the path when the
     file system refuses: the file is as it was then.
@@ -27,12 +28,14 @@ def replace_file(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(handle, FILE_MODE)
             file.write(content)
-            file.flush()
-            os.fsync(handle)
+            if sync:
+                file.flush()
+                os.fsync(handle)
         reached("file:draft-written")
         os.rename(draft, path)
         draft = None
-        sync_directory(path.parent)
+        if sync:
+            sync_directory(path.parent)
     except OSError as error:
         raise refused(path, "written", error) from error
     finally:

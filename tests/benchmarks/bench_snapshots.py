@@ -23,8 +23,9 @@ from ingest_app import app
 from processes import server, until_ready
 from topic import TOPIC, key_of, value
 
+from stateline.deployment.topology_file import PublishedTopology, publish_topology
 from stateline.query.values import HostedPartition
-from stateline.worker.publication import InstanceFile, publish, socket_path, topology_document
+from stateline.worker.publication import InstanceFile, socket_path
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import IsolationLevel, StateDirectory, StoreContext, StoreState, TimestampedKeyValueStore
@@ -56,7 +57,7 @@ class Owner:
         self._instance = InstanceFile(application, "worker-0")
         self._socket = QuerySocket(path := socket_path(application, "worker-0"), self._hosted, self._maker())
         levels = IsolationLevel.READ_COMMITTED
-        publish(application / "topology.json", topology_document(topology, {0: PARTITIONS}, levels))
+        publish_topology(application, PublishedTopology.of(topology, {0: PARTITIONS}, levels))
         tasks = {f"0_{partition}": "running" for partition in range(PARTITIONS)}
         self._instance.update(path, tasks, self._directory.process_id())
 

@@ -25,9 +25,9 @@ import httpx
 import pytest
 
 from service.spark.departures import settings
+from stateline.deployment.epoch_marker import EpochMarker
 from stateline.log import EmbeddedLog
 from stateline.model.pipeline import epochs_topic
-from stateline.spark.sink.marker import Marker
 from support.apps.pipeline_app import NAME, PARTITIONS
 from support.oracles.pipeline_ledger import Books, Feeder, Ledger, Sums, difference
 from support.processes.pipeline_processes import ANY_MOMENT, JVM, Kill, Processes, moments
@@ -207,9 +207,9 @@ class Scene:
         assert seen == sorted(seen), "an answer went back"
         _log.info("%d answers, of %d of %d epochs", self.watcher.answers, len(seen), len(numbers))
 
-    def _markers(self, pipeline: str) -> list[Marker]:
+    def _markers(self, pipeline: str) -> list[EpochMarker]:
         records = read_all(self.log, epochs_topic(NAME, pipeline), 1)
-        return [Marker.decode(record.value) for record in records if record.value is not None]
+        return [EpochMarker.decode(record.value) for record in records if record.value is not None]
 
 
 def _difference(reader: Reader, wanted: dict[str, Sums]) -> str:

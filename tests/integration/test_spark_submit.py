@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from service.spark import departures as d
+from stateline.deployment.pipeline_status import read_status
 from stateline.log import EmbeddedLog
 from stateline.processes.free_memory import free_bytes
 from stateline.spark import submit
-from stateline.spark.drivers.status import read_status
 from stateline_store.inspection import lock_holder
 from support import TESTS
 from support.processes.query_server import OwningWorker, server_process, wait_until

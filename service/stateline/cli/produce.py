@@ -9,9 +9,9 @@ from contextlib import closing
 import orjson
 
 from stateline.config.settings import Config
-from stateline.config.types import EMBEDDED
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
+from stateline.log import embedded_file
 from stateline.log.embedded_producer import MAX_RECORD_BYTES
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, shown
@@ -55,7 +55,7 @@ def declared_topic(app: App, name: str) -> Topic:
 
 def most_bytes(config: Config) -> int:
     """What a key and a value may have together; a topic of a broker may have a lower limit of its own."""
-    if config.bootstrap_servers.partition(":")[0] == EMBEDDED:
+    if embedded_file(config.bootstrap_servers, config.state_dir) is not None:
         return MAX_RECORD_BYTES
     return int(config.producer.get("message.max.bytes", _LIBRDKAFKA_MAX_BYTES)) - _FRAMING_BYTES
 

@@ -10,6 +10,7 @@ import httpx
 import orjson
 
 from stateline.demo.client import Client
+from stateline.deployment.epoch_marker import EpochMarker
 from stateline.log import Log
 from stateline_store import DoesNotExistError, NotUpToBoundError, Position, TopicPartition
 
@@ -84,9 +85,8 @@ def pipeline_read_so_far(log: Log, epochs: str) -> Position:
         return Position()  # the pipeline has not started yet
     position = Position()
     for _, value in markers.values():
-        # What `stateline.spark.sink.marker.Marker` writes: next offsets of each source, as Spark's checkpoint has them,
-        # and the topic's id.
-        for text in orjson.loads(value)["endOffsets"]:
+        # Next offsets of each source, as Spark's checkpoint has them, and the topic's id.
+        for text in filter(None, EpochMarker.decode(value).end_offsets):
             ends = {
                 topic: {int(p): n - 1 for p, n in of_topic.items() if p != "id" and n}
                 for topic, of_topic in orjson.loads(text).items()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from stateline.config.settings import Config
-from stateline.config.types import EMBEDDED
-from stateline.log import Log, open_log
+from stateline.log import Log, embedded_file, open_log
 
 
 def log_exists(config: Config) -> bool:
     """False for an embedded log whose file is not there yet: opening it would make it."""
-    kind, colon, path = config.bootstrap_servers.partition(":")
-    return kind != EMBEDDED or (Path(path) if colon else config.state_dir / "log.db").exists()
+    file = embedded_file(config.bootstrap_servers, config.state_dir)
+    return file is None or file.exists()
 
 
 def configured_log(config: Config, *, read_only: bool = False) -> Log:

@@ -4,7 +4,7 @@ A key's partition follows from the number of partitions. When that grows, new re
 than the old ones: what keeps keys by partition would have the key twice, so it is refused. Two things tell that a topic
 has grown since a store was made of it:
 
-- ``topology.json``, where each worker writes down what it counted (`stateline.worker.publication`)
+- ``topology.json``, where each worker writes down what it counted (`stateline.deployment.topology_file`)
 - the store's changelog, which has as many partitions as the topics had that it follows
 
 Of the tables that a pipeline reads, and its results that are one, its checkpoint tells
@@ -15,7 +15,8 @@ as well. Topics without stores may grow: nothing is kept of their keys.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stateline.log.interface import TopicInfo
 from stateline_store import TopologyError
@@ -28,6 +29,14 @@ _WAY_OUT = (
     "makes its stores anew from the topics. What a table is kept of has to be written to a new topic, too, because its "
     "records stay in the partitions where they are."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCount:
+    """A topic as it was counted; its members are those of files (on disk: never change)."""
+
+    partitions: int
+    topic_id: str
 
 
 class PartitionsChangedError(TopologyError):
@@ -93,14 +102,14 @@ def grown(names: Iterable[str], counted: Mapping[str, TopicInfo], found: Mapping
     return None
 
 
-def counts_as_json(counted: Mapping[str, TopicInfo]) -> dict[str, Any]:
-    """As files have it (on disk: never change): topic → ``{"partitions": 2, "topic_id": "…"}``."""
-    return {n: {"partitions": info.partitions, "topic_id": info.topic_id} for n, info in counted.items()}
+def counts_of(counted: Mapping[str, TopicInfo]) -> dict[str, TopicCount]:
+    """These topics as files have them."""
+    return {name: TopicCount(info.partitions, info.topic_id) for name, info in counted.items()}
 
 
-def counts_of_json(topics: Mapping[str, Any]) -> dict[str, TopicInfo]:
-    """What `counts_as_json` has made."""
-    return {name: TopicInfo(name, int(info["partitions"]), str(info["topic_id"])) for name, info in topics.items()}
+def topics_of(counts: Mapping[str, TopicCount]) -> dict[str, TopicInfo]:
+    """The topics that files have so."""
+    return {name: TopicInfo(name, count.partitions, count.topic_id) for name, count in counts.items()}
 
 
 def _grown(

@@ -31,8 +31,18 @@ __all__ = [
     "Producer",
     "Record",
     "TopicInfo",
+    "embedded_file",
     "open_log",
 ]
+
+
+def embedded_file(bootstrap_servers: str, state_dir: Path) -> Path | None:
+    """The file that an embedded log of this setting is: ``embedded`` is ``log.db`` in `state_dir`, ``embedded:PATH``
+    the file PATH. None of Kafka's brokers."""
+    kind, colon, path = bootstrap_servers.partition(":")
+    if kind != "embedded":
+        return None
+    return Path(path) if colon else state_dir / "log.db"
 
 
 def open_log(
@@ -51,16 +61,14 @@ def open_log(
 ) -> Log:
     """The log that the setting `bootstrap.servers` names.
 
-    ``embedded`` is the file ``log.db`` in `state_dir`, ``embedded:PATH`` the file PATH, anything else a list of Kafka
-    brokers. What only Kafka knows, the embedded log ignores: the three mappings, `max_poll_interval_ms`,
-    `replication_factor`. `sync` is the embedded log's alone, and so is `read_only`, for who only asks its admin: the
-    file is left as it is then, and needs no right to write. Raises as `EmbeddedLog` does; Kafka is not asked before the
-    first call.
+    What is no `embedded_file` is a list of Kafka brokers. What only Kafka knows, the embedded log ignores: the three
+    mappings, `max_poll_interval_ms`, `replication_factor`. `sync` is the embedded log's alone, and so is `read_only`,
+    for who only asks its admin: the file is left as it is then, and needs no right to write. Raises as `EmbeddedLog`
+    does; Kafka is not asked before the first call.
     """
-    kind, colon, path = bootstrap_servers.partition(":")
-    if kind == "embedded":
+    if (path := embedded_file(bootstrap_servers, state_dir)) is not None:
         return EmbeddedLog(
-            Path(path) if colon else state_dir / "log.db",
+            path,
             session_timeout_ms=session_timeout_ms,
             transaction_timeout_ms=transaction_timeout_ms,
             sync=sync,

@@ -52,7 +52,7 @@ class EmbeddedLog:
             raise InvalidArgumentError(
                 f"transaction_timeout_ms is 1 to {MAX_TRANSACTION_TIMEOUT_MS}, not {transaction_timeout_ms}."
             )
-        self.path = Path(path)
+        self.embedded_file = Path(path)
         self.patience = Patience()  # nothing here waits for more than `busy_timeout_ms`
         self._session_timeout_ms = session_timeout_ms
         self._transaction_timeout_ms = transaction_timeout_ms
@@ -65,12 +65,14 @@ class EmbeddedLog:
 
     def _make_folder(self) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.embedded_file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LogUnavailableError(f"The folder of the embedded log {self.path} cannot be made: {error}.") from error
+            raise LogUnavailableError(
+                f"The folder of the embedded log {self.embedded_file} cannot be made: {error}."
+            ) from error
 
     def _open(self) -> LogFile:
-        return LogFile(self.path, self._busy_timeout_ms, sync=self._sync, read_only=self._read_only)
+        return LogFile(self.embedded_file, self._busy_timeout_ms, sync=self._sync, read_only=self._read_only)
 
     def admin(self) -> EmbeddedAdmin:
         return EmbeddedAdmin(self._open())

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 from stateline.log.patience import Patience
@@ -274,6 +275,10 @@ class Log(Protocol):
 
     @property
     def patience(self) -> Patience: ...
+
+    @property
+    def embedded_file(self) -> Path | None:
+        """The file that an embedded log is; None of Kafka's brokers."""
 
     def admin(self) -> Admin: ...
 

@@ -79,6 +79,7 @@ class KafkaLog:
         _refuse_own_settings("consumer", consumer or {})
         _refuse_own_settings("producer", producer or {})
         self.bootstrap_servers = bootstrap_servers
+        self.embedded_file = None
         self.patience = Patience()
         common = {"bootstrap.servers": bootstrap_servers, **_ALL}
         timeouts = {

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.deployment.placements import Instance
+from stateline.deployment.instance_file import Instance
 from stateline.model.pipeline import Pipeline
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.task_id import TaskId
@@ -109,13 +109,13 @@ class StateRoutes:
 
     def _instance(self, instance: Instance, hidden: Container[int]) -> dict[str, Any]:
         workers = self._serving.workers
-        alive = workers.is_alive(instance.name)
+        alive = workers.is_alive(instance.instance)
         tasks = instance.tasks.items() if alive else ()
         return {
-            "instance": instance.name,
+            "instance": instance.instance,
             "pid": instance.pid,
             "alive": alive,
-            "reachable": workers.answers(instance.name),
+            "reachable": workers.answers(instance.instance),
             "tasks": {task: state for task, state in tasks if TaskId.parse(task).subtopology not in hidden},
         }
 

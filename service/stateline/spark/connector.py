@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 
 from stateline.config.settings import Config
-from stateline.log import EmbeddedLog, Log
+from stateline.log import Log
 from stateline.processes.spark_submit import is_submitted
 from stateline_store import ConfigurationError
 
@@ -50,7 +50,7 @@ def require_connector(config: Config, log: Log) -> None:
     Reads folders and starts nothing. Where Spark may have it from elsewhere, from Maven or by settings of its own, only
     Spark can tell.
     """
-    if isinstance(log, EmbeddedLog) or is_submitted() or "PYSPARK_SUBMIT_ARGS" in os.environ:
+    if log.embedded_file is not None or is_submitted() or "PYSPARK_SUBMIT_ARGS" in os.environ:
         return
     if ":" in (config.spark_jars or "") or any(name in config.spark for name in _ELSEWHERE):
         return

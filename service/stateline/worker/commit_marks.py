@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from stateline.deployment.epoch_marker import LOADING
 from stateline.log.interface import Headers
 from stateline.processing.changelog import OWNER_EPOCH, owner_headers, position_headers, types_headers
-from stateline.worker.epochs import LOADING, EpochNumbers
+from stateline.worker.epochs import EpochNumbers
 from stateline.worker.task_stores import TaskStores
 from stateline.worker.task_topology import TaskTopology
 from stateline_store import IsolationLevel, TopicPartition, TransactionalStore

@@ -1,9 +1,9 @@
 """Whole epochs: of a pipeline that asks for it, readers at READ_COMMITTED see a micro-batch completely or not at all.
 
 The pipeline's sink writes a micro-batch's rows and its marker in one transaction; the marker says where the
-micro-batch ends in each partition of the result topics (``resultEnds``: `spark.sink.marker`). The worker reads the
-markers beside its input. It takes no record beyond the end of one epoch, its **target**, and commits only when all of
-its partitions have come to that end: then all of their stores, also those that the epoch has no row for, with the
+micro-batch ends in each partition of the result topics (``resultEnds``: `deployment.epoch_marker`). The worker reads
+the markers beside its input. It takes no record beyond the end of one epoch, its **target**, and commits only when all
+of its partitions have come to that end: then all of their stores, also those that the epoch has no row for, with the
 marker's next offset under ``<epochs topic>-0`` in their `offsets`. That number is how readers tell whether partitions
 are of one epoch (`stateline.server.state.epochs`). Then the newest epoch is the next target: those between are passed
 over, because what they wrote may have been compacted away since.
@@ -29,19 +29,15 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-import orjson
-
+from stateline.deployment.epoch_marker import EpochMarker
 from stateline.log.interface import Consumer, Log, Record
 from stateline.model.topology import Topology
-from stateline_store import DamagedDataError, DoesNotExistError, LogUnavailableError, TopicPartition
+from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
 EpochNumbers: TypeAlias = Mapping[TopicPartition, int]
 """Partition 0 of a markers' topic → the number of an epoch, as stores keep it."""
 
 NO_EPOCHS: EpochNumbers = MappingProxyType({})
-
-# In `offsets`, of stores whose rows are of no whole epoch; on disk: never change.
-LOADING = -1
 
 # How often markers are looked for; so much later than the commit of the micro-batch its rows are seen.
 _LOOK_S = 0.01
@@ -71,17 +67,10 @@ def epoch_of(record: Record) -> Epoch:
 
     Raises `DamagedDataError` for what is no marker.
     """
-    try:
-        ends = orjson.loads(record.value or b"{}").get("resultEnds")
-        if ends is None:
-            return Epoch(record.offset + 1, None)
-        parsed = {TopicPartition(topic, int(p)): int(end) for topic, of in ends.items() for p, end in of.items()}
-    except (orjson.JSONDecodeError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedDataError(
-            f"Record {record.offset} of {record.topic} is not a pipeline's marker: something else wrote to that topic. "
-            "Delete it together with the pipeline's checkpoint and its result topics, and start again."
-        ) from error
-    return Epoch(record.offset + 1, parsed)
+    if record.value is None:
+        return Epoch(record.offset + 1, None)
+    marker = EpochMarker.decode(record.value, f"Record {record.offset} of {record.topic}")
+    return Epoch(record.offset + 1, marker.last_offsets())
 
 
 class Epochs:

@@ -1,12 +1,6 @@
-"""What a worker tells other processes of this machine through files: the topology, and who runs which task.
+"""A worker's presence on this machine: its lock, and the files by which servers know of it.
 
-- ``<application>/topology.json``: subtopologies with their partition counts, stores with their changelogs, and the
-  topics that these are made of with their partitions. Every worker writes the same one, and reads at its start what the
-  last one has counted. A worker that ends because of these counts says so by store (`refused`).
-- ``<application>/instances/<instance>.json``: one per worker process; its lock file beside it is held while it lives.
-- ``<application>/instances/<instance>.figures``: what that worker has counted, as JSON (`figures`).
-
-All are replaced by an atomic rename: a reader sees the old or the new, never a half.
+The files are `stateline.deployment.instance_file`'s and `stateline.deployment.worker_figures`'.
 """
 
 from __future__ import annotations
@@ -14,103 +8,23 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Any
+from typing import IO
 from uuid import UUID
 
-import orjson
-
-from stateline.deployment.partition_counts import counts_as_json, counts_of_json
-from stateline.log.interface import TopicInfo
+from stateline.deployment.instance_file import Instance, instance_path, instances_directory, lock_path
+from stateline.deployment.published import publish
+from stateline.deployment.worker_figures import WorkerFigures, figures_path
 from stateline.model.topic import checked_name
-from stateline.model.topology import Topology
-from stateline_store import IsolationLevel, LockedError
+from stateline_store import LockedError
 from stateline_store.durable_files import refused
-
-logger = logging.getLogger(__name__)
 
 _LOCK_LOOKS, _LOCK_PAUSE_S = 10, 0.02
 _SOCKET_PATH_BYTES = 100  # sun_path has 104 (macOS) to 108 bytes (Linux)
-
-
-def topology_document(
-    topology: Topology,
-    partitions: Mapping[int, int],
-    default_isolation_level: IsolationLevel,
-    counted: Mapping[str, TopicInfo] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """The content of ``topology.json``."""
-    return {
-        "application_id": topology.application_id,
-        "default_isolation_level": str(default_isolation_level),
-        "subtopologies": [
-            {
-                "ordinal": s.ordinal,
-                "partitions": partitions[s.ordinal],
-                "sources": [topic.name for topic in s.sources],
-                "stores": [store.name for store in s.stores],
-                "processors": [processor.name for processor in s.processors],
-            }
-            for s in topology.subtopologies
-        ],
-        "stores": {
-            name: {
-                "subtopology": topology.subtopology_of(name).ordinal,
-                "changelog": definition.changelog(topology.application_id),
-            }
-            for name, definition in topology.stores.items()
-        },
-        "topics": counts_as_json(counted),
-    }
-
-
-def read_counted(path: Path) -> dict[str, TopicInfo]:
-    """The topics that stores were made of, as the last worker has written them down in this ``topology.json``; none
-    when there is no such file, or it says nothing of it."""
-    return counts_of_json(_read(path).get("topics", {}))
-
-
-def publish_refusal(path: Path, reasons: Mapping[str, str], document: Callable[[], dict[str, Any]]) -> None:
-    """Say in ``topology.json`` why nobody runs these stores, and leave what is there otherwise; where nothing is there
-    yet, `document` makes it. The next worker that runs them writes it anew."""
-    said = _read(path) or document()
-    for name, why in reasons.items():
-        if name in said["stores"]:
-            said["stores"][name]["refused"] = why
-    publish(path, said)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, orjson.JSONDecodeError) as error:
-        logger.warning("%s cannot be read and is written anew: %s", path, error)
-        return {}
-    return document
-
-
-def publish(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON file so that readers never see half of it. Raises `RetryLaterError` where nothing can be written."""
-    try:
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)  # a full disk shall not fill with names
-            raise
-    except OSError as error:
-        raise refused(path, "written", error) from error
 
 
 def _lock(file: IO[str]) -> None:
@@ -129,13 +43,13 @@ class InstanceFile:
     """One worker's presence. Raises `LockedError` when a live worker of this name exists already."""
 
     def __init__(self, application: Path, instance: str) -> None:
-        directory = application / "instances"
+        directory = instances_directory(application)
         self.instance = checked_name("worker instance", instance)
-        self._path = directory / f"{instance}.json"
-        self._figures = directory / f"{instance}.figures"
+        self._path = instance_path(application, instance)
+        self._figures = figures_path(application, instance)
         try:
             directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._lock = (directory / f"{instance}.lock").open("a")
+            self._lock = lock_path(application, instance).open("a")
         except OSError as error:
             raise refused(directory, "written", error) from error
         try:
@@ -151,20 +65,14 @@ class InstanceFile:
 
     def update(self, socket: Path, tasks: Mapping[str, str], process_id: UUID) -> None:
         """Say which tasks this worker has, in which state, and on which directory (`StateDirectory.process_id`)."""
-        publish(
-            self._path,
-            {
-                "instance": self.instance,
-                "process_id": str(process_id),
-                "pid": os.getpid(),
-                "socket": str(socket),
-                "tasks": dict(tasks),
-            },
+        found = Instance(
+            instance=self.instance, process_id=process_id, pid=os.getpid(), socket=socket, tasks=dict(tasks)
         )
+        publish(self._path, found.encode())
 
-    def publish_figures(self, document: Mapping[str, Any]) -> None:
+    def publish_figures(self, figures: WorkerFigures) -> None:
         """Replace what this worker tells of its counts. Raises `RetryLaterError` where nothing can be written."""
-        publish(self._figures, document)
+        publish(self._figures, figures.encode())
 
     def remove(self) -> None:
         """A clean exit: nothing of this worker is left but its name's lock file."""
@@ -181,7 +89,7 @@ def socket_path(application: Path, instance: str) -> Path:
 
     A unix socket's path holds about 100 bytes: from a deeper state directory it moves to the temporary one.
     """
-    path = application.resolve() / "instances" / f"{instance}.sock"
+    path = instances_directory(application.resolve()) / f"{instance}.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES:
         return path
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]

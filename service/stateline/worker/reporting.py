@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
-from typing import Any
 
+from stateline.deployment.worker_figures import WorkerFigures
 from stateline.log.interface import Consumer
 from stateline.processing.failures import FailureHandler
 from stateline.worker.figures import Figures
@@ -43,31 +43,35 @@ class Reporter:
             return
         self._due_s = now_s + _INTERVAL_S
         try:
-            self._instance.publish_figures(self._document(now_s, tasks, consumer))
+            self._instance.publish_figures(self._figures(now_s, tasks, consumer))
             self._failed = False
         except RetryLaterError as error:
             if not self._failed:
                 logger.warning("The worker's figures are not told until this is mended: %s", error)
             self._failed = True
 
-    def _document(self, now_s: float, tasks: Collection[Task], consumer: Consumer) -> dict[str, Any]:
+    def _figures(self, now_s: float, tasks: Collection[Task], consumer: Consumer) -> WorkerFigures:
         """Of tasks by their ids, of stores by their names; what is not known is left out."""
         opened = [task for task in tasks if task.state in _OPEN]
         running = [task for task in opened if task.state is TaskState.RUNNING]
-        return {
-            "instance": self._instance.instance,
-            "updated_at_ms": time.time_ns() // 1_000_000,
-            **self.figures.sample(now_s),
-            "skipped": self._failures.skipped,
-            "dead_lettered": self._failures.dead_lettered,
-            "dropped_by_operators": self._failures.dropped,
-            "uncommitted_bytes": sum(task.staged_bytes for task in running),
-            "uncommitted_max_bytes": self._uncommitted_max_bytes,
-            "block_cache_usage": block_cache().get_usage(),
-            "lag": {str(task.id): _lag(task, consumer) for task in running},
-            "dropped": {str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened},
-            "rocksdb": {str(task.id): _properties(task) for task in opened},
-        }
+        work = self.figures.sample(now_s)
+        return WorkerFigures(
+            instance=self._instance.instance,
+            updated_at_ms=time.time_ns() // 1_000_000,
+            totals=work.totals,
+            rates=work.rates,
+            ratios=work.ratios,
+            commit_latency=work.commit_latency,
+            skipped=self._failures.skipped,
+            dead_lettered=self._failures.dead_lettered,
+            dropped_by_operators=self._failures.dropped,
+            uncommitted_bytes=sum(task.staged_bytes for task in running),
+            uncommitted_max_bytes=self._uncommitted_max_bytes,
+            block_cache_usage=block_cache().get_usage(),
+            lag={str(task.id): _lag(task, consumer) for task in running},
+            dropped={str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened},
+            rocksdb={str(task.id): _properties(task) for task in opened},
+        )
 
 
 def _lag(task: Task, consumer: Consumer) -> dict[str, int]:

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from stateline.deployment.epoch_marker import LOADING
 from stateline.model.topology import Topology
 from stateline.query.values import Failure, HostedPartition
 from stateline.query.wire import encode_outcome
-from stateline.worker.epochs import LOADING
 from stateline_store import (
     InvalidArgumentError,
     IsolationLevel,

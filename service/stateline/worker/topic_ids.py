@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from stateline.worker.publication import publish
+from stateline.deployment.published import publish
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,6 @@ def _known(directory: Path) -> dict[str, str]:
 def remember(directory: Path, ids: Mapping[str, str]) -> None:
     """The stores of this task are of these topics from now on."""
     path = directory / _NAME
-    content = dict(sorted(ids.items()))
-    if not path.exists() or path.read_bytes() != orjson.dumps(content, option=orjson.OPT_INDENT_2):
+    content = orjson.dumps(dict(sorted(ids.items())), option=orjson.OPT_INDENT_2)
+    if not path.exists() or path.read_bytes() != content:
         publish(path, content)

@@ -20,11 +20,11 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from stateline.config.settings import Config
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.topics import ensure_topics, report_other_settings, subtopology_partitions, wanted_partitions
+from stateline.deployment.topology_file import PublishedTopology, publish_refusal, publish_topology, read_counted
 from stateline.dsl.app import App
 from stateline.log.interface import Consumer, Log, Record
 from stateline.model.internal_topics import created_topics
@@ -36,14 +36,7 @@ from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.global_tables import GlobalTables
 from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.pace import Pace
-from stateline.worker.publication import (
-    InstanceFile,
-    publish,
-    publish_refusal,
-    read_counted,
-    socket_path,
-    topology_document,
-)
+from stateline.worker.publication import InstanceFile, socket_path
 from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.record_order import RecordOrder
@@ -125,7 +118,6 @@ class Worker:
         self._consumer: Consumer | None = None
         self._subscribed = False
         self._topics = TopicWatch(self._admin, self._topology)
-        self._topology_path = self._directory.application / "topology.json"
         self._epochs = EpochGate(log, self._topology)
         self._order = RecordOrder(self._topology, config.max_timestamp_ahead_ms)
         handler = config.deserialization_exception_handler
@@ -177,7 +169,7 @@ class Worker:
             self._commit()
         except PartitionsChangedError as error:
             self._tasks.drop_all()
-            publish_refusal(self._topology_path, error.reasons, self._topology_document)
+            publish_refusal(self._directory.application, error.reasons, self._published_topology)
             raise
         except BaseException:
             self._tasks.drop_all()  # half of a slice may be staged: none of it may be committed
@@ -187,7 +179,7 @@ class Worker:
 
     def _prepare(self) -> None:
         also = [self._config.dead_letter_topic] if self._config.dead_letter_topic else []
-        self._topics.counted = read_counted(self._topology_path)
+        self._topics.counted = read_counted(self._directory.application)
         self._topics.found = self._admin.topics()
         ensure_topics(self._topology, self._admin, also_required=also, counted=self._topics.counted)
         report_other_settings(self._topology, self._admin)
@@ -206,14 +198,14 @@ class Worker:
         if any(topic.name not in counts for s in self._topology.subtopologies for topic in s.sources):
             return  # deleted in this moment
         subtopology_partitions(self._topology, counts)
-        publish(self._topology_path, self._topology_document())
+        publish_topology(self._directory.application, self._published_topology())
 
-    def _topology_document(self) -> dict[str, Any]:
+    def _published_topology(self) -> PublishedTopology:
         level = self._config.default_state_isolation_level
         counts = {name: info.partitions for name, info in self._topics.found.items()}
         counts = {**wanted_partitions(created_topics(self._topology), counts), **counts}  # some may not be made yet
         partitions = {s.ordinal: max(counts[topic.name] for topic in s.sources) for s in self._topology.subtopologies}
-        return topology_document(self._topology, partitions, level, self._topics.counted)
+        return PublishedTopology.of(self._topology, partitions, level, self._topics.counted)
 
     def _join(self) -> None:
         self._global_tables.open()

@@ -228,7 +228,8 @@ def test_open_log_chooses_by_the_setting(tmp_path: Path) -> None:
     named = open_log(f"embedded:{tmp_path / 'other.db'}", tmp_path)
     assert isinstance(embedded, EmbeddedLog)
     assert isinstance(named, EmbeddedLog)
-    assert (embedded.path, named.path) == (tmp_path / "log.db", tmp_path / "other.db")
+    assert (embedded.embedded_file, named.embedded_file) == (tmp_path / "log.db", tmp_path / "other.db")
     kafka = open_log("a:1,b:2", tmp_path)
     assert isinstance(kafka, KafkaLog)
+    assert kafka.embedded_file is None
     assert kafka.bootstrap_servers == "a:1,b:2"

@@ -220,7 +220,7 @@ def test_changelogs_on_a_real_broker_have_kafka_streams_settings(kafka_broker: K
 
 
 def test_changelogs_in_the_embedded_log_have_kafka_streams_settings(tmp_path: Path) -> None:
-    with closing(EmbeddedLog(tmp_path / "log.db")) as log, closing(sqlite3.connect(log.path)) as file:
+    with closing(EmbeddedLog(tmp_path / "log.db")) as log, closing(sqlite3.connect(log.embedded_file)) as file:
         prefix = with_changelogs(log)
 
         def found(topic: str) -> dict[str, str]:

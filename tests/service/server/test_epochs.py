@@ -13,9 +13,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from stateline.deployment.epoch_marker import LOADING
 from stateline.log import Log, open_log
 from stateline.server.state import epochs
-from stateline.worker.epochs import LOADING
 from stateline.worker.publication import InstanceFile
 from stateline_store import StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
 from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app

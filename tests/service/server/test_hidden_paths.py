@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
+from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.console import state as console_state
 from stateline.server.contract import hidden_paths
@@ -198,7 +199,9 @@ def test_the_last_event_of_a_stream_names_no_path() -> None:
 def test_the_last_error_of_a_pipeline_names_no_path(tmp_path: Path) -> None:
     directory = tmp_path / "flights-app" / "pipelines" / "p"
     directory.mkdir(parents=True)
-    status = dict.fromkeys(pipelines._SHOWN) | {"state": "failed", "last_error": FAULT}
+    status: dict[str, Any] = dict.fromkeys(PipelineStatus.__slots__, 0)
+    status |= {"pipeline": "p", "query_id": "", "state": "failed", "last_error": FAULT}
+    status |= {"lag_by_topic": {}, "steps_ms": {}, "totals": {}}
     (directory / "status.json").write_text(json.dumps(status))
     topology = SimpleNamespace(application_id="flights-app", pipelines=["p"])
     shown = pipelines.PipelineStates(topology, tmp_path).read()["p"]  # type: ignore[arg-type]  # of it, all that is read

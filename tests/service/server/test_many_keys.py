@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateline import serdes
-from stateline.deployment.placements import Placement
+from stateline.deployment.topology_file import Placement
 from stateline.query.values import Answer, Failure, KeysQuery, Outcome, Terms
 from stateline.server.state.many_keys import ask_for_keys
 from stateline.server.state.partitions import Partitions, ServedStore

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from stateline import serdes
-from stateline.deployment.placements import Placement
+from stateline.deployment.topology_file import Placement
 from stateline.query.values import Answer, Terms, WindowsQuery
 from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.stores import window

@@ -17,8 +17,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stateline.deployment.placements import read_instances
-from stateline.server.telemetry.workers_metrics import PROPERTIES, WorkerCollector, WorkerFigures
+from stateline.deployment.instance_file import read_instances
+from stateline.deployment.worker_figures import WorkerFigures
+from stateline.server.telemetry.workers_metrics import PROPERTIES, ToldFigures, WorkerCollector
 from stateline.worker import publication
 from stateline.worker.publication import InstanceFile
 from stateline_store import rocksdb_engine
@@ -69,7 +70,7 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 def shown(instances: Path) -> dict[tuple[str, ...], float]:
     registry = CollectorRegistry()
-    registry.register(WorkerCollector(WorkerFigures(instances.parent)))
+    registry.register(WorkerCollector(ToldFigures(instances.parent)))
     return samples(generate_latest(registry).decode())
 
 
@@ -141,10 +142,10 @@ def test_a_look_at_a_worker_that_starts_does_not_keep_it_from_starting(
 def test_a_worker_that_starts_takes_back_what_a_killed_one_of_its_name_has_told(tmp_path: Path) -> None:
     killed = InstanceFile(tmp_path, "worker-0")
     killed.update(tmp_path / "no-socket", {"0_0": "running"}, uuid4())
-    killed.publish_figures(TOLD)
+    killed.publish_figures(WorkerFigures.decode(json.dumps(TOLD).encode()))
     killed._lock.close()  # as the system does
     successor = InstanceFile(tmp_path, "worker-0")
-    assert (read_instances(tmp_path), WorkerFigures(tmp_path).read()) == ({}, {})
+    assert (read_instances(tmp_path), ToldFigures(tmp_path).read()) == ({}, {})
     successor.remove()
 
 

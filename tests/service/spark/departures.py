@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes
+from stateline.deployment.epoch_marker import EpochMarker
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
 from stateline.model.pipeline import epochs_topic
-from stateline.spark.sink.marker import Marker
 from stateline_store import TopicPartition
 
 PARTITIONS = 2
@@ -174,10 +174,10 @@ def newest_updates(log: Log) -> set[Update]:
     }
 
 
-def markers(log: Log) -> list[Marker]:
+def markers(log: Log) -> list[EpochMarker]:
     """Every committed marker of the pipeline, in order."""
     topic = epochs_topic(app.application_id, "hourly")
-    return [Marker.decode(r.value) for r in read_all(log, topic) if r.value is not None]
+    return [EpochMarker.decode(r.value) for r in read_all(log, topic) if r.value is not None]
 
 
 def read_all(log: Log, topic: str) -> Iterator[Record]:

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # as pytest's `pythonpath` d
 
 from service.spark.departures import app, settings
 from stateline.config.settings import load_config
+from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.log import EmbeddedLog
 from stateline.spark.drivers.one_pipeline import run_pipeline
-from stateline.spark.drivers.status import PipelineStatus
 
 
 def main(state_dir: str) -> None:

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spark import departures as d
 from stateline import serdes
 from stateline.config.settings import load_config
+from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.spark.drivers.one_pipeline import run_pipeline
-from stateline.spark.drivers.status import PipelineStatus
 from stateline.spark.operators.ktable import KTable
 from stateline_store import TopologyError
 from support.kafka.kafka_broker import KafkaBroker

@@ -17,8 +17,8 @@ import pyspark
 import pytest
 
 from service.spark import departures as d
+from stateline.deployment.pipeline_status import read_status
 from stateline.log import EmbeddedLog
-from stateline.spark.drivers.status import read_status
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
@@ -108,7 +108,7 @@ def test_a_driver_told_to_stop_ends_with_0_and_the_next_one_goes_on(state: Path,
         running.next_batch()
         status = read_status(state / "flights" / "pipelines" / "hourly")
         assert status is not None
-        assert (status["pid"], status["state"]) == (running.process.pid, "running")
+        assert (status.pid, status.state) == (running.process.pid, "running")
         assert running.end(signal.SIGINT) == 0
     assert read_status(state / "flights" / "pipelines" / "hourly") is None
     d.load(log, made[900:])

@@ -22,12 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from service.spark import departures as d
 from stateline import serdes
 from stateline.config.settings import Config, load_config
+from stateline.deployment.pipeline_status import PipelineStatus, read_status
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.spark.drivers.one_pipeline import BatchGate
 from stateline.spark.drivers.root_cause import kind_of
 from stateline.spark.drivers.several_pipelines import run_pipelines
-from stateline.spark.drivers.status import PipelineStatus, read_status
 from stateline_store import DoesNotExistError, LockedError, StatelineError, TaskLock, TopologyError
 from support.run.patience import HANGING_S
 
@@ -163,12 +163,12 @@ def test_a_pipeline_that_fails_is_started_again_and_the_others_do_not_notice(
     session: SparkSession, config: Config, log: EmbeddedLog
 ) -> None:
     attempts: list[float] = []
-    at_start: list[dict[str, Any]] = []
-    between: list[dict[str, Any]] = []
+    at_start: list[PipelineStatus | None] = []
+    between: list[PipelineStatus] = []
 
     def failing(rows: DataFrame) -> DataFrame:
         attempts.append(time.monotonic())
-        at_start.append(read_status(directory(config, "failing")) or {})
+        at_start.append(read_status(directory(config, "failing")))
         if len(attempts) <= 2:
             raise RuntimeError(f"not yet {len(attempts)}")
         return keyed(rows)
@@ -178,7 +178,7 @@ def test_a_pipeline_that_fails_is_started_again_and_the_others_do_not_notice(
     write(log, 1)
 
     def condition() -> bool:
-        if (status := read_status(directory(config, "failing"))) and status["state"] == "restarting":
+        if (status := read_status(directory(config, "failing"))) and status.state == "restarting":
             between.append(status)
         told = {report.pipeline for report in steady}
         return told == {"failing", "steady"} and written(log, "failing-out") == [1] == written(log, "steady-out")
@@ -188,10 +188,10 @@ def test_a_pipeline_that_fails_is_started_again_and_the_others_do_not_notice(
     assert len(attempts) == 3
     assert attempts[1] - attempts[0] >= 0.5
     assert attempts[2] - attempts[1] >= 1.0, "the pause doubles"
-    assert [(s["state"], s["restarts"], s["last_error"]) for s in at_start] == [
+    assert [(s.state, s.restarts, s.last_error) for s in at_start if s] == [
         ("starting", 0, None), ("starting", 1, "RuntimeError: not yet 1"), ("starting", 2, "RuntimeError: not yet 2"),
     ]  # fmt: skip
-    assert all(s["next_start_at_ms"] > s["last_error_at_ms"] for s in between)
+    assert all((s.next_start_at_ms or 0) > (s.last_error_at_ms or 0) for s in between)
     assert {r.restarts for r in steady if r.pipeline == "steady"} == {0}
     assert {r.restarts for r in steady if r.pipeline == "failing"} == {2}
 
@@ -207,14 +207,14 @@ def test_a_mistake_of_the_callers_stops_that_pipeline_alone(
 
     def condition() -> bool:
         status = read_status(directory(config, "mistaken"))
-        return written(log, "steady-out") == [1] and status is not None and status["state"] == "failed"
+        return written(log, "steady-out") == [1] and status is not None and status.state == "failed"
 
     with Watcher(condition):
         run_pipelines(app, ["mistaken", "steady"], config, log, session=session, progress=lambda _: None)
     status = read_status(directory(config, "mistaken"))
     assert status is not None, "what went wrong stays"
-    assert (status["state"], status["restarts"]) == ("failed", 0)
-    assert "returned int, not a streaming DataFrame" in status["last_error"]
+    assert (status.state, status.restarts) == ("failed", 0)
+    assert "returned int, not a streaming DataFrame" in str(status.last_error)
 
 
 def test_a_record_that_cannot_be_read_is_a_mistake_and_no_reason_to_start_again(
@@ -250,7 +250,7 @@ def test_a_pipeline_may_read_what_another_one_writes(session: SparkSession, conf
         run_pipelines(app, ["second", "first", "third"], config, log, session=session)
     status = read_status(directory(config, "third"))
     assert status is not None
-    assert status["last_error"].startswith("Missing source topic: absent.")
+    assert str(status.last_error).startswith("Missing source topic: absent.")
 
 
 def test_a_failure_under_available_now_is_raised_when_the_others_are_through(
@@ -381,7 +381,7 @@ def test_a_stop_comes_between_two_micro_batches_and_a_jvm_that_dies_ends_the_dri
     assert "StatelineError: Spark has ended: start the pipelines again." in said
     status = read_status(hourly)
     assert status is not None
-    assert (status["state"], status["last_error"]) == ("restarting", "Spark has ended.")
+    assert (status.state, status.last_error) == ("restarting", "Spark has ended.")
     assert d.written_updates(log) == d.expected_updates(log)
 
 

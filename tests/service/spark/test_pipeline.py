@@ -16,12 +16,12 @@ from service.spark import departures as d
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
 from stateline.config.settings import Config, load_config
+from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline.spark import KTable
 from stateline.spark.drivers.one_pipeline import run_pipeline
-from stateline.spark.drivers.status import PipelineStatus
 from stateline_store import (
     DamagedDataError,
     FencedError,
@@ -138,7 +138,7 @@ def test_a_pipeline_on_a_broker_equals_the_oracle_across_a_replay(
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_commit_in_doubt_is_settled_by_the_log_itself(run: Run, log: EmbeddedLog, committed: bool) -> None:
     d.load(log, d.random_departures(200, seed=6))
-    doubtful = DoubtfulLog(log.path, committed=committed)
+    doubtful = DoubtfulLog(log.embedded_file, committed=committed)
     run(log=doubtful)
     assert doubtful.doubts == 1
     assert d.written_updates(log) == d.expected_updates(log)

@@ -18,6 +18,7 @@ import pytest
 
 from stateline.cli.errors import explained
 from stateline.config.settings import Config, load_config
+from stateline.deployment.pipeline_status import read_status
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.spark import connector
@@ -25,7 +26,6 @@ from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import is_current, recording_class_archive
 from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.spark.drivers.several_pipelines import run_pipelines
-from stateline.spark.drivers.status import read_status
 from stateline.spark.session import default_class_archive, is_local, session_settings
 from stateline_store import ConfigurationError
 from support.run.patience import HANGING_S
@@ -102,7 +102,7 @@ def test_a_pipeline_on_kafka_without_the_connector_says_what_fetches_it_before_a
     assert explained(raised.value)[1] == 2
     status = read_status(tmp_path / "flights" / "pipelines" / "counts")
     assert status is not None
-    assert status["state"] == "failed"
+    assert status.state == "failed"
 
 
 @pytest.mark.parametrize(

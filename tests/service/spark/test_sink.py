@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
 from stateline.cli.errors import explained
+from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.log import EmbeddedLog, KafkaLog, Log
 from stateline.log.embedded_producer import EmbeddedProducer
@@ -26,7 +27,6 @@ from stateline.processes.supervisor import RestartPolicy
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.epoch_sink import EpochSink, Written
-from stateline.spark.sink.marker import Marker
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
 from support.kafka.kafka_broker import KafkaBroker
 from support.log.log_bench import Bench, drain, until
@@ -444,7 +444,7 @@ def test_a_marker_whose_transaction_is_about_to_be_committed_is_waited_for(
     with closing(bench.log.producer("app-p")) as former:
         former.init_transactions()
         former.begin_transaction()
-        marker = Marker(QUERY, 0, ()).encode()
+        marker = EpochMarker(QUERY, 0, ()).encode()
         former.produce("app-p-epochs", b"p", marker, timestamp_ms=1, partition=0)
         former.flush()
         log = ChangingLog(tmp_path / "log.db")
@@ -551,7 +551,7 @@ def test_a_replay_with_another_number_of_rows_is_told_of_and_dropped(
 
 def test_a_marker_of_an_earlier_version_is_read() -> None:
     old = b'{"queryId":"q","batchId":3,"endOffsets":["x",null]}'
-    assert Marker.decode(old) == Marker("q", 3, ("x", None))
+    assert EpochMarker.decode(old) == EpochMarker("q", 3, ("x", None))
 
 
 # --- Whole epochs
@@ -568,7 +568,7 @@ def test_the_marker_of_a_whole_epoch_says_where_all_partitions_end(
     batches.write(1, ("1", "2", 7))
     batches.write(2)
     make(bench.log, topic, bench.id, whole_epochs=True).write(3, ("2", "2", 7))
-    ends = [Marker.decode(value or b"").result_ends for value in bench.values(f"{bench.id}-p-epochs")]
+    ends = [EpochMarker.decode(value or b"").result_ends for value in bench.values(f"{bench.id}-p-epochs")]
     places = [TopicPartition(topic, number) for number in range(2)]
     newest = [drain(bench.reader(place), place, bench.admin.log_end(place))[-1] for place in places]
     assert ends[-1] == {topic: {str(record.partition): record.offset for record in newest}}
@@ -582,7 +582,7 @@ def test_a_pipeline_that_is_asked_for_whole_epochs_later_says_at_once_where_all_
     topic = bench.topic()
     make(bench.log, topic, bench.id).write(0, ("a", "1", 7), ("b", "1", 7))
     later = make(bench.log, topic, bench.id, whole_epochs=True)
-    markers = [Marker.decode(value or b"") for value in bench.values(f"{bench.id}-p-epochs")]
+    markers = [EpochMarker.decode(value or b"") for value in bench.values(f"{bench.id}-p-epochs")]
     assert [marker.batch_id for marker in markers] == [0, 0]
     place = TopicPartition(topic, 0)
     last = bench.admin.log_end(place) - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from stateline.spark.drivers.status import PipelineStatus, StatusFile, StatusListener, lag_of, read_status
+from stateline.deployment.pipeline_status import PipelineStatus, read_status
+from stateline.spark.drivers.status import StatusFile, StatusListener, lag_of
 from stateline.spark.sink.epoch_sink import Written
 
 QUERY = "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10"
@@ -92,8 +92,8 @@ def test_a_micro_batch_is_told_with_its_lag_its_steps_and_what_it_wrote(told: To
     assert status.steps_ms == steps
     written = read_status(tmp_path)
     assert written is not None
-    assert written == json.loads(json.dumps({name: getattr(status, name) for name in PipelineStatus.__slots__}))
-    assert written["pid"] == os.getpid()
+    assert written == status
+    assert written.pid == os.getpid()
 
 
 def test_totals_add_up_over_micro_batches(told: Told) -> None:
@@ -138,11 +138,13 @@ def test_what_a_killed_driver_leaves_counts_as_a_restart_and_keeps_its_error(tmp
     assert (again.state, again.restarts, again.last_error, again.last_error_at_ms) == ("starting", 3, "no", 5)
 
 
-def test_a_file_of_an_older_version_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "status.json").write_text('{"pipeline":"delays","pid":4711,"state":"running"}')
+@pytest.mark.parametrize("text", ['{"pipeline":"delays","pid":4711,"state":"running"}', '{"pipeline', ""])
+def test_a_file_of_an_older_version_or_a_damaged_one_is_no_obstacle(tmp_path: Path, text: str) -> None:
+    (tmp_path / "status.json").write_text(text)
     assert StatusFile("delays", tmp_path).now.restarts == 0
 
 
 def test_a_status_that_cannot_be_written_stops_nothing(told: Told, tmp_path: Path) -> None:
-    (tmp_path / "status.tmp").mkdir()
+    (tmp_path / "status.json").unlink()
+    (tmp_path / "status.json").mkdir()
     assert told.file.change(state="waiting").state == "waiting"

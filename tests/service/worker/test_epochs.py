@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.config.settings import Config
+from stateline.deployment.epoch_marker import LOADING
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.interface import Record
 from stateline.model.pipeline import epochs_topic
-from stateline.worker.epochs import LOADING, Epoch, EpochGate, Epochs, epoch_of
+from stateline.worker.epochs import Epoch, EpochGate, Epochs, epoch_of
 from stateline_store import DamagedDataError, StateDirectory, TopicPartition
 from support.log.log_bench import until
 from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app
@@ -217,6 +218,9 @@ def test_a_worker_goes_on_when_a_pipeline_starts_over(log: Log, name: str, pipel
     watcher.stores.close()
 
 
+WRITTEN: dict[str, Any] = {"queryId": "q", "batchId": 3, "endOffsets": []}
+
+
 def marker(value: Any, offset: int = 4) -> Record:
     return Record(
         EPOCHS.topic, 0, offset, 1, b"sums", value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -224,13 +228,15 @@ def marker(value: Any, offset: int = 4) -> Record:
 
 
 def test_a_marker_says_where_its_epoch_ends() -> None:
-    found = epoch_of(marker({"batchId": 3, "resultEnds": {"out": {"0": 7, "2": 0}}}))
+    found = epoch_of(marker(WRITTEN | {"resultEnds": {"out": {"0": 7, "2": 0}}}))
     assert found == Epoch(5, {TopicPartition("out", 0): 7, TopicPartition("out", 2): 0})
     assert [found.bound(TopicPartition("out", number)) for number in range(3)] == [8, 0, 1]
-    assert epoch_of(marker({"batchId": 3})).ends is None
+    assert epoch_of(marker(WRITTEN)).ends is None
 
 
-@pytest.mark.parametrize("value", [b"no json", [1], {"resultEnds": 3}, {"resultEnds": {"out": {"x": 1}}}])
+@pytest.mark.parametrize(
+    "value", [b"no json", [1], {}, WRITTEN | {"resultEnds": 3}, WRITTEN | {"resultEnds": {"out": {"x": 1}}}]
+)
 def test_what_is_no_marker_is_damage(value: Any) -> None:
     with pytest.raises(DamagedDataError, match="not a pipeline's marker"):
         epoch_of(marker(value))

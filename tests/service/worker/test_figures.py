@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_every_sample_is_what_a_list_of_all_events_says() -> None:
         recent, every = seconds[max(0, now - int(WINDOW_S)) : now], seconds[:now]
         elapsed = min(now, int(WINDOW_S))
         slow = [took_s for commits, _, _ in recent for took_s, _ in commits]
-        assert found["totals"] == {
+        assert asdict(found.totals) == {
             "commits": sum(len(commits) for commits, _, _ in every),
             "forced_commits": sum(forced for commits, _, _ in every for _, forced in commits),
             "commit_seconds": pytest.approx(sum(took_s for commits, _, _ in every for took_s, _ in commits)),
@@ -36,14 +37,14 @@ def test_every_sample_is_what_a_list_of_all_events_says() -> None:
             "process_seconds": 0.25 * now,
             "restored": sum(restored for _, _, restored in every),
         }
-        assert found["rates"] == {
+        assert asdict(found.rates) == {
             "commits": pytest.approx(len(slow) / elapsed),
             "processed": pytest.approx(sum(processed for _, processed, _ in recent) / elapsed),
             "restored": pytest.approx(sum(restored for _, _, restored in recent) / elapsed),
         }
-        assert found["ratios"]["process"] == pytest.approx(0.25)
-        assert found["ratios"]["commit"] == pytest.approx(min(sum(slow) / elapsed, 1.0))
-        assert found["commit_latency"] == {
+        assert found.ratios.process == pytest.approx(0.25)
+        assert found.ratios.commit == pytest.approx(min(sum(slow) / elapsed, 1.0))
+        assert asdict(found.commit_latency) == {
             "avg_s": pytest.approx(sum(slow) / len(slow), abs=1e-9) if slow else None,
             "max_s": max(slow) if slow else None,
         }
@@ -52,7 +53,7 @@ def test_every_sample_is_what_a_list_of_all_events_says() -> None:
 def test_a_worker_that_was_silent_for_minutes_counts_over_all_of_them_and_then_over_thirty_seconds_again() -> None:
     figures = Figures(0.0)
     figures.processed(600, 0.1)
-    assert figures.sample(300.0)["rates"]["processed"] == 2.0
+    assert figures.sample(300.0).rates.processed == 2.0
     for second in range(301, 332):
         last = figures.sample(float(second))
-    assert last["rates"]["processed"] == 0.0
+    assert last.rates.processed == 0.0

@@ -13,7 +13,7 @@ import pytest
 
 from service.worker.faults import IN, Entry, Place
 from stateline.config.settings import Config
-from stateline.deployment.placements import Placement
+from stateline.deployment.topology_file import Placement
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded import EmbeddedAdmin

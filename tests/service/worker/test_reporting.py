@@ -16,11 +16,12 @@ import pytest
 
 from service.worker.faults import NEVER_MS, Place, counting, entries
 from stateline import serdes, stores
+from stateline.deployment.published import publish
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.processing.store_views import WindowView
 from stateline.worker import InputRecord, reporting
-from stateline.worker.publication import InstanceFile, publish
+from stateline.worker.publication import InstanceFile
 from stateline_store import RetryLaterError
 from support.processes.running_worker import configured, create, eventually, produce, running
 
@@ -159,8 +160,8 @@ def test_a_file_that_could_not_be_replaced_leaves_nothing_behind(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "rename", full)
     for _ in range(3):
         with pytest.raises(RetryLaterError, match="No space left"):
-            publish(tmp_path / "figures", {})
+            publish(tmp_path / "figures", b"{}")
     assert list(tmp_path.iterdir()) == []

@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from service.spark.departures import iso
+from stateline.deployment.epoch_marker import EpochMarker
 from stateline.log import Log
-from stateline.spark.sink.marker import Marker
 from support.apps.pipeline_app import GAP_MS, KEPT_REST, MINUTE_MS, PARTITIONS, SHELF, VISITOR
 
 BOOKS = 40
@@ -69,7 +69,7 @@ class Ledger:
             "books": _summed((entry.book, entry) for entry in every),
         }
 
-    def books_at_epochs(self, markers: Iterable[Marker]) -> list[Books]:
+    def books_at_epochs(self, markers: Iterable[EpochMarker]) -> list[Books]:
         """The store `books` before the first micro-batch and after each of these."""
         sums: dict[str, tuple[int, int]] = {}
         begin = [0] * PARTITIONS

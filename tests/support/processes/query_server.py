@@ -25,12 +25,13 @@ from confluent_kafka import murmur2
 
 from stateline import serdes
 from stateline.config.settings import load_config
+from stateline.deployment.topology_file import PublishedStore, PublishedSubtopology, PublishedTopology, publish_topology
 from stateline.dsl.app import App
 from stateline.query.values import HostedPartition
 from stateline.serde.plain import Serde
 from stateline.server import serve
 from stateline.stores import key_value
-from stateline.worker.publication import InstanceFile, publish
+from stateline.worker.publication import InstanceFile
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import (
@@ -201,11 +202,9 @@ class OwningWorker:
         return None if found is None else HostedPartition(found, self.states[partition])
 
     def _publish(self, stores: list[str]) -> None:
-        topology = {
-            "subtopologies": [{"ordinal": 0, "partitions": PARTITIONS, "sources": [TOPIC], "stores": stores}],
-            "stores": {name: {"subtopology": 0, "changelog": TOPIC} for name in stores},
-        }
-        publish(self.application / "topology.json", topology)
+        subtopology = PublishedSubtopology(0, PARTITIONS, [TOPIC], stores, [])
+        placed = {name: PublishedStore(0, TOPIC) for name in stores}
+        publish_topology(self.application, PublishedTopology("", "read_uncommitted", [subtopology], placed))
         tasks = {f"0_{partition}": "running" for partition in range(PARTITIONS)}
         self._presence.update(self._state_dir / f"{self.name}.sock", tasks, uuid4())
 

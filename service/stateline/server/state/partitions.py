@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from stateline.deployment.placements import Placement, unreadable
+from stateline.deployment.epoch_marker import LOADING
+from stateline.deployment.topology_file import Placement, unreadable
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.execution import execute
 from stateline.query.values import Answer, CopyStatus, Failure, Outcome, Query, Terms, served_by
-from stateline.worker.epochs import LOADING
 from stateline_store import (
     Layout,
     NotPresentError,

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from stateline.config.settings import Config
-from stateline.deployment.placements import Placement, read_placements
+from stateline.deployment.topology_file import Placement, read_placements
 from stateline.model.topology import Topology
 from stateline.query.execution import check_kind
 from stateline.query.values import (

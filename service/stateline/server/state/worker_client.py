@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stateline.deployment.placements import Instance, lock_path, read_instances
+from stateline.deployment.instance_file import Instance, lock_path, read_instances
 from stateline.query.values import Failure, Outcome, Query, Rows, Terms
 from stateline.query.wire import (
     LENGTH,

@@ -1,4 +1,4 @@
-"""How far the application's pipelines are, as their drivers have written it down (`stateline.spark.drivers.status`)."""
+"""How far the application's pipelines are, as their drivers say (`stateline.deployment.pipeline_status`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from stateline.deployment.pipeline_status import lock_path, pipelines_directory, read_status
 from stateline.model.topology import Topology
 from stateline.server.contract.hidden_paths import told
+from stateline_store import DamagedDataError
 from stateline_store.inspection import lock_holder
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class PipelineStates:
     """Reads the files of an application's pipelines whenever it is asked. Thread-safe: it keeps nothing."""
 
     def __init__(self, topology: Topology, state_dir: Path) -> None:
-        pipelines = state_dir / topology.application_id / "pipelines"
+        pipelines = pipelines_directory(state_dir, topology.application_id)
         self._directories = {name: pipelines / name for name in topology.pipelines}
 
     def read(self) -> dict[str, dict[str, Any] | None]:
@@ -47,18 +48,16 @@ class PipelineStates:
 
 def _status(directory: Path) -> dict[str, Any] | None:
     try:
-        written = orjson.loads((directory / "status.json").read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, orjson.JSONDecodeError) as error:
+        written = read_status(directory)
+    except (OSError, DamagedDataError) as error:
         _log.debug("%s cannot be read: %s", directory, error)
         return None
-    if any(name not in written for name in _SHOWN):
-        return None  # of a driver of an older version
-    status = {name: written[name] for name in _SHOWN}
+    if written is None:
+        return None
+    status: dict[str, Any] = {name: getattr(written, name) for name in _SHOWN}
     if status["last_error"] is not None:
         status["last_error"] = told(status["last_error"])
-    running, _ = lock_holder(directory / ".lock")
+    running, _ = lock_holder(lock_path(directory))
     if running is False and status["state"] != "failed":
         status |= {"state": NOT_RUNNING, "next_start_at_ms": None}
     return status

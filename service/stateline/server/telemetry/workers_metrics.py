@@ -1,4 +1,4 @@
-"""What the workers of this state directory have counted, as they tell it once a second (`stateline.worker.reporting`).
+"""What the workers of this state directory have counted, told once a second (`stateline.deployment.worker_figures`).
 
 Names are Kafka Streams' in Prometheus' style: `commit-latency-avg` is ``stateline_commit_latency_avg_seconds``.
 """
@@ -10,89 +10,87 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import orjson
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from stateline.deployment.placements import lock_path
+from stateline.deployment.instance_file import instances_directory, lock_path
+from stateline.deployment.worker_figures import WorkerFigures, figures_path, told_by
+from stateline_store import DamagedDataError
 from stateline_store.inspection import lock_holder
 
 _log = logging.getLogger(__name__)
 
-_SUFFIX = ".figures"
-_Document = Mapping[str, Any]
-_Documents = Mapping[str, _Document]
+_Told = Mapping[str, WorkerFigures]
+"""Worker → its figures."""
 
 
-class WorkerFigures:
+class ToldFigures:
     """Reads the files of an application's workers whenever it is asked. Thread-safe: it keeps nothing."""
 
     def __init__(self, application: Path) -> None:
         self._application = application
-        self._directory = application / "instances"
 
-    def read(self) -> dict[str, _Document]:
+    def read(self) -> _Told:
         """Worker → what it told last. One that does not live, or whose file makes no sense, is left out."""
         try:
-            names = [name.removesuffix(_SUFFIX) for name in os.listdir(self._directory) if name.endswith(_SUFFIX)]
+            names = [told_by(name) for name in sorted(os.listdir(instances_directory(self._application)))]
         except OSError:
             return {}  # no worker has started yet; where nothing may be read, /readyz says so
-        found = {name: self._document(name) for name in sorted(names)}
-        return {name: document for name, document in found.items() if document is not None}
+        found = {name: self._figures_of(name) for name in names if name is not None}
+        return {name: figures for name, figures in found.items() if figures is not None}
 
-    def _document(self, name: str) -> _Document | None:
+    def _figures_of(self, name: str) -> WorkerFigures | None:
         if lock_holder(lock_path(self._application, name))[0] is False:
             return None  # killed
-        path = self._directory / f"{name}{_SUFFIX}"
+        path = figures_path(self._application, name)
         try:
-            document = orjson.loads(path.read_bytes())
+            return WorkerFigures.decode(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, orjson.JSONDecodeError) as error:
+        except (OSError, DamagedDataError) as error:
             _log.debug("%s cannot be read: %s", path, error)
             return None
-        known = isinstance(document, dict) and not _MEMBERS - document.keys()
-        return document if known else None  # of another version
 
 
 class _Of(NamedTuple):
-    """A number of a worker: where it stands in its document, the metric, what it is."""
+    """A number of a worker: the attribute of its figures, the metric, what it is."""
 
-    path: tuple[str, ...]
+    attribute: str
     metric: str
     about: str
 
 
 _COUNTERS = (
-    _Of(("totals", "commits"), "commit", "Commits since the worker started."),
-    _Of(("totals", "forced_commits"), "forced_commits", "Of these, those before their time, to free memory."),
-    _Of(("totals", "commit_seconds"), "commit_seconds", "How long they took."),
-    _Of(("totals", "processed"), "process", "Records processed since the worker started."),
-    _Of(("totals", "process_seconds"), "process_seconds", "How long that took."),
-    _Of(("totals", "restored"), "restore", "Changelog records read since the worker started."),
-    _Of(("skipped",), "skipped_records", "Records left out by a policy."),
-    _Of(("dead_lettered",), "dead_lettered_records", "Records sent to the dead-letter topic."),
+    _Of("totals.commits", "commit", "Commits since the worker started."),
+    _Of("totals.forced_commits", "forced_commits", "Of these, those before their time, to free memory."),
+    _Of("totals.commit_seconds", "commit_seconds", "How long they took."),
+    _Of("totals.processed", "process", "Records processed since the worker started."),
+    _Of("totals.process_seconds", "process_seconds", "How long that took."),
+    _Of("totals.restored", "restore", "Changelog records read since the worker started."),
+    _Of("skipped", "skipped_records", "Records left out by a policy."),
+    _Of("dead_lettered", "dead_lettered_records", "Records sent to the dead-letter topic."),
     _Of(
-        ("dropped_by_operators",),
+        "dropped_by_operators",
         "operators_dropped_records",
         "Records that operators left out: late, or without a key.",
     ),
 )
 _GAUGES = (
-    _Of(("rates", "commits"), "commit_rate", "Commits per second, of the last 30 s."),
-    _Of(("commit_latency", "avg_s"), "commit_latency_avg_seconds", "How long a commit took, of the last 30 s."),
-    _Of(("commit_latency", "max_s"), "commit_latency_max_seconds", "The slowest commit of the last 30 s."),
-    _Of(("ratios", "commit"), "commit_ratio", "Share of the time that went to commits, of the last 30 s."),
-    _Of(("rates", "processed"), "process_rate", "Records processed per second, of the last 30 s."),
-    _Of(("ratios", "process"), "process_ratio", "Share of the time that went to processing, of the last 30 s."),
-    _Of(("rates", "restored"), "restore_rate", "Changelog records read per second, of the last 30 s."),
-    _Of(("uncommitted_bytes",), "uncommitted_bytes", "About how much the next commit frees."),
-    _Of(("uncommitted_max_bytes",), "uncommitted_max_bytes", "The worker's share of the limit; -1 for none."),
-    _Of(("block_cache_usage",), "rocksdb_block_cache_usage_bytes", "What its stores have in RocksDB's block cache."),
+    _Of("rates.commits", "commit_rate", "Commits per second, of the last 30 s."),
+    _Of("commit_latency.avg_s", "commit_latency_avg_seconds", "How long a commit took, of the last 30 s."),
+    _Of("commit_latency.max_s", "commit_latency_max_seconds", "The slowest commit of the last 30 s."),
+    _Of("ratios.commit", "commit_ratio", "Share of the time that went to commits, of the last 30 s."),
+    _Of("rates.processed", "process_rate", "Records processed per second, of the last 30 s."),
+    _Of("ratios.process", "process_ratio", "Share of the time that went to processing, of the last 30 s."),
+    _Of("rates.restored", "restore_rate", "Changelog records read per second, of the last 30 s."),
+    _Of("uncommitted_bytes", "uncommitted_bytes", "About how much the next commit frees."),
+    _Of("uncommitted_max_bytes", "uncommitted_max_bytes", "The worker's share of the limit; -1 for none."),
+    _Of("block_cache_usage", "rocksdb_block_cache_usage_bytes", "What its stores have in RocksDB's block cache."),
 )
 # RocksDB's property → metric and what it is, summed over the partitions of a store that the worker has.
 PROPERTIES = {
@@ -117,19 +115,18 @@ PROPERTIES = {
     "background-errors": ("background_errors", "Background errors since the store was opened."),
     "is-write-stopped": ("is_write_stopped", "Partitions where RocksDB takes no writes."),
 }
-_MEMBERS = {one.path[0] for one in (*_COUNTERS, *_GAUGES)} | {"updated_at_ms", "lag", "dropped", "rocksdb"}
 
 
 class WorkerCollector(Collector):
     """The metrics of workers; what one does not know is left out."""
 
-    def __init__(self, figures: WorkerFigures) -> None:
+    def __init__(self, figures: ToldFigures) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
         found = self._figures.read()
-        yield from (_filled(_counter(one.metric, one.about), one.path, found) for one in _COUNTERS)
-        yield from (_filled(_gauge(one.metric, one.about), one.path, found) for one in _GAUGES)
+        yield from (_filled(_counter(one.metric, one.about), one.attribute, found) for one in _COUNTERS)
+        yield from (_filled(_gauge(one.metric, one.about), one.attribute, found) for one in _GAUGES)
         yield _age(found)
         yield _lag(found)
         yield _dropped(found)
@@ -139,45 +136,43 @@ class WorkerCollector(Collector):
         return ()  # registering asks for nothing
 
 
-def _filled(family: CounterMetricFamily | GaugeMetricFamily, path: tuple[str, ...], found: _Documents) -> Metric:
-    for worker, document in found.items():
-        value: Any = document
-        for member in path:
-            value = value.get(member) if isinstance(value, dict) else None
-        if value is not None:
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, attribute: str, found: _Told) -> Metric:
+    of = attrgetter(attribute)
+    for worker, figures in found.items():
+        if (value := of(figures)) is not None:
             family.add_metric([worker], value)
     return family
 
 
-def _age(found: _Documents) -> Metric:
+def _age(found: _Told) -> Metric:
     gauge = _gauge("worker_figures_age_seconds", "How long ago the worker told its figures; it does so every second.")
-    for worker, document in found.items():
-        gauge.add_metric([worker], max(0.0, time.time() - document["updated_at_ms"] / 1000))
+    for worker, figures in found.items():
+        gauge.add_metric([worker], max(0.0, time.time() - figures.updated_at_ms / 1000))
     return gauge
 
 
-def _lag(found: _Documents) -> Metric:
+def _lag(found: _Told) -> Metric:
     gauge = _gauge("input_lag_records", "Offsets of its input that a task has not read.", "task", "topic")
-    for worker, document in found.items():
-        for task, topics in document["lag"].items():
+    for worker, figures in found.items():
+        for task, topics in figures.lag.items():
             for topic, lag in topics.items():
                 gauge.add_metric([worker, task, topic], lag)
     return gauge
 
 
-def _dropped(found: _Documents) -> Metric:
+def _dropped(found: _Told) -> Metric:
     counter = _counter("dropped_records", "Puts that came too late for their store.", "task")
-    for worker, document in found.items():
-        for task, dropped in document["dropped"].items():
+    for worker, figures in found.items():
+        for task, dropped in figures.dropped.items():
             counter.add_metric([worker, task], dropped)
     return counter
 
 
-def _rocksdb(found: _Documents) -> Iterator[Metric]:
+def _rocksdb(found: _Told) -> Iterator[Metric]:
     """Of each store the sum over its partitions: twenty series for each of these would be too many."""
     sums: Counter[tuple[str, str, str]] = Counter()  # property, worker, store
-    for worker, document in found.items():
-        for stores in document["rocksdb"].values():
+    for worker, figures in found.items():
+        for stores in figures.rocksdb.values():
             for store, properties in stores.items():
                 for name, value in properties.items():
                     sums[name, worker, store] += value

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stateline.config.settings import Config
+from stateline.deployment.pipeline_status import pipelines_directory
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
@@ -34,7 +35,7 @@ from stateline.spark.sink.epoch_sink import EpochSink
 from stateline.spark.sink.rows import now_ms
 from stateline.spark.sources.frames import TopicFrames, topic_frames
 from stateline_store import DoesNotExistError, StatelineError, TopologyError
-from stateline_store.directory import StateDirectory, make_directory
+from stateline_store.directory import make_directory
 
 MAX_ROWS_PER_BATCH = 200_000  # some 100 MB of result rows in the driver at most, and a second or two of work
 _EVENTS_TIMEOUT_S = 10.0
@@ -98,7 +99,7 @@ def pipeline_of(app: App, name: str) -> Pipeline:
 
 def pipeline_directory(config: Config, name: str) -> Path:
     """Where the pipeline's files are."""
-    return StateDirectory(config.state_dir.resolve(), config.application_id).application / "pipelines" / name
+    return pipelines_directory(config.state_dir.resolve(), config.application_id) / name
 
 
 def message_of(error: BaseException) -> str:

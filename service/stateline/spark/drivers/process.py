@@ -16,6 +16,7 @@ from types import FrameType
 from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
+from stateline.deployment.pipeline_status import lock_path
 from stateline.spark.session import close_session, spark_session
 from stateline_store import LockedError
 from stateline_store.directory import TaskLock
@@ -30,10 +31,10 @@ def pipeline_lock(directory: Path) -> TaskLock:
     """The driver's own lock of a pipeline's directory. Raises `LockedError` while another driver has it."""
     for _ in range(_LOCK_ATTEMPTS - 1):
         try:
-            return TaskLock(directory / ".lock")
+            return TaskLock(lock_path(directory))
         except LockedError:
             time.sleep(0.02)
-    return TaskLock(directory / ".lock")
+    return TaskLock(lock_path(directory))
 
 
 @contextmanager

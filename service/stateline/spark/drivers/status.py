@@ -6,10 +6,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from pyspark.sql.streaming.listener import (
@@ -21,51 +21,17 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from stateline.deployment.pipeline_status import PipelineStatus, read_status, status_path
+from stateline.deployment.published import publish
 from stateline.spark.sink.epoch_sink import Written
 from stateline.spark.sink.rows import now_ms
 from stateline.spark.sources.frames import SKIPPED
+from stateline_store import DamagedDataError, RetryLaterError
 
 _logger = logging.getLogger(__name__)
 
-State = Literal["starting", "running", "waiting", "restarting", "failed"]
-"""`running` from the first micro-batch on, `waiting` when there is nothing to read, `restarting` after a failure, until
-it starts again, `failed` when it does not: the caller has to act first."""
-
 # Spark's names for the steps of a micro-batch, without the whole. The sink's own are most of addBatch.
 _STEPS = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineStatus:
-    """How far a pipeline is; a restart of it changes only what it says. Times are milliseconds since the epoch.
-
-    `batch_id` to `duration_ms`, `rows_out` to `batch_at_ms` are the newest micro-batch's, -1, 0 and nothing before the
-    first. `lag` is how many records its topics have behind it, None where no source says so. `totals` are sums since
-    the driver started; `restarts` counts since the pipeline was last stopped in order.
-    """
-
-    pipeline: str
-    pid: int
-    state: State
-    query_id: str
-    batch_id: int
-    rows_in: int
-    skipped: int
-    duration_ms: int
-    updated_at_ms: int
-    rows_out: int = 0
-    tombstones: int = 0
-    dead_lettered: int = 0
-    lag: int | None = None
-    lag_by_topic: Mapping[str, int] = field(default_factory=dict)
-    watermark_ms: int | None = None
-    steps_ms: Mapping[str, int] = field(default_factory=dict)
-    batch_at_ms: int | None = None
-    totals: Mapping[str, int] = field(default_factory=dict)
-    restarts: int = 0
-    last_error: str | None = None
-    last_error_at_ms: int | None = None
-    next_start_at_ms: int | None = None
 
 
 Progress = Callable[[PipelineStatus], None]
@@ -93,15 +59,23 @@ class StatusFile:
     """
 
     def __init__(self, pipeline: str, directory: Path) -> None:
-        left = read_status(directory) or {}
-        self._path = directory / "status.json"
+        left = _left_by_another(directory)
+        self._path = status_path(directory)
         self._lock = threading.Lock()  # Spark's events come on a thread of their own
         self._open = True
-        self._status = PipelineStatus(
-            pipeline, os.getpid(), "starting", "", -1, 0, 0, 0, now_ms(),
-            restarts=int(left["restarts"]) + 1 if "restarts" in left else 0,
-            last_error=left.get("last_error"), last_error_at_ms=left.get("last_error_at_ms"),
+        at_start = PipelineStatus(
+            pipeline, os.getpid(), state="starting", query_id="", batch_id=-1, rows_in=0, skipped=0, duration_ms=0,
+            updated_at_ms=now_ms(), rows_out=0, tombstones=0, dead_lettered=0, lag=None, lag_by_topic={},
+            watermark_ms=None, steps_ms={}, batch_at_ms=None, totals={}, restarts=0,
+            last_error=None, last_error_at_ms=None, next_start_at_ms=None,
         )  # fmt: skip
+        self._status = (
+            at_start
+            if left is None
+            else replace(
+                at_start, restarts=left.restarts + 1, last_error=left.last_error, last_error_at_ms=left.last_error_at_ms
+            )
+        )
         self._write()
 
     @property
@@ -124,12 +98,19 @@ class StatusFile:
             self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        unfinished = self._path.with_suffix(".tmp")
         try:
-            unfinished.write_bytes(orjson.dumps(asdict(self._status)))
-            unfinished.replace(self._path)
-        except OSError as error:  # nothing but the telling depends on it
+            publish(self._path, self._status.encode())
+        except RetryLaterError as error:  # nothing but the telling depends on it
             _logger.warning("pipeline %s: its status cannot be written: %s", self._status.pipeline, error)
+
+
+def _left_by_another(directory: Path) -> PipelineStatus | None:
+    """What a driver that did not stop in order has left; nothing where it was of another version, or no status."""
+    try:
+        return read_status(directory)
+    except DamagedDataError as error:
+        _logger.warning("%s cannot be read and is written anew: %s", status_path(directory), error)
+        return None
 
 
 class StatusListener(StreamingQueryListener):
@@ -193,16 +174,6 @@ def lag_of(sources: Iterable[tuple[str | None, str | None]]) -> dict[str, int]:
             behind = sum(max(0, offset - read.get(topic, {}).get(p, 0)) for p, offset in partitions.items())
             found[topic] = max(behind, found.get(topic, 0))
     return found
-
-
-def read_status(directory: Path) -> dict[str, Any] | None:
-    """The newest `PipelineStatus` in a pipeline's directory, as written; None when it was stopped in order, or never
-    ran. Raises `OSError` when it cannot be read."""
-    try:
-        status: dict[str, Any] = orjson.loads((directory / "status.json").read_bytes())
-    except FileNotFoundError:
-        return None
-    return status
 
 
 def _batch(p: StreamingQueryProgress, written: Written) -> dict[str, Any]:

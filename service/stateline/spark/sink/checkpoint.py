@@ -2,22 +2,20 @@
 
 ``checkpoint/stateline.json`` (on disk: never change) says whose it is: ``{"application": …, "pipeline": …}``. A
 checkpoint that was copied to another pipeline or application is known by it. ``checkpoint/declaration.json`` says what
-the pipeline was like: `stateline.spark.sink.declaration`.
+the pipeline was like: `stateline.deployment.pipeline_declaration`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from stateline.spark.sink.declaration import VERSION, Declaration
+from stateline.deployment.published import publish
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
-_OWNER, _DECLARATION = "stateline.json", "declaration.json"
+_OWNER = "stateline.json"
 
 
 def checkpoint_query_id(checkpoint: Path) -> str | None:
@@ -59,7 +57,7 @@ def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
     owner = {"application": application_id, "pipeline": pipeline}
     found = _read(checkpoint / _OWNER)
     if found is None:
-        _write(checkpoint / _OWNER, owner)
+        publish(checkpoint / _OWNER, orjson.dumps(owner))
     elif more := sorted(found.keys() - owner.keys()):
         raise NewerFormatError.of(checkpoint / _OWNER, f"members {more!r:.200}", ", ".join(owner))
     elif found != owner:
@@ -71,26 +69,9 @@ def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
         )
 
 
-def kept_declaration(checkpoint: Path) -> Declaration | None:
-    """What was kept by `keep_declaration`; None where an earlier version has made the checkpoint.
-
-    Raises `NewerFormatError` for a newer format, `DamagedDataError` for what is none.
-    """
-    path = checkpoint / _DECLARATION
-    found = _read(path)
-    if found is None or found.get("version") == VERSION:
-        return found
-    raise NewerFormatError.of(path, f"version {found.get('version')}", f"version {VERSION}")
-
-
-def keep_declaration(checkpoint: Path, declaration: Declaration) -> None:
-    """Write it down: the whole or, after a crash, what was there."""
-    _write(checkpoint / _DECLARATION, declaration)
-
-
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_bytes())
+        found = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError:
@@ -100,10 +81,3 @@ def _read(path: Path) -> dict[str, Any] | None:
             f"{path} is not the JSON that Stateline writes: delete that file if the checkpoint is this pipeline's."
         )
     return found
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(content, separators=(",", ":")))
-    unfinished.replace(path)

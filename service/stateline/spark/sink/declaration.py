@@ -1,7 +1,7 @@
-"""What a pipeline's state and results depend on, as it is kept in the checkpoint and compared at each start. Pure.
+"""What a pipeline's state and results depend on, compared with what the checkpoint has kept at each start. Pure.
 
-``checkpoint/declaration.json`` (on disk: never change) is what `declaration_of` gives, and `topics`, of which
-`stateline.spark.sink.partitions` tells. Of the former
+That is a `stateline.deployment.pipeline_declaration`. Of its `topics` `stateline.spark.sink.partitions` tells; of the
+rest
 
 - the topics that are read and each operator with state are compared always;
 - key and windows where the newest row of a key counts: rows of the former ones would stay for ever;
@@ -13,40 +13,37 @@ What else may change does: the pause between micro-batches, timestamps, branches
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from stateline.deployment.pipeline_declaration import PipelineDeclaration
 from stateline.model.pipeline import Pipeline
 from stateline.spark.operators.declared import Declared
 
-VERSION = 1
 _SHOWN_CHARACTERS = 200  # of a value in an error
 _SHOWN_BEFORE = 40  # of these, before the first that differs
 
-Declaration = dict[str, Any]
 
-
-def declaration_of(pipeline: Pipeline, operators: Sequence[Declared]) -> Declaration:
-    """That of the pipeline as it is now, as JSON has it."""
+def declaration_of(pipeline: Pipeline, operators: Sequence[Declared]) -> PipelineDeclaration:
+    """That of the pipeline as it is now, as a file would have it; `topics` are not counted."""
     windowing = pipeline.windowing
-    made = {
-        "version": VERSION,
-        "reads": [topic.name for topic in pipeline.reads],
-        "tables": [topic.name for topic in pipeline.tables],
-        "key": pipeline.key,
-        "windowing": None if windowing is None else [windowing.kind, windowing.size_ms],
-        "result": pipeline.result,
-        "output_mode": pipeline.output_mode,
-        "operators": operators,
-    }
-    declaration: Declaration = json.loads(json.dumps(made, default=str))
-    return declaration
+    made = PipelineDeclaration(
+        reads=[topic.name for topic in pipeline.reads],
+        tables=[topic.name for topic in pipeline.tables],
+        key=pipeline.key,
+        windowing=None if windowing is None else (windowing.kind, windowing.size_ms),
+        result=pipeline.result,
+        output_mode=pipeline.output_mode,
+        operators=operators,
+    )
+    return PipelineDeclaration.decode(made.encode())
 
 
-def differences(was: Declaration, now: Declaration) -> list[str]:
+def differences(was: PipelineDeclaration, now: PipelineDeclaration) -> list[str]:
     """What has changed that must not, for a message; empty when `now` may go on."""
-    found = list(_changes(was, now, _compared(now)))
-    before, after = was["operators"], now["operators"]
+    found = list(_changes(asdict(was), asdict(now), _compared(now)))
+    before, after = was.operators, now.operators
     if _names(before) != _names(after):
         return [*found, f"its operators with state were {_names(before)} and are {_names(after)}"]
     for number, (one, other) in enumerate(zip(before, after, strict=True), 1):
@@ -55,20 +52,20 @@ def differences(was: Declaration, now: Declaration) -> list[str]:
     return found
 
 
-def _compared(now: Declaration) -> list[str]:
-    if now["output_mode"] == "complete":
+def _compared(now: PipelineDeclaration) -> list[str]:
+    if now.output_mode == "complete":
         return ["reads", "tables", "output_mode"]
-    return ["reads", "tables", *(["key", "windowing"] if now["result"] == "table" else [])]
+    return ["reads", "tables", *(["key", "windowing"] if now.result == "table" else [])]
 
 
-def _changes(was: Declaration, now: Declaration, names: Sequence[str] | Declared) -> Iterator[str]:
+def _changes(was: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if was.get(name) != now.get(name):
             before, after = _shown(was.get(name), now.get(name))
             yield f"{name} was {before} and is {after}"
 
 
-def _names(operators: Sequence[Declared]) -> str:
+def _names(operators: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(each["operator"] for each in operators) or "none"
 
 

@@ -2,9 +2,9 @@
 replays it.
 
 The rule. A micro-batch is known by its query (the checkpoint's id) and its number. Its rows and a
-**marker** (`stateline.spark.sink.marker`) are written in one transaction of the log.
+**marker** (`stateline.deployment.epoch_marker`) are written in one transaction of the log.
 
-- Marker of this batch or a later one: Spark replays it. The frame is computed all the same, since a stateful
+- EpochMarker of this batch or a later one: Spark replays it. The frame is computed all the same, since a stateful
   operator commits its state only when all of it was consumed, and the rows are dropped. If it ends
   elsewhere than its marker says, it is another batch under the same number, and the pipeline stops. The marker of
   an earlier batch may be gone (the topic is compacted); such a batch is dropped without a comparison, which is safe:
@@ -37,6 +37,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from stateline.deployment.epoch_marker import EPOCHS_SETTINGS, EpochMarker, ResultEnds
 from stateline.log import Admin, Log, NewTopic, Producer, TopicInfo
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.processing.records import OutputRecord
@@ -45,7 +46,7 @@ from stateline.spark.sink.checkpoint import checkpoint_end_offsets
 from stateline.spark.sink.dead_letters import DeadLetters
 from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.identity import Identity
-from stateline.spark.sink.marker import EPOCHS_SETTINGS, LOOK_BACK, Marker, ResultEnds, newest_markers
+from stateline.spark.sink.newest_markers import LOOK_BACK, newest_markers
 from stateline.spark.sink.result_checks import check_schema
 from stateline.spark.sink.result_records import RecordParts, ResultRecord, result_records, topic_names
 from stateline.spark.sink.result_table import Difference, ResultTable
@@ -88,7 +89,7 @@ class _Batch:
 
     records: Collection[RecordParts]
     dead_letters: Sequence[OutputRecord]
-    marker: Marker
+    marker: EpochMarker
     difference: Difference | None
 
 
@@ -125,7 +126,7 @@ class EpochSink:
         self._counted: Mapping[str, TopicInfo] = {}  # whose partitions must stay
         self._ends_at_start: ResultEnds = {}
         self._table: ResultTable | None = None
-        self._markers: deque[Marker] = deque(maxlen=LOOK_BACK)  # the newest last, as far as is known
+        self._markers: deque[EpochMarker] = deque(maxlen=LOOK_BACK)  # the newest last, as far as is known
         self._owner = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{pipeline.name}")
 
     def open(self, schema: StructType) -> None:
@@ -160,7 +161,7 @@ class EpochSink:
             reached("sink:computed")
             ends = checkpoint_end_offsets(self._checkpoint, batch_id)
             letters = self._dead_letters.of_batch(self._checkpoint, batch_id, ends) if self._dead_letters else []
-            marker = Marker(query_id, batch_id, ends, len(table), self._topic_ids)
+            marker = EpochMarker(query_id, batch_id, ends, len(table), self._topic_ids)
             self._identity.check_ends(marker, self._counted)
             self._owner.submit(self._settle, table, letters, marker, started).result()
         except Exception as error:
@@ -193,7 +194,7 @@ class EpochSink:
 
     def _look_before_fencing(self, admin: Admin, topics: Mapping[str, TopicInfo]) -> None:
         """Raise as `Identity.check_start`, by the markers that are committed now."""
-        markers, settled = list[Marker](), True
+        markers, settled = list[EpochMarker](), True
         if self._topic in topics:
             place = TopicPartition(self._topic, 0)
             end = admin.log_end(place)
@@ -223,7 +224,9 @@ class EpochSink:
         if producer is not None:
             producer.close()
 
-    def _settle(self, table: pa.Table, dead_letters: Sequence[OutputRecord], marker: Marker, started: float) -> None:
+    def _settle(
+        self, table: pa.Table, dead_letters: Sequence[OutputRecord], marker: EpochMarker, started: float
+    ) -> None:
         clock = _Clock(started)
         clock.passed("compute")
         if self._identity.is_replay(marker, self._markers):
@@ -251,7 +254,7 @@ class EpochSink:
             "attempts: start the pipeline again when the log answers; nothing is lost."
         )
 
-    def _batch(self, table: pa.Table, dead_letters: Sequence[OutputRecord], marker: Marker) -> _Batch:
+    def _batch(self, table: pa.Table, dead_letters: Sequence[OutputRecord], marker: EpochMarker) -> _Batch:
         now = now_ms()
         records = result_records(encoded(table, self._pipeline), self._pipeline, now, self._partitions)
         difference = None if self._table is None else self._table.difference(records, now)
@@ -281,7 +284,7 @@ class EpochSink:
         counts = len(batch.records), tombstones, len(batch.dead_letters)
         self.last = Written(batch.marker.batch_id, *counts, **clock.steps_ms)
 
-    def _write(self, producer: Producer, batch: _Batch, clock: _Clock) -> Marker:
+    def _write(self, producer: Producer, batch: _Batch, clock: _Clock) -> EpochMarker:
         """One transaction; the marker as written."""
         produce = producer.produce
         producer.begin_transaction()
@@ -300,7 +303,7 @@ class EpochSink:
         clock.passed("commit")
         return marker
 
-    def _produce_marker(self, producer: Producer, marker: Marker) -> None:
+    def _produce_marker(self, producer: Producer, marker: EpochMarker) -> None:
         name = self._pipeline.name.encode()
         producer.produce(self._topic, name, marker.encode(), timestamp_ms=now_ms(), partition=0)
 
@@ -323,7 +326,7 @@ class EpochSink:
         reached("sink:flushed")
         return ends
 
-    def _refused(self, error: InvalidArgumentError, marker: Marker, topic: str, row: str) -> RecordError:
+    def _refused(self, error: InvalidArgumentError, marker: EpochMarker, topic: str, row: str) -> RecordError:
         return RecordError(
             f"Pipeline {self._pipeline.name!r} cannot write micro-batch {marker.batch_id} to {topic!r} because of "
             f"{row}: {error} Nothing of it was written: filter or change such rows in the pipeline's function."

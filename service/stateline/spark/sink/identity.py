@@ -19,24 +19,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
 
-from stateline.deployment.partition_counts import counts_as_json, counts_of_json
+from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.partition_counts import counts_of, topics_of
+from stateline.deployment.pipeline_declaration import keep_declaration, kept_declaration
 from stateline.log.interface import TopicInfo
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import (
     checkpoint_query_id,
     claim,
-    keep_declaration,
-    kept_declaration,
     newest_commit,
 )
 from stateline.spark.sink.declaration import declaration_of, differences
-from stateline.spark.sink.marker import Marker
 from stateline.spark.sink.partitions import as_read, counted_topics, refuse_grown
 from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sources.embedded_offsets import Offsets, to_offsets
@@ -55,7 +54,7 @@ class Identity:
     operators: Sequence[Declared] = ()
 
     def check_start(
-        self, marker: Marker | None, topics: Mapping[str, TopicInfo], *, settled: bool = True
+        self, marker: EpochMarker | None, topics: Mapping[str, TopicInfo], *, settled: bool = True
     ) -> dict[str, TopicInfo]:
         """Raise `TopologyError` unless the newest marker, the checkpoint as it is and the topics that there are belong
         together. A checkpoint that does not say whose it is is this pipeline's from now on, and one that does not say
@@ -76,12 +75,12 @@ class Identity:
         claim(self.checkpoint, self.application_id, self.pipeline.name)
         return counted
 
-    def check_ends(self, batch: Marker, counted: Mapping[str, TopicInfo]) -> None:
+    def check_ends(self, batch: EpochMarker, counted: Mapping[str, TopicInfo]) -> None:
         """Raise `PartitionsChangedError` when the micro-batch has read a partition that its topic did not have."""
         ends = (place for text in batch.end_offsets for place in _offsets(text))
         refuse_grown(self.pipeline, counted, as_read(counted, ends), self._start_over)
 
-    def is_replay(self, batch: Marker, markers: Sequence[Marker]) -> bool:
+    def is_replay(self, batch: EpochMarker, markers: Sequence[EpochMarker]) -> bool:
         """Whether the result topics hold the micro-batch; `markers` are the newest, in order.
 
         Raises `DamagedDataError` if what they hold is another one, `TopologyError` if it is not this query's.
@@ -101,7 +100,7 @@ class Identity:
         _logger.info("pipeline %s: micro-batch %d is written already", self.pipeline.name, batch.batch_id)
         return True
 
-    def _check_query(self, marker: Marker, query_id: str | None) -> None:
+    def _check_query(self, marker: EpochMarker, query_id: str | None) -> None:
         if marker.query_id == query_id:
             return
         found = f"belongs to query {query_id}" if query_id else "is gone"
@@ -112,7 +111,7 @@ class Identity:
             f"on with that driver, or restore the checkpoint; or, to start over, {self._start_over}."
         )
 
-    def _check_finished(self, marker: Marker | None, finished: int) -> None:
+    def _check_finished(self, marker: EpochMarker | None, finished: int) -> None:
         written = -1 if marker is None else marker.batch_id
         if finished <= written:
             return
@@ -124,7 +123,7 @@ class Identity:
             f"{self._start_over}."
         )
 
-    def _check_topics(self, marker: Marker, topic_ids: Mapping[str, str]) -> None:
+    def _check_topics(self, marker: EpochMarker, topic_ids: Mapping[str, str]) -> None:
         if marker.topic_ids and self.pipeline.writes.name not in marker.topic_ids:
             raise TopologyError(
                 f"Pipeline {self.pipeline.name!r} has written to {', '.join(marker.topic_ids)} so far, and now writes "
@@ -142,9 +141,9 @@ class Identity:
     def _check_declared(self, topics: Mapping[str, TopicInfo], *, in_use: bool) -> dict[str, TopicInfo]:
         """Keep what the pipeline is like now. One whose checkpoint no micro-batch is of may become any other."""
         now, was = declaration_of(self.pipeline, self.operators), kept_declaration(self.checkpoint)
-        before = counts_of_json(was.get("topics", {})) if was is not None and in_use else {}
+        before = topics_of(was.topics or {}) if was is not None and in_use else {}
         counted = counted_topics(self.pipeline, topics, before)
-        now["topics"] = counts_as_json(counted)
+        now = replace(now, topics=counts_of(counted))
         if was is not None and in_use and (changes := differences(was, now)):
             raise TopologyError(
                 f"Pipeline {self.pipeline.name!r} has changed since {self.checkpoint} was made: {'; '.join(changes)}. "
@@ -156,7 +155,7 @@ class Identity:
             keep_declaration(self.checkpoint, now)
         return counted
 
-    def _refuse_old_checkpoint(self, batch: Marker, newest: Marker) -> None:
+    def _refuse_old_checkpoint(self, batch: EpochMarker, newest: EpochMarker) -> None:
         raise DamagedDataError(
             f"Micro-batch {batch.batch_id} of pipeline {self.pipeline.name!r} reads up to {_shown(batch.end_offsets)}, "
             f"beyond {_shown(newest.end_offsets)}, where the results end with micro-batch {newest.batch_id}: the "
@@ -164,7 +163,7 @@ class Identity:
             f"one; or, to start over, {self._start_over}."
         )
 
-    def _compare(self, batch: Marker, marker: Marker) -> None:
+    def _compare(self, batch: EpochMarker, marker: EpochMarker) -> None:
         if batch.end_offsets != marker.end_offsets:
             raise DamagedDataError(
                 f"Micro-batch {batch.batch_id} of pipeline {self.pipeline.name!r} now ends at "

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructType
 
 from stateline.config.settings import Config
-from stateline.log import EmbeddedLog, Log
+from stateline.log import Log
 from stateline.model.topic import Topic
 from stateline.spark.columns import DELETED
 from stateline.spark.connector import no_connector
@@ -153,9 +152,9 @@ class TopicFrames:
 def topic_frames(session: SparkSession, config: Config, log: Log, *, max_rows_per_batch: int = 200_000) -> TopicFrames:
     """The frames of this log's topics; settings ``spark.kafka.*`` go to Spark's Kafka source as ``kafka.*``."""
     fails = config.deserialization_exception_handler == "fail"
-    if isinstance(log, EmbeddedLog):
+    if log.embedded_file is not None:
         session.dataSource.register(EmbeddedLogSource)
-        path = {"path": str(Path(log.path).resolve())}
+        path = {"path": str(log.embedded_file.resolve())}
         return TopicFrames(session, FORMAT, path, max_rows_per_batch, fails)
     passed_on = {k.removeprefix("spark."): v for k, v in config.spark.items() if k.startswith("spark.kafka.")}
     options = {

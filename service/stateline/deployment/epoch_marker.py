@@ -1,6 +1,7 @@
-"""The marker of a pipeline: which micro-batch its result topic holds, as the sink writes and reads it.
+"""The marker of a micro-batch: which one a pipeline's result topics hold, for its sink and for workers.
 
-A record of the topic ``<application.id>-<pipeline>-epochs`` (one partition, compacted; on disk: never change):
+A record of the topic ``<application.id>-<pipeline>-epochs`` (one partition, compacted; on disk: never change), written
+in the transaction of the micro-batch's rows:
 
     key    := the pipeline's name
     value  := {"queryId": …, "batchId": …, "endOffsets": [one text per source, or null],
@@ -9,21 +10,23 @@ A record of the topic ``<application.id>-<pipeline>-epochs`` (one partition, com
 
 `rows` and `resultTopicIds` are absent in markers of earlier versions. `resultEnds` is there when the pipeline's
 micro-batches are to be seen whole: where all of them so far end, in every partition that has records.
+
+A worker keeps the number of an epoch (its marker's next offset) in the `offsets` of each store that the epoch is in,
+under ``<epochs topic>-0``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 
 import orjson
 
-from stateline.log import Log
-from stateline.spark.sink.topic_records import records_between
 from stateline_store import DamagedDataError, TopicPartition
 
-LOOK_BACK = 64  # offsets: the newest marker is among the last ones, unless many transactions were aborted
+LOADING = -1
+"""In `offsets`, instead of an epoch's number, of stores whose rows are of no whole epoch; on disk: never change."""
+
 # Markers that are compacted away are missed by none but a driver that looks a day later.
 EPOCHS_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
 
@@ -32,7 +35,7 @@ ResultEnds = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class EpochMarker:
     """A micro-batch that the result topics hold. `topic_ids` are theirs; empty, and `rows` None, where an earlier
     version has written the marker. `result_ends` is None unless micro-batches are to be seen whole."""
 
@@ -55,39 +58,25 @@ class Marker:
         return orjson.dumps(tree if self.result_ends is None else tree | {"resultEnds": self.result_ends})
 
     @classmethod
-    def decode(cls, data: bytes) -> Marker:
-        """The marker in these bytes. Raises `DamagedDataError` when there is none."""
+    def decode(cls, value: bytes, where: str = "") -> EpochMarker:
+        """The marker in these bytes. Raises `DamagedDataError`, which says `where`, when there is none."""
         try:
-            tree = orjson.loads(data)
+            tree = orjson.loads(value)
             ends = tuple(tree["endOffsets"])
             ids, result_ends = tree.get("resultTopicIds") or {}, tree.get("resultEnds")
-            return cls(tree["queryId"], tree["batchId"], ends, tree.get("rows"), ids, result_ends)
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            marker = cls(tree["queryId"], tree["batchId"], ends, tree.get("rows"), ids, result_ends)
+            marker.last_offsets()
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedDataError(
-                f"{data[:100]!r} is not a pipeline's marker: something else wrote to the epochs topic. Delete it "
-                "together with the pipeline's checkpoint and its result topic, and start again."
+                f"{where or repr(value[:100])} is not a pipeline's marker: something else wrote to that topic. Delete "
+                "it together with the pipeline's checkpoint and its result topics, and start again."
             ) from error
+        return marker
 
-
-def newest_markers(log: Log, topic: str) -> list[Marker]:
-    """The newest committed markers, in order: some dozens, where so many are kept; empty when there is none.
-
-    Unless every older producer is fenced by now, one may commit another after it.
-    """
-    partition = TopicPartition(topic, 0)
-    with closing(log.admin()) as admin:
-        first, end = admin.watermarks(partition)
-    span = LOOK_BACK
-    while first < end:
-        start = max(first, end - span)
-        values = _values(log, partition, start, end)
-        if values or start == first:
-            return [Marker.decode(value) for value in values]
-        span *= 16
-    return []
-
-
-def _values(log: Log, partition: TopicPartition, start: int, end: int) -> list[bytes]:
-    """The values of the partition's committed records between these offsets."""
-    records = records_between(log, {partition: (start, end)}, "try again when the log answers")
-    return [record.value for record in records if record.value is not None]
+    def last_offsets(self) -> dict[TopicPartition, int] | None:
+        """`result_ends` by partition."""
+        if self.result_ends is None:
+            return None
+        return {
+            TopicPartition(topic, int(p)): int(end) for topic, of in self.result_ends.items() for p, end in of.items()
+        }

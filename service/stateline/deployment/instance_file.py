@@ -1,0 +1,90 @@
+"""``<application>/instances/<instance>.json``: a worker process, as it describes itself to servers.
+
+    {"instance", "process_id": UUID of the directory, "pid", "socket": path where it answers queries,
+     "tasks": {task: "created" | "restoring" | "running" | "suspended"}}
+
+On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
+lives; one that was killed leaves its file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import orjson
+
+from stateline.deployment.published import decoded
+from stateline.deployment.topology_file import unreadable
+from stateline_store import DamagedDataError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One worker process; its members are the file's. `process_id` is the `StateDirectory`'s. It may be gone."""
+
+    instance: str
+    process_id: UUID | None = None
+    pid: int
+    socket: Path
+    tasks: Mapping[str, str]
+
+    @classmethod
+    def decode(cls, content: bytes) -> Instance:
+        """Raises `DamagedDataError` for what is none."""
+        return decoded(cls, content)
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return orjson.dumps(self, str, orjson.OPT_INDENT_2)
+
+
+def instance_path(application: Path, instance: str) -> Path:
+    """Where this instance describes itself."""
+    return instances_directory(application) / f"{instance}.json"
+
+
+def lock_path(application: Path, instance: str) -> Path:
+    """What this instance has locked while it lives."""
+    return instances_directory(application) / f"{instance}.lock"
+
+
+def instances_directory(application: Path) -> Path:
+    """Where all workers of the application on this machine have their files."""
+    return application / "instances"
+
+
+def read_instances(application: Path) -> dict[str, Instance]:
+    """Instance → its description. A file that makes no sense is left out, with a warning.
+
+    Raises `NotReadyError` when the operating system refuses the directory or a file.
+    """
+    instances = {}
+    for path in _instance_files(instances_directory(application)):
+        try:
+            found = Instance.decode(path.read_bytes())
+        except FileNotFoundError:
+            continue  # it left between the listing and the reading
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except DamagedDataError as error:
+            _log.warning("%s cannot be read and is left out: %s", path, error)
+            continue
+        instances[found.instance] = found
+    return instances
+
+
+def _instance_files(directory: Path) -> list[Path]:
+    """Not by `glob`, to which a directory that may not be read is an empty one."""
+    try:
+        return sorted(directory / name for name in os.listdir(directory) if name.endswith(".json"))
+    except FileNotFoundError:
+        return []  # no worker has started yet
+    except OSError as error:
+        raise unreadable(directory, error) from error

@@ -1,0 +1,80 @@
+"""``declaration.json`` in a pipeline's checkpoint: what its state and results depend on, for the next driver.
+
+    {"version": 1, "reads": [topic], "tables": [topic], "key": [column], "windowing": [kind, ms] or null, "result",
+     "output_mode", "operators": [{"operator": name, parameter: value}],
+     "topics": {topic: {"partitions", "topic_id"}} whose keys the pipeline keeps; absent in files of earlier builds}
+
+On disk: never change. ASCII without spaces, replaced by rename. `stateline.spark.sink.declaration` compares them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stateline.deployment.partition_counts import TopicCount
+from stateline.deployment.published import decoded, publish
+from stateline_store import DamagedDataError, NewerFormatError
+
+_VERSION = 1
+_NAME = "declaration.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineDeclaration:
+    """What a pipeline was like; its members are the file's. An operator has its name under ``operator``, and its
+    parameters by theirs. `topics` is None where an earlier build has written the file."""
+
+    version: int = _VERSION
+    reads: Sequence[str]
+    tables: Sequence[str]
+    key: Sequence[str]
+    windowing: tuple[str, int] | None
+    result: str
+    output_mode: str
+    operators: Sequence[Mapping[str, Any]]
+    topics: Mapping[str, TopicCount] | None = None
+
+    @classmethod
+    def decode(cls, content: bytes, where: object = _NAME) -> PipelineDeclaration:
+        """Raises `NewerFormatError` for another version, `DamagedDataError` for what is none; both name `where`."""
+        try:
+            version = json.loads(content)["version"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise _no_declaration(where) from error
+        if version != _VERSION:
+            raise NewerFormatError.of(where, f"version {version}", f"version {_VERSION}")
+        try:
+            return decoded(cls, content)
+        except DamagedDataError as error:
+            raise _no_declaration(where) from error
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        members = asdict(self)
+        if self.topics is None:
+            del members["topics"]
+        return json.dumps(members, separators=(",", ":"), default=str).encode()
+
+
+def kept_declaration(checkpoint: Path) -> PipelineDeclaration | None:
+    """What was kept in this checkpoint; None where an earlier version has made it. Raises as `decode` does."""
+    path = checkpoint / _NAME
+    try:
+        return PipelineDeclaration.decode(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+
+
+def keep_declaration(checkpoint: Path, declaration: PipelineDeclaration) -> None:
+    """Write it down: the whole or, after a crash, what was there. Raises `RetryLaterError` where that is refused."""
+    publish(checkpoint / _NAME, declaration.encode())
+
+
+def _no_declaration(where: object) -> DamagedDataError:
+    return DamagedDataError(
+        f"{where} is not the JSON that Stateline writes: delete that file if the checkpoint is this pipeline's."
+    )

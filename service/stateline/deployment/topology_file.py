@@ -1,0 +1,197 @@
+"""``<application>/topology.json``: the application as its workers run it, for servers and for the next worker.
+
+    {"application_id", "default_isolation_level",
+     "subtopologies": [{"ordinal", "partitions", "sources", "stores", "processors"}],
+     "stores": {name: {"subtopology", "changelog": topic or null, "refused": why no worker runs it; else absent}},
+     "topics": {topic: {"partitions", "topic_id"}} that stores are made of; absent in files of earlier builds}
+
+On disk: never change. Indented by two, replaced by rename. Every worker writes the same one, and reads at its start
+what the last one has counted. One that ends because of these counts says so by store (`refused`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from stateline.deployment.partition_counts import TopicCount, counts_of, topics_of
+from stateline.deployment.published import decoded, publish
+from stateline.log.interface import TopicInfo
+from stateline.model.task_id import TaskId
+from stateline.model.topology import Topology
+from stateline_store import DamagedDataError, IsolationLevel, NotReadyError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which task family holds a store, and in how many partitions. `changelog` is None without one. `refused` says why
+    no worker runs it any more."""
+
+    subtopology: int
+    partitions: int
+    changelog: str | None
+    refused: str | None = None
+
+    def task_id(self, partition: int) -> str:
+        """The text of the `TaskId` that has this partition, as in `Instance.tasks`."""
+        return str(TaskId(self.subtopology, partition))
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSubtopology:
+    """A subtopology, its partitions, and by name what is connected in it."""
+
+    ordinal: int
+    partitions: int
+    sources: Sequence[str]
+    stores: Sequence[str]
+    processors: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedStore:
+    """Where a store is. `changelog` is None of one that is not logged; `refused` says why no worker runs it."""
+
+    subtopology: int
+    changelog: str | None
+    refused: str | None = None
+
+    def members(self) -> dict[str, Any]:
+        """As in the file, where nothing is said of a store that is not refused."""
+        found: dict[str, Any] = {"subtopology": self.subtopology, "changelog": self.changelog}
+        return found if self.refused is None else {**found, "refused": self.refused}
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTopology:
+    """What ``topology.json`` says; its members are the file's."""
+
+    application_id: str
+    default_isolation_level: str
+    subtopologies: Sequence[PublishedSubtopology]
+    stores: Mapping[str, PublishedStore]
+    topics: Mapping[str, TopicCount] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        topology: Topology,
+        partitions: Mapping[int, int],
+        default_isolation_level: IsolationLevel,
+        counted: Mapping[str, TopicInfo] = MappingProxyType({}),
+    ) -> PublishedTopology:
+        """That of an application whose subtopologies have so many `partitions`, by ordinal."""
+        subtopologies = [
+            PublishedSubtopology(
+                s.ordinal,
+                partitions[s.ordinal],
+                [topic.name for topic in s.sources],
+                [store.name for store in s.stores],
+                [processor.name for processor in s.processors],
+            )
+            for s in topology.subtopologies
+        ]
+        application_id = topology.application_id
+        stores = {
+            name: PublishedStore(topology.subtopology_of(name).ordinal, definition.changelog(application_id))
+            for name, definition in topology.stores.items()
+        }
+        return cls(application_id, str(default_isolation_level), subtopologies, stores, counts_of(counted))
+
+    @classmethod
+    def decode(cls, content: bytes) -> PublishedTopology:
+        """Raises `DamagedDataError` for what is none."""
+        found = decoded(cls, content)
+        ordinals = {s.ordinal for s in found.subtopologies}
+        for name, store in found.stores.items():
+            if store.subtopology not in ordinals:
+                raise DamagedDataError(f"store {name!r} is of subtopology {store.subtopology}, which is not there")
+        return found
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return orjson.dumps(self, _members, orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS)
+
+    def placements(self) -> dict[str, Placement]:
+        """Store → placement."""
+        partitions = {s.ordinal: s.partitions for s in self.subtopologies}
+        return {
+            name: Placement(store.subtopology, partitions[store.subtopology], store.changelog, store.refused)
+            for name, store in self.stores.items()
+        }
+
+    def refusing(self, reasons: Mapping[str, str]) -> PublishedTopology:
+        """The same, with why nobody runs these stores."""
+        stores = {name: replace(store, refused=reasons.get(name, store.refused)) for name, store in self.stores.items()}
+        return replace(self, stores=stores)
+
+
+def topology_path(application: Path) -> Path:
+    """Where the file is."""
+    return application / "topology.json"
+
+
+def publish_topology(application: Path, topology: PublishedTopology) -> None:
+    """Replace what is said. Raises `RetryLaterError` where nothing can be written."""
+    publish(topology_path(application), topology.encode())
+
+
+def read_placements(application: Path) -> dict[str, Placement]:
+    """Store → placement. Raises `NotReadyError` when no worker has written it yet, or it cannot be read."""
+    path = topology_path(application)
+    try:
+        return PublishedTopology.decode(path.read_bytes()).placements()
+    except FileNotFoundError as error:
+        raise NotReadyError(
+            f"No worker has started yet in {application}: start one (stateline worker), then ask again."
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except DamagedDataError as error:
+        raise NotReadyError(f"{path} cannot be read ({error}): restart a worker, it writes it anew.") from error
+
+
+def read_counted(application: Path) -> dict[str, TopicInfo]:
+    """The topics that stores were made of, as the last worker has written them down; none when there is no such file,
+    or it says nothing of it."""
+    found = _read(application)
+    return {} if found is None else topics_of(found.topics)
+
+
+def publish_refusal(application: Path, reasons: Mapping[str, str], now: Callable[[], PublishedTopology]) -> None:
+    """Say why nobody runs these stores, and leave what is there otherwise; where nothing is there yet, `now` makes it.
+    The next worker that runs them writes it anew."""
+    publish_topology(application, (_read(application) or now()).refusing(reasons))
+
+
+def unreadable(path: Path, error: OSError) -> NotReadyError:
+    """What to say when the operating system refuses `path`, or what it names in the error."""
+    return NotReadyError(
+        f"{error.filename or path} cannot be read ({error.strerror or error}): give the server's user access to the "
+        "state directory (state.dir), or repair it."
+    )
+
+
+def _read(application: Path) -> PublishedTopology | None:
+    path = topology_path(application)
+    try:
+        return PublishedTopology.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, DamagedDataError) as error:
+        _log.warning("%s cannot be read and is written anew: %s", path, error)
+        return None
+
+
+def _members(value: object) -> Any:
+    if isinstance(value, PublishedStore):
+        return value.members()
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}  # type: ignore[attr-defined]

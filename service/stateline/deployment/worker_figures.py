@@ -1,0 +1,100 @@
+"""``<application>/instances/<instance>.figures``: what a worker has counted of its own work, for `/metrics`.
+
+    {"instance", "updated_at_ms", "totals": {…}, "rates": {…}, "ratios": {…}, "commit_latency": {…},
+     "skipped", "dead_lettered", "dropped_by_operators", "uncommitted_bytes", "uncommitted_max_bytes",
+     "block_cache_usage", "lag": {task: {topic: offsets}}, "dropped": {task: puts},
+     "rocksdb": {task: {store: {property: value}}}}
+
+On disk: never change. Indented by two, replaced by rename once a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from stateline.deployment.instance_file import instances_directory
+from stateline.deployment.published import decoded
+
+_SUFFIX = ".figures"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Everything that only grows, since the worker's start. Seconds are those of work, not of the clock."""
+
+    commits: int = 0
+    forced_commits: int = 0
+    commit_seconds: float = 0.0
+    processed: int = 0
+    process_seconds: float = 0.0
+    restored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second, of the last 30 seconds."""
+
+    commits: float
+    processed: float
+    restored: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Shares of the time of the last 30 seconds."""
+
+    commit: float
+    process: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLatency:
+    """Of the commits of the last 30 seconds; None without one."""
+
+    avg_s: float | None
+    max_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """One worker's; its members are the file's. `lag`, `dropped` and `rocksdb` are by task; what is not known is left
+    out of them. `uncommitted_max_bytes` is -1 for no limit."""
+
+    instance: str
+    updated_at_ms: int
+    totals: Totals
+    rates: Rates
+    ratios: Ratios
+    commit_latency: CommitLatency
+    skipped: int
+    dead_lettered: int
+    dropped_by_operators: int
+    uncommitted_bytes: int
+    uncommitted_max_bytes: int
+    block_cache_usage: int
+    lag: Mapping[str, Mapping[str, int]]
+    dropped: Mapping[str, int]
+    rocksdb: Mapping[str, Mapping[str, Mapping[str, int]]]
+
+    @classmethod
+    def decode(cls, content: bytes) -> WorkerFigures:
+        """Raises `DamagedDataError` for what is none, or of another version."""
+        return decoded(cls, content)
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return orjson.dumps(self, option=orjson.OPT_INDENT_2)
+
+
+def figures_path(application: Path, instance: str) -> Path:
+    """Where this instance tells them."""
+    return instances_directory(application) / f"{instance}{_SUFFIX}"
+
+
+def told_by(name: str) -> str | None:
+    """The instance whose figures a file of this name has; None of another file."""
+    return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None

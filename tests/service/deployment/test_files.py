@@ -1,0 +1,144 @@
+"""What processes leave each other reads as what it was, and is written as it always was, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.instance_file import Instance
+from stateline.deployment.pipeline_declaration import PipelineDeclaration
+from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.topology_file import Placement, PublishedTopology
+from stateline.deployment.worker_figures import WorkerFigures
+from stateline_store import DamagedDataError, NewerFormatError
+
+TOPOLOGY = b"""{
+  "application_id": "hello",
+  "default_isolation_level": "read_uncommitted",
+  "subtopologies": [
+    {
+      "ordinal": 0,
+      "partitions": 2,
+      "sources": [
+        "orders"
+      ],
+      "stores": [
+        "orders",
+        "totals"
+      ],
+      "processors": []
+    }
+  ],
+  "stores": {
+    "orders": {
+      "subtopology": 0,
+      "changelog": null,
+      "refused": "Topic orders has 4 partitions, and had 2"
+    },
+    "totals": {
+      "subtopology": 0,
+      "changelog": "hello-totals-changelog"
+    }
+  },
+  "topics": {
+    "orders": {
+      "partitions": 2,
+      "topic_id": "H8oZf2FQRvqGDqkVVqTfZg"
+    }
+  }
+}"""
+INSTANCE = b"""{
+  "instance": "worker-0",
+  "process_id": "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10",
+  "pid": 1458,
+  "socket": "/srv/hello/instances/worker-0.sock",
+  "tasks": {
+    "0_0": "running"
+  }
+}"""
+FIGURES = orjson.dumps(
+    {
+        "instance": "worker-0", "updated_at_ms": 1795259814382,
+        "totals": {"commits": 12, "forced_commits": 0, "commit_seconds": 0.5, "processed": 9, "process_seconds": 0.0,
+                   "restored": 0},
+        "rates": {"commits": 1.5, "processed": 900.0, "restored": 0.0}, "ratios": {"commit": 0.25, "process": 0.5},
+        "commit_latency": {"avg_s": None, "max_s": 0.25}, "skipped": 0, "dead_lettered": 1, "dropped_by_operators": 2,
+        "uncommitted_bytes": 3, "uncommitted_max_bytes": -1, "block_cache_usage": 4, "lag": {"0_0": {"orders": 5}},
+        "dropped": {"0_0": 6}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 7}}},
+    },
+    option=orjson.OPT_INDENT_2,
+)  # fmt: skip
+STATUS = (
+    b'{"pipeline":"delays","pid":4711,"state":"running","query_id":"8a5c0f1e","batch_id":3,"rows_in":218,"skipped":0,'
+    b'"duration_ms":412,"updated_at_ms":1795259814382,"rows_out":31,"tombstones":0,"dead_lettered":0,"lag":12,'
+    b'"lag_by_topic":{"departures":12},"watermark_ms":null,"steps_ms":{"latestOffset":9},"batch_at_ms":1795259814380,'
+    b'"totals":{"batches":4},"restarts":0,"last_error":null,"last_error_at_ms":null,"next_start_at_ms":null}'
+)
+DECLARATION = (
+    b'{"version":1,"reads":["in"],"tables":[],"key":["level"],"windowing":["window",3600000],"result":"table",'
+    b'"output_mode":"update","operators":[{"operator":"group_by","by":"gr\\u00f6\\u00dfe string"}],'
+    b'"topics":{"in":{"partitions":2,"topic_id":"abc"}}}'
+)
+MARKER = (
+    b'{"queryId":"8a5c0f1e","batchId":3,"endOffsets":["{\\"in\\":{\\"0\\":120}}",null],"rows":24,'
+    b'"resultTopicIds":{"hourly":"Yq0h"},"resultEnds":{"hourly":{"0":7}}}'
+)
+Decode = Callable[[bytes], Any]
+FILES: list[tuple[Decode, bytes]] = [
+    (PublishedTopology.decode, TOPOLOGY),
+    (Instance.decode, INSTANCE),
+    (WorkerFigures.decode, FIGURES),
+    (PipelineStatus.decode, STATUS),
+    (PipelineDeclaration.decode, DECLARATION),
+    (EpochMarker.decode, MARKER),
+]
+of_each_file = pytest.mark.parametrize(
+    ("decode", "content"), FILES, ids=lambda value: getattr(value, "__qualname__", "")
+)
+
+
+@of_each_file
+def test_a_file_of_today_is_read_and_written_again_byte_for_byte(decode: Decode, content: bytes) -> None:
+    assert decode(content).encode() == content
+
+
+@of_each_file
+def test_members_that_are_not_known_are_ignored(decode: Decode, content: bytes) -> None:
+    assert decode(orjson.dumps(orjson.loads(content) | {"of_a_later_build": 1})) == decode(content)
+
+
+@of_each_file
+def test_half_a_file_and_one_of_something_else_are_damage(decode: Decode, content: bytes) -> None:
+    for damaged in (b"", content[: len(content) // 2], b"[]", b"null", b'{"pid": "x"}'):
+        with pytest.raises(DamagedDataError):
+            decode(damaged)
+
+
+def test_a_topology_says_where_stores_are_and_refuses_one_that_it_does_not_have() -> None:
+    topology = PublishedTopology.decode(TOPOLOGY)
+    assert topology.placements() == {
+        "orders": Placement(0, 2, None, "Topic orders has 4 partitions, and had 2"),
+        "totals": Placement(0, 2, "hello-totals-changelog"),
+    }
+    assert topology.refusing({"totals": "no", "other": "no"}).placements()["totals"].refused == "no"
+    elsewhere = TOPOLOGY.replace(b'"subtopology": 0', b'"subtopology": 1')
+    with pytest.raises(DamagedDataError, match="subtopology 1"):
+        PublishedTopology.decode(elsewhere)
+
+
+def test_a_topology_of_a_build_that_counted_no_topics_is_read() -> None:
+    tree = orjson.loads(TOPOLOGY)
+    del tree["topics"]
+    assert PublishedTopology.decode(orjson.dumps(tree)).topics == {}
+
+
+def test_another_version_of_a_declaration_is_a_newer_format_and_one_without_topics_is_read() -> None:
+    tree = orjson.loads(DECLARATION)
+    with pytest.raises(NewerFormatError, match=r"declaration\.json has version 2"):
+        PipelineDeclaration.decode(orjson.dumps(tree | {"version": 2}))
+    del tree["topics"]
+    assert PipelineDeclaration.decode(orjson.dumps(tree)).topics is None
