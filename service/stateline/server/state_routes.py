@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -22,7 +23,7 @@ from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.contract.hidden_paths import told
 from stateline.server.contract.problems import problem_response
 from stateline.server.guard.caller import is_known, may_read, reads_all
-from stateline.server.rows.arrow_rows import schema_of
+from stateline.server.rows.columns import row_columns
 from stateline.server.rows.streams import accepted
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
@@ -176,7 +177,7 @@ def _definition(definition: StoreDefinition) -> dict[str, Any]:
 
 def _columns(definition: StoreDefinition) -> list[dict[str, Any]]:
     """The columns of its rows as an Arrow stream, with Arrow's names of types."""
-    return [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema_of(definition)]
+    return [asdict(column) for column in row_columns(definition)]
 
 
 def _concerns(subtopology: Subtopology, request: Request) -> bool:

@@ -243,12 +243,22 @@ def test_help_teaches_every_command_with_an_example() -> None:
         assert "<str>" not in text, command
 
 
-def test_help_loads_no_heavy_library() -> None:
-    script = "import sys; from stateline.cli.main import main; main(['worker', '--help']); print(sorted(sys.modules))"
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    modules = shown.splitlines()[-1]
-    heavy = ("pyspark", "confluent_kafka", "fastapi", "uvicorn", "pyarrow", "pandas")
-    assert [name for name in heavy if f"'{name}'" in modules] == []
+@pytest.mark.parametrize(
+    ("script", "heavy"),
+    [
+        (
+            "from stateline.cli import main; main(['worker', '--help'])",
+            "pyspark confluent_kafka fastapi uvicorn pyarrow",
+        ),
+        ("import stateline.server.main", "pyarrow numpy httpx rich pyspark"),
+        ("import stateline.worker.run", "pyarrow numpy httpx fastapi rich pyspark"),
+        ("import stateline.client; stateline.client.Client", "pyarrow numpy confluent_kafka fastapi pyspark"),
+    ],
+)
+def test_nothing_loads_a_heavy_library_before_it_is_needed(script: str, heavy: str) -> None:
+    done = [sys.executable, "-c", f"import sys; {script}; print(sorted(sys.modules))"]
+    modules = subprocess.run(done, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert [name for name in heavy.split() if f"'{name}'" in modules] == []
 
 
 def test_no_command_shows_the_help() -> None:

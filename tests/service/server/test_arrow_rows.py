@@ -10,7 +10,8 @@ import pytest
 from stateline import serdes
 from stateline.model.store_definition import StoreDefinition, StoreKind
 from stateline.serde.plain import Serde
-from stateline.server.rows.arrow_rows import STREAM_END, record_batch, schema_of, stream_batch, stream_start
+from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
+from stateline.server.rows.columns import STREAM_END
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.timestamped_rows import join
 from stateline_store.versioned_reads import VersionedRecord
@@ -35,7 +36,7 @@ SAMPLES: list[tuple[Serde, list[Any]]] = [
 def test_values_and_keys_have_the_type_of_their_serde(serde: Serde, values: list[Any]) -> None:
     store = definition("key_value", serde, serde)
     stored = [serde.serialize(value) for value in values]
-    batch = record_batch(store, [(item, item) for item in stored], schema_of(store))
+    batch = record_batch(store, [(item, item) for item in stored], arrow_schema(store))
     expected = [item.decode() for item in stored] if serde is serdes.json else values
     assert batch.to_pydict() == {"key": expected, "value": expected}
     batch.validate(full=True)
@@ -46,12 +47,14 @@ def test_a_serde_of_ones_own_shows_the_stored_bytes() -> None:
         name = "reversed"
 
     store = definition("key_value", Reversed(), serdes.int32)
-    assert schema_of(store).field("key").type == pa.binary()
+    assert arrow_schema(store).field("key").type == pa.binary()
 
 
 def test_a_timestamp_is_milliseconds_and_null_when_it_is_unknown() -> None:
     store = definition("timestamped_key_value")
-    batch = record_batch(store, [(b"a", join(b"1", 7)), (b"b", join(b"", -1)), (b"c", join(b"2", 0))], schema_of(store))
+    batch = record_batch(
+        store, [(b"a", join(b"1", 7)), (b"b", join(b"", -1)), (b"c", join(b"2", 0))], arrow_schema(store)
+    )
     assert batch.to_pydict() == {"key": ["a", "b", "c"], "value": ["1", "", "2"], "timestamp": [7, None, 0]}
     assert batch.schema.field("timestamp").type == pa.int64()
 
@@ -59,14 +62,16 @@ def test_a_timestamp_is_milliseconds_and_null_when_it_is_unknown() -> None:
 @pytest.mark.parametrize("kind", ["window", "session"])
 def test_windows_and_sessions_have_start_and_end(kind: StoreKind) -> None:
     store = definition(kind)
-    batch = record_batch(store, [(Windowed(b"a", 5, 15), b"1"), (Windowed(b"b", 0, 2**63 - 1), b"2")], schema_of(store))
+    batch = record_batch(
+        store, [(Windowed(b"a", 5, 15), b"1"), (Windowed(b"b", 0, 2**63 - 1), b"2")], arrow_schema(store)
+    )
     assert batch.to_pydict() == {"key": ["a", "b"], "start": [5, 0], "end": [15, 2**63 - 1], "value": ["1", "2"]}
 
 
 def test_versions_have_their_validity_and_the_latest_no_end() -> None:
     store = definition("versioned")
     rows = [(b"a", VersionedRecord(b"1", 5, 9)), (b"a", VersionedRecord(b"2", 9, None))]
-    batch = record_batch(store, rows, schema_of(store))
+    batch = record_batch(store, rows, arrow_schema(store))
     assert batch.to_pydict() == {
         "key": ["a", "a"], "value": ["1", "2"], "timestamp": [5, 9], "valid_to": [9, None],
     }  # fmt: skip
@@ -74,19 +79,19 @@ def test_versions_have_their_validity_and_the_latest_no_end() -> None:
 
 def test_columns_come_as_they_were_named_and_others_are_refused() -> None:
     store = definition("timestamped_window")
-    schema = schema_of(store, ["timestamp", "key"])
+    schema = arrow_schema(store, ["timestamp", "key"])
     batch = record_batch(store, [(Windowed(b"a", 5, 15), join(b"1", 7))], schema)
     assert batch.to_pydict() == {"timestamp": [7], "key": ["a"]}
     for refused in (["keys"], ["key", "key"], [], ["valid_to"]):
         with pytest.raises(InvalidArgumentError, match="columns"):
-            schema_of(store, refused)
+            arrow_schema(store, refused)
 
 
 def test_no_rows_are_an_empty_batch_of_the_same_schema() -> None:
     for kind in ("timestamped_key_value", "timestamped_window", "timestamped_session", "versioned"):
         store = definition(kind, serdes.int64, serdes.float64)
-        batch = record_batch(store, [], schema_of(store))
-        assert (batch.num_rows, batch.schema) == (0, schema_of(store))
+        batch = record_batch(store, [], arrow_schema(store))
+        assert (batch.num_rows, batch.schema) == (0, arrow_schema(store))
 
 
 @pytest.mark.parametrize(
@@ -101,12 +106,12 @@ def test_no_rows_are_an_empty_batch_of_the_same_schema() -> None:
 def test_bytes_of_another_type_are_damage(key: Serde, value: Serde, row: tuple[bytes, bytes]) -> None:
     store = definition("timestamped_key_value", key, value)
     with pytest.raises(DamagedDataError, match="flights"):
-        record_batch(store, [row], schema_of(store))
+        record_batch(store, [row], arrow_schema(store))
 
 
 def test_the_pieces_of_a_stream_are_one_that_arrow_reads() -> None:
     store = definition("key_value")
-    schema = schema_of(store)
+    schema = arrow_schema(store)
     batches = [record_batch(store, [(b"a", b"1")], schema), record_batch(store, [(b"b", b"2")], schema)]
     data = stream_start(schema) + b"".join(map(stream_batch, batches)) + STREAM_END
     with pa.ipc.open_stream(data) as reader:

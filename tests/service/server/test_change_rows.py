@@ -29,7 +29,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import Serde
 from stateline.server.changes.batches import BATCH_BYTES, change_batch, change_schema, pieces
 from stateline.server.changes.routes import change_members
-from stateline.server.rows.arrow_rows import STREAM_END
+from stateline.server.rows.columns import STREAM_END
 from stateline_store import DamagedDataError, Position
 from stateline_store.windowed_keys import session_key, window_key
 from support.apps.changes_app import LOGGED, TABLES

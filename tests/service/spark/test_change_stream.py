@@ -29,7 +29,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from stateline.log import open_log
 from stateline.server.guard.tokens import hash_of, new_token
-from stateline.server.rows.arrow_rows import STREAM_END
+from stateline.server.rows.columns import STREAM_END
 from stateline.spark.reading.change_offsets import OffsetsJson, Told, initial, reached, spans
 from stateline.spark.reading.change_reader import ChangeReader, change_schema
 from stateline.spark.reading.change_requests import ChangeOptions

@@ -23,16 +23,17 @@ import pyarrow.compute as pc
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
+from stateline.server.changes.feed import timestamp_of
 from stateline.server.rows.arrow_rows import (
     arrow_type,
     big_endian,
     binary_array,
-    chosen_columns,
     int64_array,
     schema_of,
     sliced,
     typed_batch,
 )
+from stateline.server.rows.columns import change_columns
 from stateline_store import DamagedDataError
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 
@@ -43,23 +44,11 @@ _INT64 = pa.int64()
 _SUFFIXES = {"window": WINDOW_SUFFIX.size, "session": SESSION_SUFFIX.size}
 
 
-def change_columns(definition: StoreDefinition) -> tuple[str, ...]:
-    """The columns that changes of this store have, in order."""
-    window = ("start", "end") if definition.plain_kind in _SUFFIXES else ()
-    return ("key", *window, "value", "timestamp", "partition", "offset")
-
-
 def change_schema(
     definition: StoreDefinition, columns: Iterable[str] | None = None, topic: str = "", topic_id: str = ""
 ) -> pa.Schema:
-    """The schema of this store's changes: all columns, or those named, in the order named.
-
-    Raises `InvalidArgumentError` for a column that there is not, and for one that is named twice.
-    """
-    whose = f"the changes of {definition.name!r}: they have"
-    chosen = chosen_columns(change_columns(definition), columns, whose)
-    more = {b"stateline.topic": topic.encode(), b"stateline.topic_id": topic_id.encode()}
-    return pa.schema([_field(definition, name) for name in chosen], {**schema_of(definition).metadata, **more})
+    """The schema of this store's changes: all columns, or those named. Raises as `change_columns`."""
+    return schema_of(change_columns(definition, columns), definition, topic=topic, topic_id=topic_id)
 
 
 def change_batch(definition: StoreDefinition, records: Sequence[Record], schema: pa.Schema) -> pa.RecordBatch:
@@ -93,28 +82,6 @@ def pieces(records: Sequence[Record]) -> Iterator[list[Record]]:
         held_bytes += size
     if held:
         yield held
-
-
-def timestamp_of(definition: StoreDefinition, record: Record) -> int | None:
-    """As a query shows it. Of a deletion only where the log has that of the input: in a changelog of plain rows it is
-    the time of the commit."""
-    if definition.kind == "versioned" or definition.source is not None:
-        return record.timestamp_ms
-    return record.timestamp_ms if definition.timestamped and record.value is not None else None
-
-
-def _field(definition: StoreDefinition, name: str) -> pa.Field:
-    match name:
-        case "key":
-            return pa.field(name, arrow_type(definition.key), nullable=False)
-        case "value":
-            return pa.field(name, arrow_type(definition.value))
-        case "timestamp":
-            return pa.field(name, _INT64)
-        case "partition":
-            return pa.field(name, pa.int32(), nullable=False)
-        case _:
-            return pa.field(name, _INT64, nullable=False)
 
 
 def _key_columns(definition: StoreDefinition, records: Sequence[Record]) -> dict[str, pa.Array]:

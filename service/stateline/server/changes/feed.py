@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from stateline.log import Record
+from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.processing.reading import readable
 from stateline.query.values import PositionQuery, Query, Terms, answers_of
@@ -214,6 +215,14 @@ def changes_of(source: Topic | None, records: Sequence[Record]) -> list[Record]:
     if source is not None:
         return list(readable(source, records, None, key_required=True))
     return [record for record in records if record.key is not None]
+
+
+def timestamp_of(definition: StoreDefinition, record: Record) -> int | None:
+    """As a query shows it. Of a deletion only where the log has that of the input: in a changelog of plain rows it is
+    the time of the commit."""
+    if definition.kind == "versioned" or definition.source is not None:
+        return record.timestamp_ms
+    return record.timestamp_ms if definition.timestamped and record.value is not None else None
 
 
 def changes_topic(serving: Serving, store: ServedStore) -> str:

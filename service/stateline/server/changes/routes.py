@@ -19,8 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.changes.batches import timestamp_of
-from stateline.server.changes.feed import ChangeFeed, changes_topic, read_position
+from stateline.server.changes.feed import ChangeFeed, changes_topic, read_position, timestamp_of
 from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
 from stateline.server.changes.topic_reader import After, Begin

@@ -19,16 +19,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
-from stateline.server.changes.batches import change_batch, change_schema, pieces
 from stateline.server.changes.feed import Committed, changes_of, changes_topic, read_position
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.topic_reader import After
@@ -37,11 +35,14 @@ from stateline.server.contract.arguments import Arguments, from_query_string, nu
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.openapi import Operation
 from stateline.server.guard.limits import Limits
-from stateline.server.rows.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
+from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
 from stateline.server.rows.streams import JSON, HeldStream
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
 from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OFFSETS = "/v1/stores/{store}/changes/offsets"
 ROWS = "/v1/stores/{store}/changes/rows"
@@ -149,9 +150,12 @@ class ChangeRowRoutes:
         asked = self._asked(request.path_params["store"], arguments)
         columns = arguments.text("columns")
         chosen = None if columns is None else columns.split(",")
-        schema = change_schema(asked.store.definition, chosen, asked.topic, asked.topic_id)
+        change_columns(asked.store.definition, chosen)  # raises for one that there is not
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE)
+        from stateline.server.changes.batches import change_schema
+
+        schema = change_schema(asked.store.definition, chosen, asked.topic, asked.topic_id)
         limits: Limits = request.app.state.limits
         async with AsyncExitStack() as held:
             await held.enter_async_context(limits.scan())
@@ -176,8 +180,7 @@ class ChangeRowRoutes:
         }
         if begin is not None:
             described["begin"] = _by_partition(await self._begin(store, topic, log, begin, ends))
-        schema = change_schema(store.definition)
-        columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
+        columns = [asdict(column) for column in change_columns(store.definition)]
         return {**described, "end": _by_partition(ends), "columns": columns}
 
     async def _begin(
@@ -271,6 +274,8 @@ class ChangeRowRoutes:
 
     async def _batches(self, asked: _Asked, log: ChangeLog, schema: pa.Schema) -> AsyncGenerator[pa.RecordBatch, None]:
         """The changes; then the topic is known to be the same one still."""
+        from stateline.server.changes.batches import change_batch, pieces
+
         definition = asked.store.definition
         async with aclosing(self._records(asked, log)) as found:
             async for records in found:
@@ -294,6 +299,8 @@ class ChangeRowRoutes:
 async def _stream(
     schema: pa.Schema, first: pa.RecordBatch | None, others: AsyncGenerator[pa.RecordBatch, None]
 ) -> AsyncGenerator[bytes, None]:
+    from stateline.server.rows.arrow_rows import stream_batch, stream_start
+
     yield stream_start(schema)
     if first is not None:
         yield stream_batch(first)

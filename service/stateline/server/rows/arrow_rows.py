@@ -38,15 +38,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.serde.plain import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde, shown
+from stateline.serde.plain import Serde
+from stateline.server.rows.columns import Column, row_columns, type_name
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.versioned_reads import VersionedRecord
 from stateline_store.windowed_keys import Windowed
-
-MEDIA_TYPE = "application/vnd.apache.arrow.stream"  # IANA
-# What ends a stream; without it a reader cannot tell the end from a broken connection (Arrow's IPC format: a
-# continuation marker and a length of 0).
-STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 Rows: TypeAlias = Sequence[tuple[bytes, bytes]] | Sequence[tuple[Windowed, bytes]]
 Versions: TypeAlias = Sequence[tuple[bytes, VersionedRecord]]
@@ -56,43 +52,31 @@ _UNKNOWN_TIMESTAMP = -1
 _STILL_VALID = 2**63 - 1  # in arrays that are made here; a version never ends then
 _INT64 = pa.int64()
 _NO_TIME = pa.nulls(1, _INT64)[0]  # not `pa.scalar(None, …)`, which imports pandas
+_TYPES = {"string": pa.utf8(), "binary": pa.binary(), "int32": pa.int32(), "int64": _INT64, "double": pa.float64()}
 # Arrow type of a serde's values → how Python's arrays name it.
 _CODES = {pa.int32(): "i", _INT64: "q", pa.float64(): "d"}
 
 
-def column_names(definition: StoreDefinition) -> tuple[str, ...]:
-    """The columns that rows of this store have, in order."""
-    if definition.kind == "versioned":
-        return ("key", "value", "timestamp", "valid_to")
-    timestamp = ("timestamp",) if definition.timestamped else ()
-    if definition.key_value:
-        return ("key", "value", *timestamp)
-    return ("key", "start", "end", "value", *timestamp)
+def arrow_schema(definition: StoreDefinition, columns: Iterable[str] | None = None) -> pa.Schema:
+    """The schema of this store's rows: all columns, or those named. Raises as `row_columns`."""
+    return schema_of(row_columns(definition, columns), definition)
 
 
-def schema_of(definition: StoreDefinition, columns: Iterable[str] | None = None) -> pa.Schema:
-    """The schema of this store's rows: all columns, or those named, in the order named.
-
-    Raises `InvalidArgumentError` for a column that the store does not have, and for one that is named twice.
-    """
-    chosen = chosen_columns(column_names(definition), columns, f"{definition.name!r}: it has")
-    return pa.schema([_field(definition, name) for name in chosen], _metadata(definition))
-
-
-def chosen_columns(known: Sequence[str], columns: Iterable[str] | None, whose: str) -> tuple[str, ...]:
-    """All columns, or those named. Raises `InvalidArgumentError`, whose text says `whose` they are, for one that is not
-    known, and for one that is named twice."""
-    chosen = tuple(known if columns is None else columns)
-    for name in chosen:
-        if name not in known:
-            raise InvalidArgumentError(f"columns={shown(name)} is no column of {whose} {', '.join(known)}.")
-    if len(set(chosen)) < len(chosen) or not chosen:
-        raise InvalidArgumentError(f"columns={','.join(chosen)!r:.60} names one twice, or none: name each once.")
-    return chosen
+def schema_of(columns: Iterable[Column], definition: StoreDefinition, **more: str) -> pa.Schema:
+    """The schema of these columns; its metadata says whose they are, and `more`, each behind `stateline.`."""
+    said = {
+        "store": definition.name,
+        "kind": definition.kind,
+        "key_type": definition.key.name,
+        "value_type": definition.value.name,
+        **more,
+    }
+    fields = [pa.field(column.name, _TYPES[column.type], column.nullable) for column in columns]
+    return pa.schema(fields, {f"stateline.{name}": text for name, text in said.items()})
 
 
 def record_batch(definition: StoreDefinition, rows: Rows | Versions, schema: pa.Schema) -> pa.RecordBatch:
-    """A chunk of rows, as the library's scans give them (the first table), as a batch of this schema (`schema_of`).
+    """A chunk of rows, as the library's scans give them (the first table), as a batch of this schema (`arrow_schema`).
 
     Raises `DamagedDataError` for bytes that are not of the declared type.
     """
@@ -180,37 +164,13 @@ def stream_start(schema: pa.Schema) -> bytes:
 
 
 def stream_batch(batch: pa.RecordBatch) -> bytes:
-    """One batch of the stream; `STREAM_END` follows the last."""
+    """One batch of the stream; `columns.STREAM_END` follows the last."""
     return bytes(batch.serialize())
 
 
 def arrow_type(serde: Serde) -> pa.DataType:
     """The Arrow type of this serde's values (the second table)."""
-    kind = type(serde)  # not isinstance: who derives one gives the bytes another meaning
-    if kind in (StringSerde, JsonSerde):
-        return pa.utf8()
-    if kind is FloatSerde:
-        return pa.float64()
-    if kind is IntegerSerde:
-        return pa.int32() if serde.name == "int32" else _INT64
-    return pa.binary()
-
-
-def _field(definition: StoreDefinition, name: str) -> pa.Field:
-    if name == "key":
-        return pa.field(name, arrow_type(definition.key), nullable=False)
-    if name == "value":
-        return pa.field(name, arrow_type(definition.value), nullable=False)
-    return pa.field(name, _INT64, nullable=name in ("timestamp", "valid_to"))
-
-
-def _metadata(definition: StoreDefinition) -> dict[str, str]:
-    return {
-        "stateline.store": definition.name,
-        "stateline.kind": definition.kind,
-        "stateline.key_type": definition.key.name,
-        "stateline.value_type": definition.value.name,
-    }
+    return _TYPES[type_name(serde)]
 
 
 def _version_columns(rows: Sequence[Any]) -> dict[str, pa.Array]:

@@ -22,10 +22,11 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import Entry, Outcome, Terms, answers_of, failures_of, merged_position
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.problems import failures_json
-from stateline.server.rows import arrow_rows, ndjson_rows
+from stateline.server.rows import ndjson_rows
+from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.state.merged_scan import MergedScan
 
-JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", arrow_rows.MEDIA_TYPE
+JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", MEDIA_TYPE
 _FORMATS = (JSON, NDJSON, ARROW)
 _REFUSED = re.compile(r"(?:^|;)\s*q=0(?:\.0{0,3})?\s*(?:;|$)", re.IGNORECASE)  # RFC 9110, 12.4.2
 
@@ -95,13 +96,15 @@ async def _ndjson(definition: StoreDefinition, scan: MergedScan, with_key: bool)
 
 
 async def _arrow(definition: StoreDefinition, scan: MergedScan) -> AsyncGenerator[bytes, None]:
-    schema = arrow_rows.schema_of(definition)
+    from stateline.server.rows import arrow_rows
+
+    schema = arrow_rows.arrow_schema(definition)
     yield arrow_rows.stream_start(schema)
     async with aclosing(_batches(scan)) as batches:
         async for entries in batches:
             rows: Any = entries  # of one store, so all of one shape
             yield arrow_rows.stream_batch(arrow_rows.record_batch(definition, rows, schema))
-    yield arrow_rows.STREAM_END
+    yield STREAM_END
 
 
 async def _batches(scan: MergedScan) -> AsyncGenerator[list[Entry], None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.server.contract.arguments import Arguments
-from stateline.server.rows.arrow_rows import schema_of
+from stateline.server.rows.columns import row_columns
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.scan import EVERY_KEY, KeyRange
 
@@ -44,7 +44,7 @@ def read_wanted(arguments: Arguments, definition: StoreDefinition, allowed: tupl
     from_ms, to_ms, as_of = arguments.time("from"), arguments.time("to"), arguments.time("as_of")
     _check_times(definition, has_times=from_ms is not None or to_ms is not None, as_of=as_of)
     wanted = Wanted(None if columns is None else tuple(columns.split(",")), _keys(arguments, definition))
-    schema_of(definition, wanted.columns)
+    row_columns(definition, wanted.columns)  # raises for one that there is not
     skip = arguments.integer("skip", 0, 0, _MOST_SKIPPED, "a signed number of 64 bits")
     return replace(wanted, from_ms=from_ms, to_ms=to_ms, as_of=as_of, skip=skip)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stateline.server.contract.openapi import Operation
-from stateline.server.rows.arrow_rows import MEDIA_TYPE
+from stateline.server.rows.columns import MEDIA_TYPE
 from stateline.server.snapshots.filter import PARAMETERS
 
 PATH = "/v1/snapshots"

@@ -32,12 +32,11 @@ from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments, from_body, from_query_string, refuse_parameters
 from stateline.server.guard.caller import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.guard.limits import Limits
-from stateline.server.rows.arrow_rows import MEDIA_TYPE, STREAM_END, stream_batch, stream_start
+from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import HeldStream
 from stateline.server.snapshots.filter import Wanted, read_wanted, read_wanted_keys
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS
-from stateline.server.snapshots.rows import batch_schema, batches
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
@@ -219,6 +218,9 @@ class SnapshotRoutes:
 
 
 async def _stream(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> AsyncGenerator[bytes, None]:
+    from stateline.server.rows.arrow_rows import stream_batch, stream_start
+    from stateline.server.snapshots.rows import batch_schema, batches
+
     yield stream_start(batch_schema(checkpoint, definition, wanted))
     with closing(batches(checkpoint, definition, wanted)) as found:
         for batch in found:

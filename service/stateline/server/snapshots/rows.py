@@ -28,10 +28,10 @@ import pyarrow.compute as pc
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.server.rows.arrow_rows import (
+    arrow_schema,
     big_endian,
     binary_array,
     record_batch,
-    schema_of,
     sliced,
     typed_batch,
     value_columns,
@@ -61,7 +61,7 @@ Columns = dict[str, pa.Array]
 def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> pa.Schema:
     """The schema of the batches. Its metadata also says `stateline.partition`, `stateline.commit`, `stateline.position`
     (JSON), and of stores that forget `stateline.retention_ms`: with another one a stream has other rows."""
-    schema, part = schema_of(definition, wanted.columns), checkpoint.part
+    schema, part = arrow_schema(definition, wanted.columns), checkpoint.part
     more = {
         b"stateline.partition": str(part.partition).encode(),
         b"stateline.commit": str(part.commit).encode(),

@@ -14,7 +14,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -64,6 +63,8 @@ class Siblings:
         headers = {_HANDED_ON: "1"}
         if (token := request.headers.get("authorization")) is not None:
             headers["authorization"] = token
+        import httpx  # few ask this way, and it takes a tenth of a server's start
+
         try:
             with _short(self._folder) as folder:
                 # To a socket that only this user can make: there is no certificate to look at.
