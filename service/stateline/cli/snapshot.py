@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stateline.client.lean.client import PLANNING_S, LeanClient, LeanRequest, segment
 from stateline.spark.reading.pinned import pinned
-from stateline.spark.reading.snapshot_server import PLANNING_S, Asked, SnapshotServer, segment
 from stateline.spark.reading.source_options import read_server
 from stateline_store.errors import InvalidArgumentError
 
@@ -53,7 +53,7 @@ def url_of(config: Config) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.server_port}"
 
 
-def server_at(url: str | None, token_file: Path | None, ca_file: Path | None) -> SnapshotServer:
+def server_at(url: str | None, token_file: Path | None, ca_file: Path | None) -> LeanClient:
     """Whom to ask, on this machine unless told. Raises `InvalidArgumentError` for an address that is none."""
     options = {"url": url or "http://127.0.0.1:8000"}
     options |= {name: str(path.resolve()) for name, path in (("token_file", token_file), ("ca_file", ca_file)) if path}
@@ -85,14 +85,14 @@ def wanted(
     )
 
 
-def export(server: SnapshotServer, wanted: Wanted) -> dict[str, int]:
+def export(server: LeanClient, wanted: Wanted) -> dict[str, int]:
     """Write the files; the rows of each store. Raises `InvalidArgumentError` for a directory that has something in it,
     what the server refuses, and `CursorExpiredError` when the snapshot goes meanwhile. It is released at the end,
     however that comes.
     """
     _check_directory(wanted.directory)
     described = {
-        store: server.ask(Asked("GET", f"/v1/stores/{segment(store)}"), patience_s=PLANNING_S)
+        store: server.ask(LeanRequest("GET", f"/v1/stores/{segment(store)}"), patience_s=PLANNING_S)
         for store in wanted.stores
     }
     schemas = {store: _schema(said, wanted.columns) for store, said in described.items()}
@@ -140,10 +140,8 @@ def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
     return pa.schema([(name, known[name]) for name in (known if wanted is None else wanted)])
 
 
-def _write_store(
-    server: SnapshotServer, wanted: Wanted, store: str, parts: Mapping[str, Any], schema: pa.Schema
-) -> int:
-    from stateline.spark.reading.http_rows import RowsQuery, batches
+def _write_store(server: LeanClient, wanted: Wanted, store: str, parts: Mapping[str, Any], schema: pa.Schema) -> int:
+    from stateline.client.lean.snapshot_rows import RowsQuery, batches
 
     folder = wanted.directory / store
     folder.mkdir()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from stateline.client.events import Event
 from stateline.client.failures import BY_REASON, GatewayError, RequestError, UnexpectedAnswerError, UnreachableError
+from stateline.client.passing import PASSING, retry_after_s
 from stateline.client.results import (
     CountAnswer,
     Entry,
@@ -37,7 +36,6 @@ from stateline.serde.plain import JsonSerde
 from stateline_store import InvalidArgumentError, Position, StatelineError
 
 T = TypeVar("T")
-_GATEWAY = (429, 502, 503, 504)
 # Why a change feed ends that can be taken up again where it was.
 _GOES_ON = ("NOT_READY", "NOT_ACTIVE", "NOT_PRESENT", "TOO_MANY_REQUESTS", "TOO_SLOW")
 _EXACT = JsonSerde()
@@ -120,9 +118,9 @@ NOTHING = _Nothing((200, 204))
 
 def failure_of(reply: Reply) -> RequestError:
     """The exception of a reply that is a problem document, or is no answer at all."""
-    retry_s = retry_after_s(reply, datetime.now(UTC))
+    retry_s = retry_after_s(reply.headers.get("retry-after", ""), datetime.now(UTC))
     if not _is_problem(reply):
-        if reply.status in _GATEWAY:
+        if reply.status in PASSING:
             detail = "Something in between answered for the server: ask again."
             stand_in = Problem(reason="UNEXPECTED_ANSWER", detail=detail, status=reply.status, retry_after_s=retry_s)
             return GatewayError(stand_in)
@@ -159,19 +157,6 @@ def stream_position(headers: Mapping[str, str]) -> Position:
         return Position.from_json(json_document(text))
     except InvalidArgumentError as error:
         raise _unexpected(text, "its Position cannot be read") from error
-
-
-def retry_after_s(reply: Reply, now: datetime) -> float | None:
-    """What `Retry-After` asks for: seconds, or a date (RFC 9110, 10.2.3). None when it is absent or senseless."""
-    text = reply.headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdecimal() and len(text) < 10:  # that is 31 years
-        return float(text)
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    until_s = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
-    return max(until_s, 0.0) if math.isfinite(until_s) else None
 
 
 def _is_problem(reply: Reply) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import time
 from dataclasses import dataclass
 
 from stateline.client.failures import RequestError, UnreachableError
+from stateline.client.passing import FIRST_PAUSE_S, LONGEST_PAUSE_S, PASSING, Pauses
 from stateline.client.requests import Request
 from stateline_store import StatelineError
 
@@ -15,21 +14,20 @@ _LEAST_TIMEOUT_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What is tried again. Only reads are: GET, and a query as a body; never what makes or ends a snapshot.
+    """What is tried again, as the table of `passing` has it: reads, never what makes or ends a snapshot.
 
-    A lost connection and these statuses are, after a pause that doubles from `first_pause_s` up to `longest_pause_s`,
-    of which a random part is taken (so that many clients do not come back at once), and no shorter than the
-    `Retry-After` of the answer. Nothing is begun that `deadline_s`, counted from the first attempt and with the
-    query's own `wait_ms` added, leaves no time for: the last failure is raised then.
+    The pauses double from `first_pause_s` up to `longest_pause_s`, and are no shorter than the `Retry-After` of the
+    answer. Nothing is begun that `deadline_s`, counted from the first attempt and with the query's own `wait_ms` added,
+    leaves no time for: the last failure is raised then.
 
     412, a bound that was not reached, is not among the statuses: `wait_ms` is the better way to wait for it. Neither
     is 421, a partition that is elsewhere; name them to have them tried again.
     """
 
     deadline_s: float = 30.0
-    first_pause_s: float = 0.1
-    longest_pause_s: float = 5.0
-    statuses: frozenset[int] = frozenset({429, 502, 503, 504})
+    first_pause_s: float = FIRST_PAUSE_S
+    longest_pause_s: float = LONGEST_PAUSE_S
+    statuses: frozenset[int] = PASSING
 
 
 NEVER = Retries(deadline_s=0.0)
@@ -40,35 +38,18 @@ class Attempts:
 
     def __init__(self, policy: Retries, wait_ms: int = 0) -> None:
         self._policy = policy
-        self._allowed_s = policy.deadline_s + wait_ms / 1000
-        self._failed = 0
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Count the deadline from now."""
-        self._end_s = time.monotonic() + self._allowed_s
-
-    def succeeded(self) -> None:
-        """Begin with the shortest pause again."""
-        self._failed = 0
-        self.restart_clock()
+        self._pauses = Pauses(policy.deadline_s + wait_ms / 1000, policy.first_pause_s, policy.longest_pause_s)
+        self.restart_clock, self.succeeded = self._pauses.restart_clock, self._pauses.succeeded
 
     def timeout_s(self, usual_s: float) -> float:
         """How long the attempt that is begun now may wait for the server; the first one as long as ever."""
-        return usual_s if self._failed == 0 else min(usual_s, max(self._left_s(), _LEAST_TIMEOUT_S))
+        return usual_s if self._pauses.failed == 0 else min(usual_s, max(self._pauses.left_s, _LEAST_TIMEOUT_S))
 
     def pause_s(self, request: Request, error: StatelineError) -> float | None:
         """How long to wait before the next attempt; None when there is none, and this failure is the answer."""
         if not request.is_read or not self._may_pass(error):
             return None
-        longest_s = min(self._policy.first_pause_s * 2**self._failed, self._policy.longest_pause_s)
-        self._failed = min(self._failed + 1, 60)
-        asked_s = (error.problem.retry_after_s or 0.0) if isinstance(error, RequestError) else 0.0
-        pause_s = asked_s + random.uniform(0, longest_s)
-        return pause_s if pause_s < self._left_s() else None
-
-    def _left_s(self) -> float:
-        return self._end_s - time.monotonic()
+        return self._pauses.next_s((error.problem.retry_after_s or 0.0) if isinstance(error, RequestError) else 0.0)
 
     def _may_pass(self, error: StatelineError) -> bool:
         if isinstance(error, RequestError):

@@ -252,6 +252,8 @@ def test_help_teaches_every_command_with_an_example() -> None:
         ),
         ("import stateline.server.main", "pyarrow numpy httpx rich pyspark"),
         ("import stateline.worker.run", "pyarrow numpy httpx fastapi rich pyspark"),
+        ("import stateline.client.lean.snapshot_rows", "httpx pydantic orjson pyarrow"),
+        ("import stateline.spark.reading.snapshot_reader", "httpx pydantic pyarrow confluent_kafka"),
         ("import stateline.client; stateline.client.Client", "pyarrow numpy confluent_kafka fastapi pyspark"),
     ],
 )

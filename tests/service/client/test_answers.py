@@ -18,6 +18,7 @@ from stateline.client import GatewayError, NotUpToBoundError, Position, RequestE
 from stateline.client import answers as read
 from stateline.client.answers import Reply
 from stateline.client.failures import BY_REASON
+from stateline.client.passing import retry_after_s
 from stateline.server.contract.problems import PROBLEMS
 from stateline_store import RetryLaterError, StatelineError
 
@@ -151,7 +152,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
 
     def after(text: str) -> float | None:
-        return read.retry_after_s(Reply(503, {"retry-after": text}, b""), now)
+        return retry_after_s(text, now)
 
     assert after("120") == 120
     assert after(format_datetime(now + timedelta(seconds=90), usegmt=True)) == 90

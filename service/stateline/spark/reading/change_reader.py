@@ -19,10 +19,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from stateline.client.lean.client import LOST, PLANNING_S, PassingError
 from stateline.spark.reading.change_offsets import OffsetsJson, Span, Told, initial, reached, spans
 from stateline.spark.reading.change_requests import ChangeOptions, batches, offsets, offsets_now
 from stateline.spark.reading.row_types import RowShape, default_schema
-from stateline.spark.reading.snapshot_server import LOST, PLANNING_S, PassingError
 
 # Spark looks for something new every 10 ms: a server need not be asked so often, nor one that does not answer.
 _IDLE_S = 0.2

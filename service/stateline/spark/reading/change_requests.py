@@ -1,6 +1,6 @@
 """What a stream of changes asks the server, and the options that say so.
 
-Connections, tokens, retries are those of `snapshot_server`. An attempt that may pass raises one of `LOST`.
+Connections, tokens, retries are those of `stateline.client.lean`. An attempt that may pass raises one of `LOST`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 
-from stateline.spark.reading.arrow_stream import ArrowBody
+from stateline.client.lean.arrow_body import ArrowBody
+from stateline.client.lean.client import ARROW, LOST, Failover, LeanClient, LeanRequest, PassingError, segment
 from stateline.spark.reading.change_offsets import Span, Told
-from stateline.spark.reading.snapshot_server import ARROW, LOST, Asked, Attempts, PassingError, SnapshotServer, segment
 from stateline.spark.reading.source_options import read_server, spelled
 from stateline_store import CursorExpiredError, InvalidArgumentError
 
@@ -32,7 +32,7 @@ OPTIONS = (
 class ChangeOptions:
     """The options of a stream of changes. Picklable; no token shows in its `repr`."""
 
-    server: SnapshotServer
+    server: LeanClient
     store: str
     begin: str
     """earliest, latest, or a position as JSON."""
@@ -88,21 +88,21 @@ def batches(options: ChangeOptions, span: Span, columns: tuple[str, ...]) -> Gen
     Raises `CursorExpiredError` when the log has lost some of them or is another one, `NotReadyError` when nothing
     arrived for as long as the option `retry_s` says.
     """
-    attempts, first = Attempts(options.server, options.server.retry_s), span.first
+    failover, first = Failover(options.server, options.server.retry_s), span.first
     while True:
         try:
-            with closing(_attempt(options, attempts.url, span, first, columns)) as found:
+            with closing(_attempt(options, failover.url, span, first, columns)) as found:
                 for batch in found:
                     yield batch
                     first = batch.column("offset")[batch.num_rows - 1].as_py() + 1
-                    attempts.progressed()  # however long Spark took for what it was given
+                    failover.progressed()  # however long Spark took for what it was given
             return
         except CursorExpiredError as error:
             raise CursorExpiredError(
                 f"The changes that this query reads next are gone: {error} Go on with a new checkpoint."
             ) from error
         except (*LOST, pa.ArrowInvalid) as error:
-            attempts.pause(error)
+            failover.pause(error)
 
 
 def _attempt(
@@ -110,7 +110,7 @@ def _attempt(
 ) -> Generator[pa.RecordBatch, None, None]:
     between = {"partition": span.partition, "begin": first, "end": span.end, "topic_id": span.topic_id}
     target = f"{_path(options)}/rows?{urlencode({**between, 'columns': ','.join(columns)})}"
-    with options.server.opened(url, Asked("GET", target, accept=ARROW)) as response:
+    with options.server.opened(url, LeanRequest("GET", target, accept=ARROW)) as response:
         body = ArrowBody(response)
         with pa.ipc.open_stream(body) as stream:
             yield from stream
@@ -125,9 +125,9 @@ def _told(options: ChangeOptions, document: Any) -> Told:
         raise InvalidArgumentError(f"{url} answers, but not as a Stateline server: is the option url right?") from error
 
 
-def _asked(options: ChangeOptions, begin: str | None) -> Asked:
+def _asked(options: ChangeOptions, begin: str | None) -> LeanRequest:
     query = "" if begin is None else f"?{urlencode({'from': begin})}"
-    return Asked("GET", f"{_path(options)}/offsets{query}")
+    return LeanRequest("GET", f"{_path(options)}/offsets{query}")
 
 
 def _path(options: ChangeOptions) -> str:

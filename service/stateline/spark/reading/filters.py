@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from stateline.client.lean.snapshot_rows import LONGEST_KEY
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 KEYS_MOST = 5000
 """Of more keys than this the range is asked for: then a seek for each is no cheaper than reading them all."""
-LONGEST_KEY = 2000
-"""Characters of a key in a URL; proxies take 8 KiB of one, and percent-encoding may make three of each."""
 KEYS_AT_ONCE = 500
 """Of one request; server.limit.max has to allow as many."""
 BYTES_AT_ONCE = 1024 * 1024

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stateline.spark.reading.snapshot_server import Asked, SnapshotServer
+from stateline.client.lean.client import LeanClient, LeanRequest
 from stateline_store.errors import CallerError, CursorExpiredError, NotReadyError, StatelineError
 
 if TYPE_CHECKING:
@@ -90,24 +90,24 @@ def is_kept(snapshot: str) -> bool:
         return asking.connect_ex(_address(snapshot)) == 0
 
 
-def renew(server: SnapshotServer, snapshot: str, ttl_s: int) -> None:
+def renew(server: LeanClient, snapshot: str, ttl_s: int) -> None:
     """Let the lease end in `ttl_s` seconds, unless it lasts for longer anyway: a renewal could make it shorter."""
     path = f"/v1/snapshots/{snapshot}"
-    left_ms = server.ask(Asked("GET", path))["expires_at"] - time.time_ns() // 1_000_000
+    left_ms = server.ask(LeanRequest("GET", path))["expires_at"] - time.time_ns() // 1_000_000
     if left_ms < ttl_s * 1000:
-        server.ask(Asked("PATCH", path, {"ttl_s": ttl_s}))
+        server.ask(LeanRequest("PATCH", path, {"ttl_s": ttl_s}))
 
 
-def release(server: SnapshotServer, snapshot: str, *, patience_s: float = _RELEASE_S) -> None:
+def release(server: LeanClient, snapshot: str, *, patience_s: float = _RELEASE_S) -> None:
     """Let the snapshot go; one that is gone already is no error."""
     try:
-        server.ask(Asked("DELETE", f"/v1/snapshots/{snapshot}"), patience_s=patience_s)
+        server.ask(LeanRequest("DELETE", f"/v1/snapshots/{snapshot}"), patience_s=patience_s)
     except (CursorExpiredError, CallerError):
         return  # gone, or another's by now: its lease ends by itself
 
 
 def _keep(kept: _Kept) -> None:
-    server = SnapshotServer(**{**kept.server, "urls": tuple(kept.server["urls"])})
+    server = LeanClient(**{**kept.server, "urls": tuple(kept.server["urls"])})
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
         try:
             held.bind(_address(kept.snapshot))

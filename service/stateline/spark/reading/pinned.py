@@ -9,15 +9,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stateline.client.lean.client import PLANNING_S, LeanClient, LeanRequest
 from stateline.spark.reading.lease import release, renew
-from stateline.spark.reading.snapshot_server import PLANNING_S, Asked, SnapshotServer
 from stateline_store.errors import CallerError, CursorExpiredError, StatelineError
 
 _logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def pinned(server: SnapshotServer, stores: Sequence[str], ttl_s: int) -> Iterator[dict[str, Any]]:
+def pinned(server: LeanClient, stores: Sequence[str], ttl_s: int) -> Iterator[dict[str, Any]]:
     """A snapshot of these stores, as the server describes it. Its lease of `ttl_s` seconds is renewed every third of
     it until the block ends, and it is released then.
 
@@ -26,7 +26,7 @@ def pinned(server: SnapshotServer, stores: Sequence[str], ttl_s: int) -> Iterato
     """
     pin = os.urandom(12).hex()  # so that an answer that is lost is asked for again
     members = {"stores": list(stores), "ttl_s": ttl_s, "pin": pin}
-    snapshot = server.ask(Asked("POST", "/v1/snapshots", members), patience_s=PLANNING_S)
+    snapshot = server.ask(LeanRequest("POST", "/v1/snapshots", members), patience_s=PLANNING_S)
     ended = threading.Event()
     thread = threading.Thread(
         target=_keep_on, args=(server, snapshot["id"], ttl_s, ended), name="stateline-lease", daemon=True
@@ -40,7 +40,7 @@ def pinned(server: SnapshotServer, stores: Sequence[str], ttl_s: int) -> Iterato
         release(server, snapshot["id"])
 
 
-def _keep_on(server: SnapshotServer, snapshot: str, ttl_s: int, ended: threading.Event) -> None:
+def _keep_on(server: LeanClient, snapshot: str, ttl_s: int, ended: threading.Event) -> None:
     while not ended.wait(ttl_s / 3):
         try:
             renew(server, snapshot, ttl_s)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
 from stateline.spark.reading.filters import Narrowed, StoreShape, in_pieces, narrowed
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
-from stateline.spark.reading.snapshot_server import PLANNING_S, Asked, segment
 from stateline.spark.reading.source_options import SourceOptions
 from stateline_store.errors import CursorExpiredError, DoesNotExistError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-    from stateline.spark.reading.http_rows import RowsQuery
+    from stateline.client.lean.snapshot_rows import RowsQuery
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class RowsPartition(InputPartition):
 
 def described(options: SourceOptions) -> dict[str, Any]:
     """What the server says of the store: `kind`, `key_type`, `value_type`, `columns`."""
-    asked = Asked("GET", f"/v1/stores/{segment(options.store)}")
+    asked = LeanRequest("GET", f"/v1/stores/{segment(options.store)}")
     found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
     return found
 
@@ -68,7 +68,7 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # as partitions
         """The rows of one partition."""
-        from stateline.spark.reading.http_rows import batches
+        from stateline.client.lean.snapshot_rows import batches
 
         for query in self._queries():
             with closing(batches(self._options.server, partition.path, query)) as found:
@@ -76,7 +76,7 @@ class SnapshotReader(DataSourceReader):
                     yield self._shape.recast(batch)
 
     def _queries(self) -> Iterator[RowsQuery]:
-        from stateline.spark.reading.http_rows import RowsQuery
+        from stateline.client.lean.snapshot_rows import RowsQuery
 
         bounds, keys = tuple(self._narrowed.bounds.items()), self._narrowed.keys
         if keys is None:
@@ -88,10 +88,10 @@ class SnapshotReader(DataSourceReader):
     def _snapshot(self) -> dict[str, Any]:
         options = self._options
         if options.snapshot is not None:
-            asked = Asked("GET", f"/v1/snapshots/{options.snapshot}")
+            asked = LeanRequest("GET", f"/v1/snapshots/{options.snapshot}")
         else:
             members = {"stores": list(options.stores), "ttl_s": options.ttl_s, "pin": options.pin or self._pin}
-            asked = Asked("POST", "/v1/snapshots", members)
+            asked = LeanRequest("POST", "/v1/snapshots", members)
         try:
             found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
         except CursorExpiredError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
-from stateline.spark.reading.snapshot_server import SnapshotServer
+from stateline.client.lean.client import LeanClient
 from stateline_store.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class SourceOptions:
     long as Spark's driver does and releases it then, or "ttl", nobody, and it ends after `ttl_s`.
     """
 
-    server: SnapshotServer
+    server: LeanClient
     store: str
     stores: tuple[str, ...]
     """Of the cut; `store` is among them."""
@@ -87,7 +87,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> So
     )
 
 
-def read_server(options: Mapping[str, str], environment: Mapping[str, str]) -> SnapshotServer:
+def read_server(options: Mapping[str, str], environment: Mapping[str, str]) -> LeanClient:
     """Where to ask, from options by their names in this module. Raises `InvalidArgumentError`."""
     urls = _list(options.get("url", ""))
     if not urls:
@@ -99,7 +99,7 @@ def read_server(options: Mapping[str, str], environment: Mapping[str, str]) -> S
     token = options.get("token") if "token_file" not in options else None
     if token is None and "token_file" not in options:
         token = environment.get(TOKEN_VARIABLE) or None
-    return SnapshotServer(
+    return LeanClient(
         urls,
         token,
         options.get("token_file"),

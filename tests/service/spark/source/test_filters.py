@@ -28,6 +28,8 @@ from pyspark.sql.datasource import (
 )
 
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
+from stateline.client.lean.client import LeanClient, LeanRequest
+from stateline.client.lean.snapshot_rows import RowsQuery, batches
 from stateline.spark.reading.filters import (
     BYTES_AT_ONCE,
     KEYS_AT_ONCE,
@@ -37,10 +39,8 @@ from stateline.spark.reading.filters import (
     in_pieces,
     narrowed,
 )
-from stateline.spark.reading.http_rows import RowsQuery, batches
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import FilteringSnapshotReader, RowsPartition
-from stateline.spark.reading.snapshot_server import Asked, SnapshotServer
 from stateline.spark.reading.source_options import SourceOptions
 from support.processes.query_server import OwningWorker
 
@@ -63,7 +63,7 @@ FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChec
 class Served:
     """A store in a snapshot, and all of its rows with times as Spark has them."""
 
-    server: SnapshotServer
+    server: LeanClient
     paths: list[str]
     shape: StoreShape
     names: tuple[str, ...]
@@ -89,7 +89,7 @@ def served(client: httpx.Client, store: str, stack: ExitStack) -> Served:
     said = client.get(f"/v1/stores/{store}").json()
     paths = [part["path"] for part in made["stores"][store].values()]
     names = tuple(column["name"] for column in said["columns"])
-    server = SnapshotServer((str(client.base_url),))
+    server = LeanClient((str(client.base_url),))
     return Served(server, paths, StoreShape(said["kind"], said["key_type"]), names)
 
 
@@ -273,9 +273,9 @@ def test_spark_finds_the_same_with_and_without_pushdown(session: SparkSession, k
 
 def test_only_what_is_wanted_is_asked_of_the_server(kinds: Kinds) -> None:
     """Of 400 keys in pieces, each a seek: the rows of these and no others are sent."""
-    said = SnapshotServer((kinds.url,)).ask(Asked("GET", "/v1/stores/plain"))
+    said = LeanClient((kinds.url,)).ask(LeanRequest("GET", "/v1/stores/plain"))
     made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"]}).json()
-    options = SourceOptions(SnapshotServer((kinds.url,)), "plain", ("plain",))
+    options = SourceOptions(LeanClient((kinds.url,)), "plain", ("plain",))
     reader = FilteringSnapshotReader(options, "", default_schema(said), said)
     pushed: list[Filter] = [In(("key",), ("a", "k2", *(f"none-{n}" for n in range(1200))))]
     assert list(reader.pushFilters(pushed)) == pushed

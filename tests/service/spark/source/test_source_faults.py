@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from service.spark.source.scenes import Kinds, as_counted, gated_read, read, rows
-from stateline.spark.reading.http_rows import RowsQuery, batches
+from stateline.client.lean.client import LeanClient, LeanRequest
+from stateline.client.lean.snapshot_rows import RowsQuery, batches
 from stateline.spark.reading.lease import is_kept
-from stateline.spark.reading.snapshot_server import Asked, SnapshotServer
 from stateline_store import (
     ConfigurationError,
     CursorExpiredError,
@@ -77,7 +77,7 @@ def test_a_stream_that_breaks_off_is_gone_on_with(
     _, path = snapshot_of(client, "blobs")
     texts = None if keys is None else tuple(key.decode() for key in map(_base64, keys))
     proxy.faults.extend([Cut(0), Cut(3_000_000), Cut(100), Cut(4_000_000), Answered("503 Service Unavailable")])
-    values = column(batches(SnapshotServer((proxy.url,)), path, RowsQuery(columns, (), texts)), "value")
+    values = column(batches(LeanClient((proxy.url,)), path, RowsQuery(columns, (), texts)), "value")
     assert [value[:10] for value in values] == (keys or KEYS)
     assert not proxy.faults
     assert any(resumed in request for request in proxy.requests)
@@ -94,7 +94,7 @@ def test_the_server_decides_when_it_is_asked_again(client: httpx.Client, proxy: 
     _, path = snapshot_of(client, "blobs")
     proxy.faults.append(Answered("429 Too Many Requests", {"Retry-After": "2"}, '{"detail": "slow down"}'))
     begin_s = time.monotonic()
-    assert column(batches(SnapshotServer((proxy.url,)), path, RowsQuery(("key",))), "key") == KEYS
+    assert column(batches(LeanClient((proxy.url,)), path, RowsQuery(("key",))), "key") == KEYS
     assert time.monotonic() - begin_s >= 2
 
 
@@ -103,7 +103,7 @@ def test_whoever_takes_long_for_a_batch_has_as_much_time_as_before_for_the_next(
     client: httpx.Client, proxy: FaultyProxy
 ) -> None:
     _, path = snapshot_of(client, "blobs")
-    found = batches(SnapshotServer((proxy.url,), retry_s=1), path, RowsQuery(("key",)))
+    found = batches(LeanClient((proxy.url,), retry_s=1), path, RowsQuery(("key",)))
     first = next(found)
     proxy.most_bytes = 0  # what comes before the connection is lost is not the rest
     time.sleep(1.2)
@@ -115,21 +115,21 @@ def test_whoever_takes_long_for_a_batch_has_as_much_time_as_before_for_the_next(
 def test_a_server_that_does_not_come_back_is_an_error_that_says_where(client: httpx.Client) -> None:
     _, path = snapshot_of(client, "blobs")
     with faulty_proxy(1) as proxy:
-        gone = SnapshotServer((proxy.url,), token="secret-token", retry_s=0.5)
+        gone = LeanClient((proxy.url,), token="secret-token", retry_s=0.5)
         with pytest.raises(NotReadyError, match=proxy.url) as raised:
             list(batches(gone, path, RowsQuery(("key",))))
     assert "secret-token" not in f"{raised.value} {gone!r}"
     with faulty_proxy(1) as other:
         other.faults.append(Answered("200 OK", {}, "<html>"))
         with pytest.raises(ConfigurationError, match="not as a Stateline server"):
-            SnapshotServer((other.url,)).ask(Asked("GET", "/"))
+            LeanClient((other.url,)).ask(LeanRequest("GET", "/"))
 
 
 @pytest.mark.usefixtures("many")
 def test_the_next_address_is_asked_when_one_does_not_answer(client: httpx.Client) -> None:
     _, path = snapshot_of(client, "blobs")
     with faulty_proxy(1) as dead:
-        both = SnapshotServer((dead.url, str(client.base_url)))
+        both = LeanClient((dead.url, str(client.base_url)))
         assert column(batches(both, path, RowsQuery(("key",))), "key") == KEYS
 
 
@@ -138,7 +138,7 @@ def test_a_snapshot_that_ends_while_it_is_read_is_an_error_and_never_the_end(
     client: httpx.Client, proxy: FaultyProxy
 ) -> None:
     snapshot, path = snapshot_of(client, "blobs")
-    found = batches(SnapshotServer((proxy.url,)), path, RowsQuery(("key", "value")))
+    found = batches(LeanClient((proxy.url,)), path, RowsQuery(("key", "value")))
     next(found)
     assert client.delete(f"/v1/snapshots/{snapshot}").status_code == 204
     proxy.lose_connections()
@@ -243,9 +243,9 @@ def _token(tokens: Path, name: str, *more: str) -> str:
 KEEP = """
 import os, sys, json
 from stateline.spark.reading.lease import keep_while_driver_lives
-from stateline.spark.reading.snapshot_server import SnapshotServer
+from stateline.client.lean.client import LeanClient
 from stateline.spark.reading.source_options import SourceOptions
-options = SourceOptions(SnapshotServer((sys.argv[1],)), "plain", ("plain",), ttl_s=2)
+options = SourceOptions(LeanClient((sys.argv[1],)), "plain", ("plain",), ttl_s=2)
 for _ in range(3):
     keep_while_driver_lives(options, {"id": sys.argv[2]}, is_own=True)
 """

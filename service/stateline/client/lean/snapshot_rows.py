@@ -10,16 +10,18 @@ import base64
 import re
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-import pyarrow as pa
-
-from stateline.spark.reading.arrow_stream import ArrowBody
-from stateline.spark.reading.filters import LONGEST_KEY
-from stateline.spark.reading.snapshot_server import ARROW, LOST, Asked, Attempts, SnapshotServer
+from stateline.client.lean.arrow_body import ArrowBody
+from stateline.client.lean.client import ARROW, LOST, Failover, LeanClient, LeanRequest
 from stateline_store.errors import CursorExpiredError, DoesNotExistError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LONGEST_KEY = 2000
+"""Characters of a key in a URL; proxies take 8 KiB of one, and percent-encoding may make three of each."""
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -52,37 +54,39 @@ class _Place:
         return found | ({"skip": str(self.skip)} if self.skip else {})
 
 
-def batches(server: SnapshotServer, path: str, query: RowsQuery) -> Generator[pa.RecordBatch, None, None]:
+def batches(server: LeanClient, path: str, query: RowsQuery) -> Generator[pa.RecordBatch, None, None]:
     """The rows, in the store's types; `path` is that of the partition in the snapshot.
 
     Raises `CursorExpiredError` when the snapshot is gone, which is never the end of the rows, `NotReadyError` when
     nothing arrived for the server's `retry_s`, and what the server refuses.
     """
-    attempts, place, schema = Attempts(server, server.retry_s), _Place(), None
+    import pyarrow as pa
+
+    failover, place, schema = Failover(server, server.retry_s), _Place(), None
     while True:
         try:
-            with server.opened(attempts.url, _asked(path, query, place)) as response:
+            with server.opened(failover.url, _asked(path, query, place)) as response:
                 body = ArrowBody(response)
                 with pa.ipc.open_stream(body) as reader:
                     schema = _unchanged(schema, reader.schema)
                     for batch in reader:
                         place = place.behind(batch, by_key=query.keys is None)
                         yield batch
-                        attempts.progressed()  # however long Spark took for what it was given
+                        failover.progressed()  # however long Spark took for what it was given
                 body.check_end()
             return
         except (CursorExpiredError, DoesNotExistError) as error:
             raise _gone(path, error) from error
         except (*LOST, pa.ArrowInvalid) as error:
-            attempts.pause(error)
+            failover.pause(error)
 
 
-def _asked(path: str, query: RowsQuery, place: _Place) -> Asked:
+def _asked(path: str, query: RowsQuery, place: _Place) -> LeanRequest:
     parameters = {"columns": ",".join(query.columns), **dict(query.bounds), **place.parameters()}
     if query.keys is None:
-        return Asked("GET", f"{path}?{urlencode(parameters, quote_via=quote, safe='')}", accept=ARROW)
+        return LeanRequest("GET", f"{path}?{urlencode(parameters, quote_via=quote, safe='')}", accept=ARROW)
     members = {name: _in_json(text) if name != "columns" else text for name, text in parameters.items()}
-    return Asked("POST", path, {**members, "keys": list(query.keys)}, accept=ARROW)
+    return LeanRequest("POST", path, {**members, "keys": list(query.keys)}, accept=ARROW)
 
 
 def _in_json(text: str) -> str | int:

@@ -1,29 +1,26 @@
-"""`SnapshotServer`: what Spark's processes ask a Stateline server, with the standard library alone.
+"""`LeanClient`: requests to a Stateline server, with the standard library alone.
 
-Every planner and every worker process of Spark pays for its imports, and no pool or session is of use there: a process
-asks a few times, then reads one long stream.
-
-What passes is tried again: a lost connection, and the statuses 421, 429, 502, 503 and 504, no sooner than their
-`Retry-After`. Everything else is raised as the library's error of that name. A token is sent as a header and shows in
-no message and in no `repr`.
+What passes is tried again (`stateline.client.passing`). Everything else is raised as the library's error of that name.
+A token is sent as a header and shows in no message and in no `repr`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import random
 import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from socket import gaierror
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from stateline.client.passing import ELSEWHERE, PASSING, Pauses, retry_after_s
 from stateline_store.errors import (
     ConfigurationError,
     CursorExpiredError,
@@ -39,8 +36,7 @@ from stateline_store.errors import (
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 # As long as a server needs to be started again; who plans a query with a wrong address is not kept waiting for longer.
 PLANNING_S = 15.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_PASSING = frozenset({421, 429, 502, 503, 504})
+_PASSING = PASSING | {ELSEWHERE}
 _REFUSALS: Mapping[int, type[StatelineError]] = {
     400: UnknownQueryTypeError,
     401: UnauthenticatedError,
@@ -69,7 +65,7 @@ LOST = (OSError, HTTPException, PassingError)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LeanRequest:
     """One request: `target` is path and query string below the server's address, `members` are a body's."""
 
     method: str
@@ -79,7 +75,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotServer:
+class LeanClient:
     """Where to ask, and as whom. Thread-safe and picklable: it holds no connection.
 
     Of several `urls` the next is asked when one does not answer. The token is `token`, or what `token_file` has when a
@@ -94,39 +90,39 @@ class SnapshotServer:
     timeout_s: float = 30.0
     retry_s: float = 120.0
 
-    def ask(self, asked: Asked, *, patience_s: float | None = None) -> Any:
+    def ask(self, request: LeanRequest, *, patience_s: float | None = None) -> Any:
         """The JSON of the answer, None of an empty one. Raises what the server refuses, and `NotReadyError` when
         nothing but passing failures were met for `patience_s` (`retry_s` unless given).
         """
-        attempts = Attempts(self, self.retry_s if patience_s is None else patience_s)
+        failover = Failover(self, self.retry_s if patience_s is None else patience_s)
         while True:
             try:
-                with self.opened(attempts.url, asked) as response:
+                with self.opened(failover.url, request) as response:
                     data = response.read()
                 break
             except LOST as error:
-                attempts.pause(error)
+                failover.pause(error)
         try:
             return json.loads(data) if data else None
         except ValueError as error:
             raise ConfigurationError(
-                f"{attempts.url} answers, but not as a Stateline server: is the option url right?"
+                f"{failover.url} answers, but not as a Stateline server: is the option url right?"
             ) from error
 
     @contextlib.contextmanager
-    def opened(self, url: str, asked: Asked) -> Iterator[HTTPResponse]:
+    def opened(self, url: str, request: LeanRequest) -> Iterator[HTTPResponse]:
         """The answer with a status of success, read as it arrives; the connection is closed with the block. One
         attempt: raises one of `LOST`, or what the server refuses.
         """
         connection = self._connection(url)
         try:
-            body = None if asked.members is None else json.dumps(asked.members).encode()
+            body = None if request.members is None else json.dumps(request.members).encode()
             headers = {
-                "Accept": asked.accept,
+                "Accept": request.accept,
                 **({} if body is None else {"Content-Type": JSON}),
                 **self._credentials(),
             }
-            connection.request(asked.method, urlsplit(url).path.rstrip("/") + asked.target, body, headers)
+            connection.request(request.method, urlsplit(url).path.rstrip("/") + request.target, body, headers)
             response = connection.getresponse()
             if not 200 <= response.status < 300:
                 raise _failure(url, response)
@@ -167,33 +163,26 @@ class SnapshotServer:
         return {"Authorization": f"Bearer {token}"}
 
 
-class Attempts:
-    """The attempts of one request, or of one stream. For one thread."""
+class Failover:
+    """Which of the servers is asked next, and when: for one request, or one stream. For one thread."""
 
-    def __init__(self, server: SnapshotServer, patience_s: float) -> None:
-        self._urls, self._patience_s = server.urls, patience_s
-        self._at = self._failed = 0
-        self._end_s = time.monotonic() + patience_s
+    def __init__(self, client: LeanClient, patience_s: float) -> None:
+        self._urls, self._patience_s = client.urls, patience_s
+        self._next = 0
+        self._pauses = Pauses(patience_s)
+        self.progressed = self._pauses.succeeded  # something arrived: have as much patience again
 
     @property
     def url(self) -> str:
         """Whom to ask now."""
-        return self._urls[self._at % len(self._urls)]
-
-    def progressed(self) -> None:
-        """Something arrived: have as much patience again."""
-        self._failed = 0
-        self._end_s = time.monotonic() + self._patience_s
+        return self._urls[self._next % len(self._urls)]
 
     def pause(self, error: Exception) -> None:
         """Wait for the next attempt, or raise `NotReadyError` when there is no time left for one."""
         url = self.url
-        self._at += 1
-        asked_s = error.retry_after_s if isinstance(error, PassingError) else 0.0
-        longest_s = min(_FIRST_PAUSE_S * 2**self._failed, _LONGEST_PAUSE_S)
-        self._failed = min(self._failed + 1, 30)
-        pause_s = asked_s + random.uniform(0, longest_s)  # many tasks fail at once, and should not come back at once
-        if time.monotonic() + pause_s > self._end_s:
+        self._next += 1
+        pause_s = self._pauses.next_s(error.retry_after_s if isinstance(error, PassingError) else 0.0)
+        if pause_s is None:
             raise NotReadyError(_given_up(url, error, self._patience_s)) from error
         time.sleep(pause_s)
 
@@ -211,7 +200,8 @@ def _failure(url: str, response: HTTPResponse) -> StatelineError | PassingError:
     except (ValueError, KeyError, TypeError):
         detail = f"{url} answers with status {response.status} and no reason."
     if response.status in _PASSING:
-        return PassingError(f"{detail} (status {response.status}).", response.status, _retry_after_s(response))
+        asked_s = retry_after_s(response.headers.get("Retry-After", ""), datetime.now(UTC))
+        return PassingError(f"{detail} (status {response.status}).", response.status, asked_s or 0.0)
     if response.status == 401:
         detail += " Give the option token_file, or token, or set STATELINE_TOKEN for the driver."
     return _REFUSALS.get(response.status, StatelineError)(detail)
@@ -228,8 +218,3 @@ def _given_up(url: str, error: Exception, patience_s: float) -> str:
         f"{url} did not answer as it should for {patience_s:g} s: {why}. Is the server running there, and reached from "
         "this machine? If it only takes longer, wait for longer (in Spark the option retry_s)."
     )
-
-
-def _retry_after_s(response: HTTPResponse) -> float:
-    text = response.headers.get("Retry-After", "")
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0.0
