@@ -13,7 +13,8 @@ import pytest
 from stateline.client import Client
 from support.http.blocking import blocking_client
 from support.http.faulty_proxy import FaultyProxy, faulty_proxy
-from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.query_server import OwningWorker
+from support.processes.served_here import served_here
 
 Connect: TypeAlias = Callable[..., Client]
 
@@ -21,9 +22,8 @@ Connect: TypeAlias = Callable[..., Client]
 @pytest.fixture(scope="module")
 def server(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.URL]:
     """Its address."""
-    with server_process(state_dir, "default.state.isolation.level=read_committed") as http:
-        wait_until(lambda: http.get("/readyz").status_code == 200)
-        yield http.base_url
+    with served_here(state_dir) as found:
+        yield found.client.base_url
 
 
 @pytest.fixture(params=["threads", "asyncio"])

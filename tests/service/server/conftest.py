@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from support.console.console_browser import BrowserMissingError, Flights, chromium, served_flights
-from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.query_server import OwningWorker
 from support.processes.served_here import Here, served_here
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def client(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
-    settings = ("default.state.isolation.level=read_committed", "server.wait.max.ms=30000")
-    with server_process(state_dir, *settings) as client:
-        wait_until(lambda: client.get("/readyz").status_code == 200)
-        yield client
+    with served_here(state_dir, "server.wait.max.ms=30000") as found:
+        yield found.client
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from stateline.server.guard.limits import Limits
 from stateline.server.guard.tokens import Tokens
 from stateline_store import ConfigurationError, UnauthenticatedError
 from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
+from support.processes.served_here import http_server
 
 STORES = ("aircraft", "blobs", "cache", "counts", "places")
 OPEN = {"/", "/console/{file}", "/healthz", "/readyz"}
@@ -68,7 +69,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     worker.put("k", 1)
     worker.commit()
     level = "default.state.isolation.level=read_committed"
-    with server_process(state_dir, f"server.tokens.file={file}", level) as client:
+    with http_server(state_dir, f"server.tokens.file={file}", level) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield Guarded(client, file, state_dir, one, everything, admin)
     worker.close()
@@ -347,7 +348,7 @@ def test_a_wrong_token_does_not_cost_what_a_right_one_has(tmp_path: Path) -> Non
     file = tmp_path / "tokens.json"
     holder = added(file, "holder")
     (tmp_path / "s").mkdir()
-    with server_process(tmp_path / "s", f"server.tokens.file={file}", "server.rate.limit=1") as client:
+    with http_server(tmp_path / "s", f"server.tokens.file={file}", "server.rate.limit=1") as client:
         assert guesses(client) == {401, 429}, "guessing has a limit, whoever X-Forwarded-For says is guessing"
         assert client.get("/v1/topology", headers=holder).status_code == 200
 
@@ -355,7 +356,7 @@ def test_a_wrong_token_does_not_cost_what_a_right_one_has(tmp_path: Path) -> Non
 def test_a_proxy_is_believed_when_it_is_named(tmp_path: Path) -> None:
     added(tmp_path / "tokens.json", "holder")
     settings = (f"server.tokens.file={tmp_path}/tokens.json", "server.rate.limit=1")
-    with server_process(tmp_path, *settings, "server.forwarded.allow.ips=10.0.0.0/8, 127.0.0.1") as client:
+    with http_server(tmp_path, *settings, "server.forwarded.allow.ips=10.0.0.0/8, 127.0.0.1") as client:
         assert guesses(client) == {401}
 
 
@@ -392,7 +393,7 @@ def test_binding_wider_is_possible_with_tokens_or_when_told_so(tmp_path: Path) -
     added(file, "holder")
     (tmp_path / "s").mkdir()
     for setting, status in ((f"server.tokens.file={file}", 401), ("server.insecure=true", 200)):
-        with server_process(tmp_path / "s", "server.host=0.0.0.0", setting) as client:
+        with http_server(tmp_path / "s", "server.host=0.0.0.0", setting) as client:
             assert client.get("/v1/topology").status_code == status
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import httpx
 
-from support.processes.query_server import PARTITIONS, OwningWorker, server_process, wait_until
+from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
+from support.processes.served_here import http_server
 
 
 def test_a_look_shows_every_store_and_the_partitions_of_one(client: httpx.Client, worker: OwningWorker) -> None:
@@ -63,7 +64,7 @@ def test_it_counts_the_queries_and_nothing_else(client: httpx.Client) -> None:
 
 
 def test_before_any_worker_it_says_what_is_missing(tmp_path: Path) -> None:
-    with server_process(tmp_path) as client:
+    with http_server(tmp_path) as client:
         body = client.get("/v1/console").json()
         assert body["partitions"] == {}
         assert {store["states"] == {} and "No worker" in store["not_ready"] for store in body["stores"]} == {True}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from stateline.server.state.cursors import Cursors, Token, signing_key
 from stateline_store import DoesNotExistError
 from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
-from support.processes.query_server import OwningWorker, from_another_address, server_process, wait_until
-from support.processes.served_here import Here, served_here
+from support.processes.query_server import OwningWorker, from_another_address, wait_until
+from support.processes.served_here import Here, http_server, served_here
 
 EXPIRED, INVALID, NO_SUCH = (410, "CURSOR_EXPIRED"), (422, "INVALID_ARGUMENT"), (404, "DOES_NOT_EXIST")
 LEVEL = "default.state.isolation.level=read_committed"
@@ -210,10 +210,10 @@ def test_a_cursor_is_gone_after_a_restart_of_the_server(state_dir: Path, worker:
     def ready(client: httpx.Client) -> bool:
         return client.get("/readyz").status_code == 200
 
-    with server_process(state_dir, LEVEL) as client:
+    with http_server(state_dir, LEVEL) as client:
         wait_until(lambda: ready(client))
         cursors = [first(client, rows, level=level, limit=5)["cursor"] for level in LEVELS]
-    with server_process(state_dir, LEVEL) as client:
+    with http_server(state_dir, LEVEL) as client:
         wait_until(lambda: ready(client))
         assert [refused(follow(client, cursor)) for cursor in cursors] == [EXPIRED, EXPIRED]
     wait_until(lambda: len(worker.socket._scans) == 0)

@@ -25,8 +25,8 @@ from stateline.server.rows.streams import headers_of
 from stateline.server.telemetry import pipelines
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import CursorExpiredError, DamagedDataError, IsolationLevel, NotReadyError, StatelineError
-from support.processes.query_server import OwningWorker, server_process, wait_until
-from support.processes.served_here import Here
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import Here, http_server
 
 COMMITTED = "default.state.isolation.level=read_committed"
 PATHS = (
@@ -88,7 +88,7 @@ def refused(client: httpx.Client, state_dir: Path) -> int:
 
 def test_no_answer_has_a_path_of_the_state_directory(tmp_path: Path) -> None:
     """Before a worker starts, with damaged tables, and with files that are gone."""
-    with server_process(tmp_path, COMMITTED) as client:
+    with http_server(tmp_path, COMMITTED) as client:
         assert refused(client, tmp_path) > 5
         assert "<state.dir>" in client.get("/v1/stores/aircraft/range").text
         worker = OwningWorker(tmp_path)
@@ -101,7 +101,7 @@ def test_no_answer_has_a_path_of_the_state_directory(tmp_path: Path) -> None:
         for notice in worker.application.glob("0_*/aircraft*.notice"):
             notice.write_bytes(b"damaged")
         assert refused(client, tmp_path) > 0
-    with server_process(tmp_path, COMMITTED) as client:
+    with http_server(tmp_path, COMMITTED) as client:
         assert refused(client, tmp_path) > 3
         (worker.application / "topology.json").write_text("{")
         for database in worker.application.glob("0_*/rocksdb/aircraft-v2/CURRENT"):

@@ -13,7 +13,8 @@ from stateline.config.settings import load_config
 from stateline.server.guard import limits as limits_module
 from stateline.server.guard.limits import Limits, RateLimit
 from stateline_store import TooManyRequestsError
-from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import http_server
 
 
 def limits(*settings: str) -> Limits:
@@ -186,7 +187,7 @@ def test_a_timeout_of_the_querys_own_stays_what_it_is() -> None:
 def test_over_http_one_request_too_many_is_429_and_probes_are_always_answered(tmp_path: Path) -> None:
     worker = OwningWorker(tmp_path)
     level = "default.state.isolation.level=read_committed"
-    with server_process(tmp_path, "server.rate.limit=1", level) as client:
+    with http_server(tmp_path, "server.rate.limit=1", level) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         responses = [client.get("/v1/stores/aircraft/count") for _ in range(200)]
         statuses = {response.status_code for response in responses}

@@ -20,7 +20,8 @@ from stateline.config.settings import load_config
 from stateline.server.guard.tokens import hash_of, new_token
 from stateline.server.main import create_app
 from stateline.server.wire.http_protocol import _AT_ONCE
-from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
+from support.processes.query_server import TOPIC, OwningWorker, make_app, wait_until
+from support.processes.served_here import http_server
 
 CLIENT = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"localhost")]}
 KEYS = ("N1", "N2", "a.b-c_d~", "absent", "null", "elsewhere", "staged")
@@ -62,7 +63,7 @@ def filled(worker: OwningWorker) -> OwningWorker:
 
 @pytest.fixture(scope="module")
 def server(filled: OwningWorker, state_dir: Path) -> Iterator[httpx.Client]:
-    with server_process(state_dir, "default.state.isolation.level=read_committed") as client:
+    with http_server(state_dir, "default.state.isolation.level=read_committed") as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 
@@ -203,7 +204,7 @@ def test_a_token_that_may_not_read_the_store_gets_what_the_routes_say(
     ]
     (tmp_path / "tokens.json").write_text(json.dumps({"tokens": entries}))
     settings = f"server.tokens.file={tmp_path / 'tokens.json'}", "default.state.isolation.level=read_committed"
-    with server_process(state_dir, *settings) as client:
+    with http_server(state_dir, *settings) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         found = {}
         for name, secret in {**secrets, "wrong": "no-token"}.items():
@@ -221,7 +222,7 @@ def test_a_task_that_left_a_worker_that_lives_is_a_standby(tmp_path: Path) -> No
     worker.commit()
     file = worker.application / "instances" / "w1.json"
     left = {**json.loads(file.read_text()), "tasks": {}}
-    with server_process(tmp_path, "default.state.isolation.level=read_committed") as client:
+    with http_server(tmp_path, "default.state.isolation.level=read_committed") as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         paths = [f"/v1/stores/aircraft/keys/{key}" for key in both_ways("N1")]
         assert [client.get(path, params={"require_active": True}).status_code for path in paths] == [200, 200]

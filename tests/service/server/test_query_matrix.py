@@ -24,6 +24,7 @@ from support.apps.kinds_app import Event
 from support.apps.matrix_app import COPIES, IN_MEMORY, PARTITIONS, Deployment
 from support.oracles.matrix_oracle import KEY_VALUE, SESSION, VERSIONED, WINDOW, Case, Json, Seen, cases, found
 from support.processes.query_server import wait_until
+from support.run.length import long_or_short
 
 BASE_MS = (time.time_ns() // 1_000_000 // 3_600_000 - 2) * 3_600_000
 KEYS = [f"k{n}" for n in range(13)]
@@ -157,6 +158,13 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.close()
 
 
+# The log is not asked for these: what it is makes no difference once the stores have their records.
+OF_THE_STORES_ALONE = pytest.mark.parametrize(
+    "scene", long_or_short(["embedded", "kafka"], ["embedded"]), indirect=True, scope="module"
+)
+
+
+@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("store", "case"), CASES)
 def test_an_answer_is_what_the_records_up_to_its_position_make(
@@ -203,6 +211,7 @@ def test_all_pages_are_the_one_answer(scene: Scene, store: str, case: Case, leve
     assert found == whole["entries"]
 
 
+@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("copy", COPIES)
 def test_times_are_understood_as_iso_8601_too(scene: Scene, copy: str, level: str) -> None:
@@ -228,6 +237,7 @@ def test_many_versioned_keys_are_looked_up_at_once_as_of_a_time(scene: Scene, co
         assert answer["entries"] == wanted
 
 
+@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize("kind", ANSWERABLE, ids=lambda kind: kind[0])
@@ -248,6 +258,7 @@ def test_a_kind_refuses_the_other_queries_and_says_what_it_can(
                 assert f"ask for {', '.join(ANSWERABLE[kind])} or count" in refused.json()["detail"]
 
 
+@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("copy", COPIES)
 def test_every_kind_counts_its_entries(scene: Scene, copy: str, level: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 from stateline.config.settings import load_config
 from stateline.server.guard.sites import Sites
 from stateline_store import ForbiddenError
-from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import http_server
 
 LEVEL = "default.state.isolation.level=read_committed"
 QUERY = "/v1/stores/aircraft/query"
@@ -22,7 +23,7 @@ BODY = {"type": "range", "limit": 1}
 @pytest.fixture(scope="module")
 def behind(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
     """A server that something else guards."""
-    with server_process(state_dir, LEVEL, "server.insecure=true") as client:
+    with http_server(state_dir, LEVEL, "server.insecure=true") as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 

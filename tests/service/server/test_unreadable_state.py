@@ -14,6 +14,7 @@ from stateline import serdes
 from stateline_store import Layout
 from stateline_store.rocksdb_engine import RocksDBEngine
 from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
+from support.processes.served_here import http_server
 
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
 LEVEL = "default.state.isolation.level=read_committed"
@@ -48,7 +49,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, name: str) -> None
     worker = OwningWorker(tmp_path)
     path = worker.application / name
     aside = block(path)
-    with server_process(tmp_path, LEVEL) as client:
+    with http_server(tmp_path, LEVEL) as client:
         assert shown(path, tmp_path) in refusal(client.get("/v1/stores/aircraft/range"))
         assert any(shown(path, tmp_path) in reason for reason in client.get("/readyz").json()["reasons"])
         unblock(path, aside)
@@ -92,7 +93,7 @@ def test_a_store_of_a_newer_format_or_another_kind_is_not_answered_from(
     engine = RocksDBEngine(directory, layout=Layout("key_value", timestamped=True))
     engine._offsets[row] = value
     engine.close()
-    with server_process(tmp_path, LEVEL) as client:
+    with http_server(tmp_path, LEVEL) as client:
         for path in ("range", "count"):
             assert said in refusal(client.get(f"/v1/stores/aircraft/{path}"))
         assert any(said in reason for reason in client.get("/readyz").json()["reasons"])
@@ -102,7 +103,7 @@ def test_a_worker_that_runs_under_another_declaration_is_not_believed(tmp_path: 
     worker = OwningWorker(tmp_path, app=make_app(serdes.int64))
     worker.put("a", 4, partition=1)
     worker.commit()
-    with server_process(tmp_path, LEVEL) as client:
+    with http_server(tmp_path, LEVEL) as client:
         for store in ("aircraft", "cache"):
             for path in ("keys/a", "range"):
                 for level in ("read_committed", "read_uncommitted"):

@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TypeVar
@@ -23,14 +24,16 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from support.kafka.maven import JarsUnavailableError, jars
+from support import CACHE
+from support.kafka.maven import JarsUnavailableError, jars, one_at_a_time
 from support.processes.ports import free_port
 from support.run.patience import HANGING_S
 
 Made = TypeVar("Made")
 KAFKA_VERSION = "4.3.1"
 _HERE = Path(__file__).parent
-_STOP_DEADLINE_S = 20.0
+_STOP_DEADLINE_S = 60.0
+_CLASS_ARCHIVE = CACHE / f"kafka-{KAFKA_VERSION}.jsa"
 
 
 class BrokerUnavailableError(Exception):
@@ -47,6 +50,18 @@ def _libs() -> Path:
         raise BrokerUnavailableError(str(error)) from error
 
 
+def _class_archive() -> Path:
+    """Where a JVM has Kafka's classes parsed, so that a broker starts in half the time; recorded once per machine."""
+    with one_at_a_time("kafka"):
+        if not _CLASS_ARCHIVE.exists():
+            unfinished = _CLASS_ARCHIVE.with_suffix(".unfinished")
+            with KafkaBroker(archive=f"-XX:ArchiveClassesAtExit={unfinished}") as recording:
+                recording.stop()
+            with suppress(FileNotFoundError):  # it had to be killed: brokers start as they did
+                unfinished.replace(_CLASS_ARCHIVE)
+    return _CLASS_ARCHIVE
+
+
 class KafkaBroker:
     """A broker that runs from the constructor until `stop`. `bootstrap_servers` stays the same over `restart`.
 
@@ -60,13 +75,15 @@ class KafkaBroker:
         *,
         ports: tuple[int, int] | None = None,
         cluster_id: str | None = None,
+        archive: str | None = None,
     ) -> None:
         """`settings` win over those of tests/kafka/server.properties; placeholders in them are filled in too.
 
         `ports`, of the broker and of its controller, and `cluster_id` are for one of several brokers: it is ready only
-        when others are, so that is not waited for.
+        when others are, so that is not waited for. `archive` is the JVM's option to record its classes.
         """
         self._libs = _libs()
+        self._archive = archive or f"-XX:SharedArchiveFile={_class_archive()}"
         self._heap = heap
         self._directory = Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
         broker_port, controller_port = ports or (free_port(), free_port())
@@ -92,6 +109,8 @@ class KafkaBroker:
             f"-Xmx{self._heap}",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            "-Xlog:cds=off",
+            "-Xlog:cds+dynamic=off",
             f"-Dlog4j2.configurationFile={_HERE / 'log4j2.yaml'}",
             "-cp",
             f"{self._libs}/*",
@@ -100,6 +119,7 @@ class KafkaBroker:
 
     def _format(self, cluster_id: str) -> None:
         tool = (
+            f"-XX:SharedArchiveFile={_CLASS_ARCHIVE}",
             "kafka.tools.StorageTool",
             "format",
             f"--cluster-id={cluster_id}",
@@ -112,7 +132,9 @@ class KafkaBroker:
 
     def _start(self, *, wait: bool = True) -> subprocess.Popen[bytes]:
         with self._output.open("ab") as output:
-            process = subprocess.Popen(self._java("kafka.Kafka", str(self._properties)), stdout=output, stderr=output)
+            process = subprocess.Popen(
+                self._java(self._archive, "kafka.Kafka", str(self._properties)), stdout=output, stderr=output
+            )
         try:
             if wait:
                 self._wait_until_ready(process)

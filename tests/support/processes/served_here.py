@@ -52,3 +52,10 @@ def served_here(state_dir: Path, *settings: str, app: App | None = None, until_r
         server.should_exit = True
         thread.join(HANGING_S)
     assert not thread.is_alive(), "the server did not stop"
+
+
+@contextlib.contextmanager
+def http_server(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
+    """A client of such a server, ready or not. It is there in a fifth of the time that one as a process takes."""
+    with served_here(state_dir, *settings, until_ready=False) as here:
+        yield here.client

@@ -16,12 +16,13 @@ import pyspark
 from stateline.spark import session
 from support.processes.ports import free_port
 from support.run.patience import HANGING_S
+from support.spark.spark_archive import class_archive
 
 _SPARK = Path(pyspark.__file__).parent
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
-# Nine JVMs start in such a test: the compiler that starts quickest, the collector that does, and few words.
+# Nine JVMs start in such a test: the compiler that starts quickest, and the collector that does.
 _LOG4J = Path(session.__file__).with_name("log4j2.properties").as_uri()
-_JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Dlog4j2.configurationFile={_LOG4J}"
+_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 NEEDED_BYTES = 3 << 30  # master, two workers, two executors, the driver
 
 
@@ -46,7 +47,8 @@ def standalone(directory: Path, workers: int = 2) -> Iterator[str]:
 
 def submit(script: Path, arguments: Sequence[str], master: str, conf: Sequence[str], path: Sequence[str]) -> list[str]:
     """The command that submits a Python script to this master; executors find modules on this path."""
-    java = [f"spark.{who}.extraJavaOptions={_JAVA_OPTIONS}" for who in ("driver", "executor")]
+    jvm = f"{_jvm_options()} -Dlog4j2.configurationFile={_LOG4J}"
+    java = [f"spark.{who}.extraJavaOptions={jvm}" for who in ("driver", "executor")]
     given = [f"spark.executorEnv.PYTHONPATH={os.pathsep.join(path)}", *java, *conf]
     options = [part for setting in given for part in ("--conf", setting)]
     return [str(_SPARK / "bin" / "spark-submit"), "--master", master, *options, str(script), *arguments]
@@ -57,12 +59,17 @@ def environment(path: Sequence[str]) -> dict[str, str]:
     return os.environ | {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+        "SPARK_DAEMON_JAVA_OPTS": _jvm_options(),
         "SPARK_NO_DAEMONIZE": "1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(path),
     }
+
+
+def _jvm_options() -> str:
+    """What makes a JVM start quicker: less than half of its time with the class archive that drivers have, too."""
+    return f"{_JVM_OPTIONS} -XX:SharedArchiveFile={class_archive()} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def _start(directory: Path, name: str, main: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:

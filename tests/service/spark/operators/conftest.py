@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from service.spark.operators.bench import OperatorBench
 from stateline.config.settings import load_config
+from support.run.length import long_or_short
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def bench(session: SparkSession, tmp_path: Path) -> Iterator[OperatorBench]:
     session.conf.set("spark.sql.shuffle.partitions", "2")
 
 
-@pytest.fixture(params=["one micro-batch", "many"])
+@pytest.fixture(params=long_or_short(["one micro-batch", "many"], ["many"]))
 def rows_per_batch(request: pytest.FixtureRequest) -> int:
-    """How many records a micro-batch may read of each topic: all of them, or few."""
+    """How many records a micro-batch may read of each topic: few, and with `--long` all of them, too."""
     return 1_000_000 if request.param == "one micro-batch" else 25
