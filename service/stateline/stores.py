@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from stateline.model.function_checks import check_function
-from stateline.model.store_definition import StoreDefinition, StoreKind
+from stateline.model.store_definition import DeclaredKind, StoreDefinition
 from stateline.model.topic import checked_store_name
 from stateline.serde.plain import Serde
 from stateline_store import InvalidArgumentError, StateStore
@@ -75,7 +75,7 @@ def session(
     logged: bool = True,
 ) -> StoreDefinition:
     """An aggregate by key, session start and session end; sessions that ended before `retention` are dropped."""
-    kind: StoreKind = "timestamped_session" if timestamped else "session"
+    kind: DeclaredKind = "timestamped_session" if timestamped else "session"
     retention_ms = _milliseconds("retention", retention)
     name = checked_store_name(name)
     return StoreDefinition(name, kind, key, value, persistent, logged, retention_ms=retention_ms)

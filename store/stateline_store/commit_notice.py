@@ -23,7 +23,6 @@ deleting the task does that, after generation 0 was written: a reader that sees 
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import mmap
 import os
@@ -33,11 +32,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from stateline_store.durable_files import replace_file
 from stateline_store.errors import NewerFormatError, NotPresentError, RetryLaterError
 
 _MAGIC = int.from_bytes(b"STLNOTE1", "big")  # on disk: never change
 _SLOTS = 8
 _SIZE = _SLOTS * 8
+_EMPTY = struct.pack(f"={_SLOTS}Q", _MAGIC, *[0] * (_SLOTS - 1))
 _GENERATION, _NUMBER, _COMMITTED_AT, _STAGED_RECORDS, _STAGED_BYTES, _STATE, _REMAINING = range(1, _SLOTS)
 
 
@@ -154,7 +155,7 @@ class CommitNotice:
         try:
             mapping = _map(path, mmap.PROT_READ | mmap.PROT_WRITE)
             if mapping is None:
-                _create(path)
+                replace_file(path, _EMPTY, sync=False, only_writer=True)  # one that a power cut took is made anew
                 mapping = _map(path, mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError as error:
             raise RetryLaterError(f"{path} cannot be written: {error.strerror}. Make it writable.") from error
@@ -219,17 +220,3 @@ def _map(path: Path, protection: int) -> mmap.mmap | None:
         return mmap.mmap(fd, _SIZE, mmap.MAP_SHARED, protection)
     finally:
         os.close(fd)
-
-
-def _create(path: Path) -> None:
-    """Make a valid notice in one step, so that no reader maps half a one."""
-    draft = path.with_name(f"{path.name}.tmp")
-    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    try:
-        os.write(fd, struct.pack(f"={_SLOTS}Q", _MAGIC, *[0] * (_SLOTS - 1)))
-        os.fsync(fd)
-        os.rename(draft, path)
-    finally:
-        os.close(fd)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(draft)

@@ -31,6 +31,7 @@ from uuid import UUID
 from stateline_store.commit_notice import CommitNotice
 from stateline_store.durable_files import FILE_MODE, refused
 from stateline_store.errors import InvalidArgumentError, LockedError
+from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT
 from stateline_store.process_metadata import process_id
 
 DIRECTORY_MODE = 0o750  # Kafka Streams' rwxr-x---
@@ -230,7 +231,7 @@ def _lock(folder: Path) -> TaskLock:
 
 def _deleting_order(entry: Path) -> int:
     """Offsets first, which must not outlive their data; then data; then what says how to read it."""
-    if entry.name == ".checkpoint" or entry.suffix == ".position":
+    if entry.name == OFFSET_CHECKPOINT or entry.suffix == ".position":
         return 0
     return 1 if entry.is_dir() else 2
 

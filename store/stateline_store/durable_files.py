@@ -1,7 +1,8 @@
-"""Small files that a crash leaves whole, and what a file system's refusal means for whoever has to mend it."""
+"""Small files that are replaced as a whole, durably; and what to do where the file system refuses."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
@@ -14,33 +15,78 @@ from stateline_store.steps import reached
 FILE_MODE = 0o640
 
 
-def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Put this content in place of what the file holds, durably: after a crash at any step it is the old or the new.
-    Without `sync` readers see the one or the other as well, but a power cut may take both.
+def replace_file(
+    path: Path, content: bytes, *, mode: int = FILE_MODE, sync: bool = True, only_writer: bool = False
+) -> None:
+    """Put this content in place of what the file holds: readers, who may come at any time, see the old or the new.
 
-    Readers may come at any time; writers take a lock of their own. Raises `RetryLaterError` naming the path when the
-    file system refuses: the file is as it was then.
+    `sync`: so does whoever looks after a power cut, at the cost of two fsyncs; without it for what is written anew
+    anyway, as a status is. `only_writer`: the caller keeps others out by a lock of its own; so the draft has a fixed
+    name, ``<name>.tmp``, and the next write takes up what a crash has left of one. Of several writers the last one
+    counts. Raises `RetryLaterError` naming the path when the file system refuses: the file is as it was then.
     """
     draft = None
     try:
-        # A name of its own each time: a draft that a crash left behind is in nobody's way.
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, draft = _draft(path, mode, only_writer=only_writer)
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, FILE_MODE)
+            reached(f"{path.name}:draft-created")
             file.write(content)
             if sync:
                 file.flush()
                 os.fsync(handle)
-        reached("file:draft-written")
+        reached(f"{path.name}:draft-written")
         os.rename(draft, path)
         draft = None
+        reached(f"{path.name}:renamed")
         if sync:
             sync_directory(path.parent)
     except OSError as error:
         raise refused(path, "written", error) from error
     finally:
-        if draft is not None:
+        if draft is not None:  # a full disk shall not fill with names
             os.unlink(draft)
+
+
+def create_file(path: Path, content: bytes, *, mode: int) -> None:
+    """Make a file with this content, unless it is there: of several processes that come at once the first one's stays.
+
+    It is whole as soon as it can be seen, and after a power cut too. Raises `OSError`.
+    """
+    handle, draft = _draft(path, mode, only_writer=False)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(handle)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+            sync_directory(path.parent)
+    finally:
+        os.unlink(draft)
+
+
+def remove_file(path: Path) -> None:
+    """Delete it, if it is there, for good: also after a power cut. Raises `OSError`."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+        reached(f"{path.name}:removed")
+        sync_directory(path.parent)
+
+
+def _draft(path: Path, mode: int, *, only_writer: bool) -> tuple[int, str]:
+    """An empty file beside this one, opened, and its path."""
+    if only_writer:
+        draft = f"{path}.tmp"
+        return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), draft
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.fchmod(handle, mode)
+    return handle, draft
+
+
+def sync_file(path: Path) -> None:
+    """Force what it holds to the disk. Raises `OSError`."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def sync_directory(directory: Path) -> None:

@@ -35,14 +35,14 @@ from stateline_store.inspection_report import (
     TaskReport,
 )
 from stateline_store.offline_store import OfflineStore
-from stateline_store.offset_checkpoint import read_checkpoint, read_position
+from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT, read_offset_checkpoint, read_position
 
 _TASK = re.compile(r"\d+_\d+|global")  # Kafka Streams keeps global stores in `global`
 _APPLICATION_MARKS = ("topology.json", "kafka-streams-process-metadata")  # only such a directory has these
 _APPLICATION_FILES = frozenset(
     {*_APPLICATION_MARKS, "instances", "pipelines", "snapshots", ".lock", ".relocation.lock"}
 )
-_TASK_FILES = frozenset({".lock", "rocksdb", ".checkpoint", "topics.json"})
+_TASK_FILES = frozenset({".lock", "rocksdb", OFFSET_CHECKPOINT, "topics.json"})
 _TRASH = (".wiped-", ".deleted-")
 _JOURNALS = (".relocation.json",)
 _Content = TypeVar("_Content")
@@ -121,7 +121,7 @@ def inspect_task(path: Path) -> TaskReport:
         locked,
         owner_pid,
         tuple(inspect_store(database) for database in sorted(databases)),
-        _present(names, ".checkpoint", path, read_checkpoint, problems),
+        _present(names, OFFSET_CHECKPOINT, path, read_offset_checkpoint, problems),
         {name: position for name, position in positions.items() if position is not None},
         _present(names, "topics.json", path, _read_topics, problems),
         _read(path, lambda: tuple(_others(path, known)), problems) or (),

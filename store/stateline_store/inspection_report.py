@@ -59,15 +59,15 @@ class StoreReport:
 @dataclass(frozen=True, slots=True)
 class TaskReport:
     """One task. `locked`: whether a process owns it now, None when that cannot be told; `owner_pid` is its process
-    id, None when it is free or its owner has not said. `checkpoint` and `topics` (topic → topic id) are None without
-    such a file; `positions` are those of ``<store>.position`` files, by store."""
+    id, None when it is free or its owner has not said. `offset_checkpoint` and `topics` (topic → topic id) are None
+    without such a file; `positions` are those of ``<store>.position`` files, by store."""
 
     task_id: str
     path: Path
     locked: bool | None
     owner_pid: int | None
     stores: tuple[StoreReport, ...]
-    checkpoint: Mapping[TopicPartition, int] | None
+    offset_checkpoint: Mapping[TopicPartition, int] | None
     positions: Mapping[str, Position]
     topics: Mapping[str, str] | None
     others: tuple[OtherFile, ...]

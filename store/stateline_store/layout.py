@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from stateline_store.errors import DamagedDataError, NewerFormatError, TopologyError
 
 StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned"]  # on disk: never change
+"""What rows are; whether each has a timestamp besides stands apart (`Layout.timestamped`)."""
 STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
 
 
@@ -58,9 +59,9 @@ class Layout:
         """
         if stored.kind != self.kind or stored.timestamped != self.timestamped:
             raise TopologyError(
-                f"{directory} holds a {stored.description} store, but the application declares a {self.description} "
-                "store of that name: declare it as it was, or give the store another name or the application another "
-                "application.id. There it begins anew; nothing was changed here."
+                f"{directory} holds a {stored.declared_kind} store, but the application declares a "
+                f"{self.declared_kind} store of that name: declare it as it was, or give the store another name or the "
+                "application another application.id. There it begins anew; nothing was changed here."
             )
         if stored.retain_duplicates != self.retain_duplicates:
             raise TopologyError(
@@ -69,9 +70,9 @@ class Layout:
             )
 
     @property
-    def description(self) -> str:
-        """The kind in words: ``timestamped key_value``."""
-        return f"timestamped {self.kind}" if self.timestamped else self.kind
+    def declared_kind(self) -> str:
+        """The kind as an application declares it: ``timestamped_key_value``."""
+        return f"timestamped_{self.kind}" if self.timestamped else self.kind
 
 
 KEY_VALUE = Layout("key_value")

@@ -1,4 +1,4 @@
-"""`.checkpoint` and `<store>.position` files: offsets by topic and partition, as Kafka Streams writes them.
+"""Offset checkpoint files, `.checkpoint` and `<store>.position`: offsets by topic and partition, as in Kafka Streams.
 
     file := "0\\n" count "\\n" line*          UTF-8 text; 0 is the version, count the number of lines
     line := topic " " partition " " offset "\\n"
@@ -15,18 +15,16 @@ owner of the task's lock); readers may come at any time, from any process.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from stateline_store.durable_files import FILE_MODE, refused, sync_directory
+from stateline_store.durable_files import refused, remove_file, replace_file
 from stateline_store.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from stateline_store.position import Position, TopicPartition
-from stateline_store.steps import reached
 
+OFFSET_CHECKPOINT = ".checkpoint"  # on disk: never change; the file of a task's changelog offsets, in its directory
 OFFSET_UNKNOWN = -4  # on disk: never change; Kafka Streams uses -1 to -3 for other things
 _VERSION = 0  # on disk: never change
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,19}")
@@ -35,7 +33,7 @@ _LAST_PARTITION, _LAST_OFFSET = 2**31 - 1, 2**63 - 1
 _LOG = logging.getLogger(__name__)
 
 
-def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
+def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """The offsets in this file, `OFFSET_UNKNOWN` among them; empty when there is no such file.
 
     Raises `DamagedDataError`, naming the line, for anything else than the text described above, `NewerFormatError` for
@@ -50,13 +48,13 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
 def read_position(path: Path) -> Position:
     """The Position in this file; an empty one when there is no such file. Unknown offsets are left out.
 
-    Raises as `read_checkpoint` does.
+    Raises as `read_offset_checkpoint` does.
     """
     advice = "Delete the file: queries with a bound then wait until the store has read on in its input"
     return Position.of((tp, offset) for tp, offset in _read(path, advice).items() if offset != OFFSET_UNKNOWN)
 
 
-def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+def write_offset_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Put these offsets in place of what the file holds, durably; without any, delete it.
 
     Raises `InvalidArgumentError` for an offset below 0 that is not `OFFSET_UNKNOWN`, and for a topic that does not fit
@@ -64,11 +62,11 @@ def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     directory): the file then holds the old offsets or the new ones.
     """
     text = "".join([f"{_VERSION}\n{len(offsets)}\n", *(_line(tp, offsets[tp]) for tp in sorted(offsets))])
+    if offsets:
+        replace_file(path, text.encode(), only_writer=True)
+        return
     try:
-        if offsets:
-            _replace(path, text.encode())
-        else:
-            _remove(path)
+        remove_file(path)
     except OSError as error:
         raise refused(path, "written", error) from error
 
@@ -85,32 +83,6 @@ def _line(partition: TopicPartition, offset: int) -> str:
             "has no white space, and partitions count from 0. Nothing was written."
         )
     return f"{partition.topic} {partition.partition} {offset}\n"
-
-
-def _replace(path: Path, content: bytes) -> None:
-    draft = path.with_name(f"{path.name}.tmp")
-    try:
-        # Opened anew each time: a draft that a crash left behind is written over.
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "wb") as file:
-            reached("checkpoint:draft-created")
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        reached("checkpoint:draft-written")
-        os.rename(draft, path)
-    except OSError:
-        with contextlib.suppress(OSError):  # what failed is told by the error that goes on from here
-            os.unlink(draft)
-        raise
-    reached("checkpoint:renamed")
-    sync_directory(path.parent)
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-        reached("checkpoint:removed")
-        sync_directory(path.parent)
 
 
 def _read(path: Path, advice: str) -> dict[TopicPartition, int]:

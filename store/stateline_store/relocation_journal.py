@@ -32,13 +32,12 @@ from stateline_store.commit_notice import CommitNotice
 from stateline_store.directory import StateDirectory, holds_database, make_directory
 from stateline_store.durable_files import refused, replace_file, sync_directory
 from stateline_store.errors import DamagedDataError, NewerFormatError, TopologyError
-from stateline_store.offset_checkpoint import read_checkpoint, write_checkpoint
+from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT, read_offset_checkpoint, write_offset_checkpoint
 from stateline_store.position import TopicPartition
 from stateline_store.steps import reached
 
 _VERSION = 1  # on disk: never change what 1 means
 _JOURNAL = ".relocation.json"  # on disk: never change
-_CHECKPOINT = ".checkpoint"  # on disk: never change
 _TOPICS = "topics.json"  # on disk: never change
 _UNSURE = ""  # on disk: never change; the id of no topic, so that the stores of this one are taken for outdated
 _log = logging.getLogger(__name__)
@@ -190,7 +189,7 @@ def _rename(source: Path, target: Path) -> None:
 
 
 def _offset(directory: StateDirectory, move: Move) -> int | None:
-    return read_checkpoint(directory.task(move.source) / _CHECKPOINT).get(_changelog(directory, move))
+    return read_offset_checkpoint(directory.task(move.source) / OFFSET_CHECKPOINT).get(_changelog(directory, move))
 
 
 def _changelog(directory: StateDirectory, move: Move) -> TopicPartition:
@@ -204,13 +203,13 @@ def _move_offset(directory: StateDirectory, entry: JournalEntry) -> None:
         (entry.move.target, entry.offset, "relocation:offset-given"),
         (entry.move.source, None, "relocation:offset-taken"),
     ):
-        path = directory.task(task) / _CHECKPOINT
-        old = read_checkpoint(path)
+        path = directory.task(task) / OFFSET_CHECKPOINT
+        old = read_offset_checkpoint(path)
         new = {tp: at for tp, at in old.items() if tp != changelog}
         if offset is not None:
             new[changelog] = offset
         if new != old:
-            write_checkpoint(path, new)
+            write_offset_checkpoint(path, new)
         reached(step)
 
 

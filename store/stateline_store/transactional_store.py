@@ -16,12 +16,12 @@ import itertools
 import logging
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from stateline_store.clock import now_ms
 from stateline_store.commit_notice import CommitNotice, StoreState
 from stateline_store.directory import directory_name, make_directory, notice_path, store_path
 from stateline_store.engine import Commit, Engine, no_key
@@ -273,8 +273,7 @@ class TransactionalStore(StateStore):
         if not new and combined == old.position:
             self._pending = Position()
             return
-        now_ms = time.time_ns() // 1_000_000
-        commit = Commit(old.number + 1, now_ms, combined, moved, self.stream_time_ms, self._sequence)
+        commit = Commit(old.number + 1, now_ms(), combined, moved, self.stream_time_ms, self._sequence)
         try:
             expired = self._expired(old.stream_time_ms, self.stream_time_ms)
             reached("commit:batch-ready")

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from stateline_store.durable_files import sync_directory
+from stateline_store.durable_files import sync_directory, sync_file
 from stateline_store.errors import DamagedDataError, NewerFormatError, RetryLaterError
 from stateline_store.log_records import BLOCK_BYTES, UnreadableError, read_records
 from stateline_store.manifest import Manifest, manifest_path, read_manifest
@@ -224,12 +224,7 @@ def _log_path(directory: Path, number: int) -> Path:
 def _cut(log: Path, length: int, aside: Path) -> None:
     """Shorten it; as it was, it is kept."""
     shutil.copy2(log, aside)
-    _sync(aside / log.name)
+    sync_file(aside / log.name)
     sync_directory(aside)
     os.truncate(log, length)
-    _sync(log)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+    sync_file(log)

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.golden import section
 from stateline_store import DamagedDataError, NewerFormatError, Position, TopicPartition
-from stateline_store.offset_checkpoint import read_checkpoint, read_position, write_checkpoint
+from stateline_store.offset_checkpoint import read_offset_checkpoint, read_position, write_offset_checkpoint
 
 
 def offsets_of(vector: dict[str, Any]) -> dict[TopicPartition, int]:
@@ -26,8 +26,8 @@ def sorted_lines(text: str) -> list[str]:
 def test_a_checkpoint_is_read_and_written_as_kafka_streams_does(vector: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / ".checkpoint"
     path.write_bytes(vector["text"].encode())
-    assert read_checkpoint(path) == offsets_of(vector)
-    write_checkpoint(path, offsets_of(vector))
+    assert read_offset_checkpoint(path) == offsets_of(vector)
+    write_offset_checkpoint(path, offsets_of(vector))
     assert sorted_lines(path.read_bytes().decode()) == sorted_lines(vector["text"])
 
 
@@ -46,9 +46,9 @@ def test_what_kafka_streams_accepts_is_accepted_and_what_it_refuses_is_newer_or_
     path.write_bytes(vector["text"].encode())
     if vector["text"].startswith("1\n"):
         with pytest.raises(NewerFormatError, match="version 1"):
-            read_checkpoint(path)
+            read_offset_checkpoint(path)
     elif vector["offsets"] is None:
         with pytest.raises(DamagedDataError, match=r"\.checkpoint is damaged"):
-            read_checkpoint(path)
+            read_offset_checkpoint(path)
     else:
-        assert read_checkpoint(path) == offsets_of(vector)
+        assert read_offset_checkpoint(path) == offsets_of(vector)

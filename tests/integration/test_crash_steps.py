@@ -30,7 +30,7 @@ from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirectory, StoreContext, TopicPartition
 from stateline_store.offline_store import OfflineStore
-from stateline_store.offset_checkpoint import read_checkpoint, write_checkpoint
+from stateline_store.offset_checkpoint import read_offset_checkpoint, write_offset_checkpoint
 from stateline_store.rocksdb_options import DEFAULT_TUNING, primary_options
 from stateline_store.scan import EVERY_KEY
 from stateline_store.timestamped_rows import split
@@ -231,7 +231,7 @@ def test_an_offline_upgrade_killed_at_every_step_ends_as_if_it_had_not_been(embe
     steps.send(200)
     steps.work_off()
     plain = steps.task() / "rocksdb" / "sums"
-    for step in ("checkpoint:removed", "commit:batch-ready", "commit:batch-written"):
+    for step in (".checkpoint:removed", "commit:batch-ready", "commit:batch-written"):
         steps.killed_at(step, timestamped=True)
         assert steps.rows("sums") == steps.totals(), "the plain files stay until the others are complete"
     for step in REMOVAL_STEPS:
@@ -274,13 +274,13 @@ def _serves_both(steps: Steps, unchanged: bytes) -> None:
 OPENING_STEPS = [
     "commit:batch-ready", "commit:batch-written", "position:taken", "position:removed",
     "commit:batch-ready#2", "commit:batch-written#2", "checkpoint:offset-taken",
-    "checkpoint:draft-created", "checkpoint:draft-written", "checkpoint:renamed",
+    ".checkpoint:draft-created", ".checkpoint:draft-written", ".checkpoint:renamed",
 ]  # fmt: skip
 LATER_STEPS = [
     "commit:store-committed#1",
     "commit:store-committed#2",
-    "checkpoint:draft-written#2",
-    "checkpoint:renamed#2",
+    ".checkpoint:draft-written#2",
+    ".checkpoint:renamed#2",
 ]
 
 
@@ -300,8 +300,8 @@ def migrating(embedded: Steps) -> Steps:
     for key, value in rows.items():
         bare.put(key, value)
     bare.close()
-    assert read_checkpoint(steps.task() / ".checkpoint")[steps.changelog] == commit.offsets[steps.changelog]
-    write_checkpoint(steps.task() / "sums.position", dict(commit.position))
+    assert read_offset_checkpoint(steps.task() / ".checkpoint")[steps.changelog] == commit.offsets[steps.changelog]
+    write_offset_checkpoint(steps.task() / "sums.position", dict(commit.position))
     shutil.copytree(steps.root / "state", steps.root / "prepared")
     return steps
 
@@ -310,7 +310,7 @@ def test_offsets_and_positions_are_taken_over_from_files_whatever_step_the_worke
     migrating: Steps,
 ) -> None:
     steps, state = migrating, migrating.config().state_dir
-    wanted = read_checkpoint(steps.task() / ".checkpoint")
+    wanted = read_offset_checkpoint(steps.task() / ".checkpoint")
     for step in OPENING_STEPS:
         shutil.rmtree(state)
         shutil.copytree(state.with_name("prepared"), state)
@@ -344,7 +344,7 @@ def _after_an_opening(steps: Steps) -> Position:
 def _check_migrated(steps: Steps, offsets: Mapping[TopicPartition, int] | None, position: Position) -> None:
     with OfflineStore(steps.task() / "rocksdb" / "sums") as store:
         assert store.commit.position == position
-        found = read_checkpoint(steps.task() / ".checkpoint")
+        found = read_offset_checkpoint(steps.task() / ".checkpoint")
         assert found[steps.changelog] == store.commit.offsets[steps.changelog]
     assert offsets is None or found == offsets
     assert steps.rows("sums") == steps.totals()

@@ -19,7 +19,7 @@ from stateline_store import (
     settle_places,
 )
 from stateline_store.offline_store import OfflineStore
-from stateline_store.offset_checkpoint import read_checkpoint, read_position, write_checkpoint
+from stateline_store.offset_checkpoint import read_offset_checkpoint, read_position, write_offset_checkpoint
 from stateline_store.scan import EVERY_KEY
 
 APP = "app"
@@ -66,7 +66,7 @@ def write_store(directory: StateDirectory, name: str, task: str) -> None:
         at = {changelog(name, partition): offset(name, partition)}
         store.commit(at, position=position(name, partition))
         store.close()
-        write_checkpoint(folder / ".checkpoint", read_checkpoint(folder / ".checkpoint") | at)
+        write_offset_checkpoint(folder / ".checkpoint", read_offset_checkpoint(folder / ".checkpoint") | at)
         file = f"0\n1\ninput-{name} {partition} {offset(name, partition) + 7}\n"
         (folder / f"{name}.position").write_text(file)
         topics = folder / "topics.json"
@@ -92,7 +92,7 @@ def check_task(directory: StateDirectory, task: str, names: list[str]) -> None:
     assert databases == sorted(f"{name}-v2" if "t" in name else name for name in names)
     assert sorted(path.name for path in folder.glob("*.position")) == sorted(f"{name}.position" for name in names)
     expected = {changelog(name, partition): offset(name, partition) for name in names}
-    assert read_checkpoint(folder / ".checkpoint") == expected
+    assert read_offset_checkpoint(folder / ".checkpoint") == expected
     topics = json.loads((folder / "topics.json").read_bytes()) if names else {}
     for name in names:
         assert read_position(folder / f"{name}.position") == position(name, partition)

@@ -168,7 +168,7 @@ def test_files_of_another_kind_are_refused(tmp_path: Path, store: WindowStore | 
 def test_values_with_timestamps_under_the_plain_name_are_refused(task: Path) -> None:
     remove_plain_files(task, "s")
     store_path(task, "s", timestamped=True).rename(store_path(task, "s", timestamped=False))
-    with pytest.raises(TopologyError, match="holds a timestamped key_value store"):
+    with pytest.raises(TopologyError, match="holds a timestamped_key_value store"):
         check_plain_files(task, "s", TIMESTAMPED)
 
 

@@ -156,13 +156,13 @@ def test_the_files_beside_stores_are_shown(task: Path) -> None:
     (task.parent / "topology.json").write_text("{}")
     (application,) = inspect_directory(task.parent).applications
     report = application.tasks[0]
-    assert report.checkpoint == {TopicPartition("app-mine-changelog", 3): 41}
+    assert report.offset_checkpoint == {TopicPartition("app-mine-changelog", 3): 41}
     assert report.positions == {"totals": Position({"orders": {3: 9}})}
     assert report.topics == {"orders": "an id"}
     assert [(other.path.name, other.what) for other in report.others] == [(".wiped-old", "trash"), ("mine.db", "other")]
     assert report.others[0].size_bytes >= 5000
     assert [(other.path.name, other.what) for other in application.others] == [(".relocation.json", "journal")]
-    assert application.tasks[1].checkpoint is None
+    assert application.tasks[1].offset_checkpoint is None
     assert application.tasks[1].topics is None
 
 

@@ -13,7 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stateline_store import DamagedDataError, InvalidArgumentError, Position, RetryLaterError, TopicPartition
-from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint, read_position, write_checkpoint
+from stateline_store.offset_checkpoint import (
+    OFFSET_UNKNOWN,
+    read_offset_checkpoint,
+    read_position,
+    write_offset_checkpoint,
+)
 
 A, B, C = (TopicPartition("topic", partition) for partition in range(3))
 TOPICS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
@@ -25,8 +30,8 @@ OFFSETS = st.dictionaries(
 WRITER = """
 import sys; from pathlib import Path
 from stateline_store import TopicPartition
-from stateline_store.offset_checkpoint import write_checkpoint
-write_checkpoint(Path(sys.argv[1]), {TopicPartition("topic", 0): int(offset) for offset in sys.argv[2:]})
+from stateline_store.offset_checkpoint import write_offset_checkpoint
+write_offset_checkpoint(Path(sys.argv[1]), {TopicPartition("topic", 0): int(offset) for offset in sys.argv[2:]})
 """
 
 
@@ -41,44 +46,44 @@ def path(tmp_path: Path) -> Path:
 @given(OFFSETS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 def test_what_was_written_is_read(path: Path, offsets: dict[TopicPartition, int]) -> None:
-    write_checkpoint(path, offsets)
-    assert read_checkpoint(path) == offsets
+    write_offset_checkpoint(path, offsets)
+    assert read_offset_checkpoint(path) == offsets
     assert path.exists() is bool(offsets)
 
 
 def test_the_text_is_version_number_and_a_line_per_partition_in_order(path: Path) -> None:
-    write_checkpoint(path, {C: 2, TopicPartition("other", 10): OFFSET_UNKNOWN, B: 1})
+    write_offset_checkpoint(path, {C: 2, TopicPartition("other", 10): OFFSET_UNKNOWN, B: 1})
     assert path.read_bytes() == b"0\n3\nother 10 -4\ntopic 1 1\ntopic 2 2\n"
 
 
 def test_no_offsets_delete_the_file_and_do_not_make_one(path: Path) -> None:
-    write_checkpoint(path, {})
+    write_offset_checkpoint(path, {})
     assert not path.exists()
-    assert read_checkpoint(path) == {}
-    write_checkpoint(path, {A: 1})
-    write_checkpoint(path, {})
+    assert read_offset_checkpoint(path) == {}
+    write_offset_checkpoint(path, {A: 1})
+    write_offset_checkpoint(path, {})
     assert not path.exists()
-    assert read_checkpoint(path) == {}
+    assert read_offset_checkpoint(path) == {}
 
 
 @pytest.mark.parametrize("offset", [-1, -2, -3, -5, 2**63])
 def test_what_is_no_offset_is_refused_and_the_old_file_stays(path: Path, offset: int) -> None:
-    write_checkpoint(path, {A: 7})
+    write_offset_checkpoint(path, {A: 7})
     with pytest.raises(InvalidArgumentError, match=rf"{offset} is not an offset of topic-1"):
-        write_checkpoint(path, {A: 0, B: offset, C: 2})
-    assert read_checkpoint(path) == {A: 7}
+        write_offset_checkpoint(path, {A: 0, B: offset, C: 2})
+    assert read_offset_checkpoint(path) == {A: 7}
     assert os.listdir(path.parent) == [".checkpoint"]
 
 
 @pytest.mark.parametrize("partition", [("", 0), ("a b", 0), ("a\nb", 0), ("a\tb", 0), ("t", -1), ("t", 2**31)])
 def test_what_does_not_fit_into_a_line_is_refused(path: Path, partition: tuple[str, int]) -> None:
     with pytest.raises(InvalidArgumentError, match="does not fit into a checkpoint"):
-        write_checkpoint(path, {TopicPartition(*partition): 1})
+        write_offset_checkpoint(path, {TopicPartition(*partition): 1})
     assert not path.exists()
 
 
 def test_the_file_is_closed_to_strangers(path: Path) -> None:
-    write_checkpoint(path, {A: 1})
+    write_offset_checkpoint(path, {A: 1})
     assert stat.S_IMODE(path.stat().st_mode) & ~0o640 == 0
 
 
@@ -87,7 +92,7 @@ def test_the_file_is_closed_to_strangers(path: Path) -> None:
 
 def test_offsets_that_are_none_are_skipped_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.write_text("0\n3\ntopic 0 -1\ntopic 1 -4\ntopic 2 5\n")
-    assert read_checkpoint(path) == {B: OFFSET_UNKNOWN, C: 5}
+    assert read_offset_checkpoint(path) == {B: OFFSET_UNKNOWN, C: 5}
     assert "offset -1 of topic-0 is skipped" in caplog.text
 
 
@@ -114,7 +119,7 @@ def test_offsets_that_are_none_are_skipped_with_a_warning(path: Path, caplog: py
 def test_another_text_is_damage_that_names_file_line_and_what_to_do(path: Path, text: bytes, said: str) -> None:
     path.write_bytes(text)
     with pytest.raises(DamagedDataError, match=said) as told:
-        read_checkpoint(path)
+        read_offset_checkpoint(path)
     assert str(told.value).startswith(f"{path} is damaged: ")
     assert "Delete the file" in str(told.value)
     assert path.read_bytes() == text
@@ -136,50 +141,50 @@ def test_a_position_file_becomes_a_position_without_unknown_offsets(tmp_path: Pa
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     path = tmp_path / "missing" / ".checkpoint"
     with pytest.raises(RetryLaterError, match=r"missing/\.checkpoint cannot be written: No such file or directory"):
-        write_checkpoint(path, {A: 0})
-    assert read_checkpoint(path) == {}
-    write_checkpoint(path, {})
+        write_offset_checkpoint(path, {A: 0})
+    assert read_offset_checkpoint(path) == {}
+    write_offset_checkpoint(path, {})
 
 
 def test_a_full_disk_is_named_and_the_old_offsets_stay(path: Path) -> None:
-    write_checkpoint(path, {A: 7})
+    write_offset_checkpoint(path, {A: 7})
     path.with_name(".checkpoint.tmp").symlink_to("/dev/full")  # each write to it finds no space
     with pytest.raises(RetryLaterError, match=r"\.checkpoint cannot be written: No space left on device\. Free some"):
-        write_checkpoint(path, {A: 8})
-    assert read_checkpoint(path) == {A: 7}
+        write_offset_checkpoint(path, {A: 8})
+    assert read_offset_checkpoint(path) == {A: 7}
     assert os.listdir(path.parent) == [".checkpoint"]
-    write_checkpoint(path, {A: 8})
-    assert read_checkpoint(path) == {A: 8}
+    write_offset_checkpoint(path, {A: 8})
+    assert read_offset_checkpoint(path) == {A: 8}
 
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
     (tmp_path / "0_0").touch()
     for path in (tmp_path, tmp_path / "0_0" / ".checkpoint"):
         with pytest.raises(RetryLaterError, match=f"{path} cannot be read"):
-            read_checkpoint(path)
+            read_offset_checkpoint(path)
 
 
 @pytest.mark.parametrize(
     ("step", "left"),
     [
-        ("checkpoint:draft-created", {A: 7}),
-        ("checkpoint:draft-written", {A: 7}),
-        ("checkpoint:renamed", {A: 8}),
+        (".checkpoint:draft-created", {A: 7}),
+        (".checkpoint:draft-written", {A: 7}),
+        (".checkpoint:renamed", {A: 8}),
     ],
 )
 def test_a_crash_leaves_the_old_offsets_or_the_new_ones(path: Path, step: str, left: dict[TopicPartition, int]) -> None:
-    write_checkpoint(path, {A: 7})
+    write_offset_checkpoint(path, {A: 7})
     assert write_and_crash(path, step, "8") == -9
-    assert read_checkpoint(path) == left
-    write_checkpoint(path, {A: 9})
-    assert read_checkpoint(path) == {A: 9}
+    assert read_offset_checkpoint(path) == left
+    write_offset_checkpoint(path, {A: 9})
+    assert read_offset_checkpoint(path) == {A: 9}
     assert os.listdir(path.parent) == [".checkpoint"]
 
 
 def test_a_crash_after_the_removal_leaves_no_file(path: Path) -> None:
-    write_checkpoint(path, {A: 7})
-    assert write_and_crash(path, "checkpoint:removed") == -9
-    assert read_checkpoint(path) == {}
+    write_offset_checkpoint(path, {A: 7})
+    assert write_and_crash(path, ".checkpoint:removed") == -9
+    assert read_offset_checkpoint(path) == {}
 
 
 def write_and_crash(path: Path, step: str, *offsets: str) -> int:

@@ -246,7 +246,7 @@ def test_files_with_timestamps_under_the_plain_name_are_refused(plain: StoreCont
         store.commit({})
     old, new = (store_path(plain.directory, "s", timestamped=timestamped) for timestamped in (True, False))
     old.rename(new)
-    with pytest.raises(TopologyError, match="holds a timestamped key_value store"):
+    with pytest.raises(TopologyError, match="holds a timestamped_key_value store"):
         TimestampedKeyValueStore("s").init(plain)
     with OfflineStore(new) as files:
         assert files.commit.number == 1

@@ -28,7 +28,7 @@ from stateline_store import (
     settle_places,
 )
 from stateline_store.errors import CallerError, RetryLaterError
-from stateline_store.offset_checkpoint import read_checkpoint, write_checkpoint
+from stateline_store.offset_checkpoint import read_offset_checkpoint, write_offset_checkpoint
 from stateline_store.relocation import plan_moves, unknown_stores
 from store import relocation_scene as scene
 
@@ -133,13 +133,13 @@ def test_a_store_of_the_user_with_a_directory_of_its_own_moves_too(tmp_path: Pat
     directory.lock_task("0_0").release()
     (directory.task("0_0") / "mine").mkdir()
     (directory.task("0_0") / "mine/data").write_bytes(b"rows")
-    write_checkpoint(directory.task("0_0") / ".checkpoint", {scene.changelog("mine", 0): 5})
+    write_offset_checkpoint(directory.task("0_0") / ".checkpoint", {scene.changelog("mine", 0): 5})
     scene.write_store(directory, "other", "0_0")
     (directory.task("0_0") / "topics.json").unlink()
     settle_places(directory, {"mine": 1, "other": 0, "rocksdb": 1, "topics.json": 1, ".lock": 1}, automatic=True)
     assert (directory.task("1_0") / "mine/data").read_bytes() == b"rows"
     assert (directory.task("1_0") / ".checkpoint").read_text() == "0\n1\napp-mine-changelog 0 5\n"
-    assert read_checkpoint(directory.task("0_0") / ".checkpoint").keys() == {scene.changelog("other", 0)}
+    assert read_offset_checkpoint(directory.task("0_0") / ".checkpoint").keys() == {scene.changelog("other", 0)}
     scene.check_store(directory, "0_0", "other")
 
 
@@ -154,7 +154,7 @@ def test_an_offset_that_the_target_still_had_does_not_outlive_the_move(tmp_path:
     (directory.task("0_0") / ".checkpoint").unlink()
     directory.lock_task("1_0").release()
     stale, other = {scene.changelog("a", 0): 999_999}, {scene.changelog("b", 0): 3}
-    write_checkpoint(directory.task("1_0") / ".checkpoint", stale | other)
+    write_offset_checkpoint(directory.task("1_0") / ".checkpoint", stale | other)
     settle_places(directory, {"a": 1}, automatic=True)
     assert (directory.task("1_0") / ".checkpoint").read_text() == "0\n1\napp-b-changelog 0 3\n"
 

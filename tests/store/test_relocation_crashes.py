@@ -12,7 +12,12 @@ from stateline_store import StateDirectory, TopologyError, clean, settle_places
 from store import relocation_scene as scene
 
 OLD, NEW = {"a": 0, "bt": 1, "c": 2}, {"a": 1, "bt": 2, "c": 0}
-ONCE = ["relocation:tasks-locked", "file:draft-written", "relocation:journal-written", "relocation:journal-removed"]
+ONCE = [
+    "relocation:tasks-locked",
+    ".relocation.json:draft-written",
+    "relocation:journal-written",
+    "relocation:journal-removed",
+]
 PER_MOVE = [
     "relocation:notices-withdrawn",
     "relocation:database-moved",
@@ -22,7 +27,7 @@ PER_MOVE = [
     "relocation:topics-copied",
     "relocation:notices-removed",
 ]
-STEPS = [*ONCE, *(f"{step}#{n}" for step in PER_MOVE for n in (1, 2, 3)), "checkpoint:renamed", "checkpoint:removed"]
+STEPS = [*ONCE, *(f"{step}#{n}" for step in PER_MOVE for n in (1, 2, 3)), ".checkpoint:renamed", ".checkpoint:removed"]
 
 
 @pytest.fixture(scope="module")

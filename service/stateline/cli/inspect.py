@@ -114,7 +114,7 @@ def _about(task: TaskReport, stores: list[StoreReport]) -> TaskReport:
     """The task, with what concerns these stores alone."""
     positions = {name: task.positions[name] for store in stores for name in _names(store) if name in task.positions}
     return replace(
-        task, stores=tuple(stores), checkpoint=None, positions=positions, topics=None, others=(), problems=()
+        task, stores=tuple(stores), offset_checkpoint=None, positions=positions, topics=None, others=(), problems=()
     )
 
 

@@ -48,7 +48,7 @@ def _task_json(task: TaskReport) -> dict[str, object]:
         "locked": task.locked,
         "owner_pid": task.owner_pid,
         "stores": [_store_json(store) for store in task.stores],
-        "checkpoint": None if task.checkpoint is None else _offsets(task.checkpoint),
+        "checkpoint": None if task.offset_checkpoint is None else _offsets(task.offset_checkpoint),
         "position_files": {name: position.to_json() for name, position in task.positions.items()},
         "topics": task.topics,
         "other_files": [_other(other) for other in task.others],
@@ -111,8 +111,8 @@ def _beside(application: ApplicationReport) -> Iterator[str]:
     """A line for each file beside the stores."""
     for task in application.tasks:
         where = f"{application.application_id}/{task.task_id}"
-        if task.checkpoint is not None:
-            yield f"{where}/.checkpoint: {_pairs(task.checkpoint.items()) or 'no offsets'}"
+        if task.offset_checkpoint is not None:
+            yield f"{where}/.checkpoint: {_pairs(task.offset_checkpoint.items()) or 'no offsets'}"
         for name, position in task.positions.items():
             yield f"{where}/{name}.position: {_pairs(position) or 'nothing'}"
         if task.topics is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
@@ -12,13 +11,12 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log import embedded_file
-from stateline.log.embedded_producer import MAX_RECORD_BYTES
+from stateline.log.embedded_producer import MAX_MESSAGE_BYTES
+from stateline.model.record_size import max_plain_bytes
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, shown
 from stateline_store import DoesNotExistError, InvalidArgumentError, Position
-
-_LIBRDKAFKA_MAX_BYTES = 1_000_000  # its default of message.max.bytes, which counts the framing, too
-_FRAMING_BYTES = 256  # more than librdkafka's: lengths, timestamp, offset
+from stateline_store.clock import now_ms
 
 
 def produce(app: App, config: Config, topic_name: str, lines: Iterable[str]) -> str:
@@ -31,10 +29,10 @@ def produce(app: App, config: Config, topic_name: str, lines: Iterable[str]) -> 
     records = list(parsed(topic, lines, most_bytes(config)))
     if not records:
         return "{}"
-    now_ms = time.time_ns() // 1_000_000
+    now = now_ms()
     with closing(configured_log(config)) as log, closing(log.producer()) as producer:
         for key, value in records:
-            producer.produce(topic.name, key, value, timestamp_ms=now_ms)
+            producer.produce(topic.name, key, value, timestamp_ms=now)
         written = producer.flush()
     return orjson.dumps(Position.of(written).to_json()).decode()
 
@@ -56,8 +54,8 @@ def declared_topic(app: App, name: str) -> Topic:
 def most_bytes(config: Config) -> int:
     """What a key and a value may have together; a topic of a broker may have a lower limit of its own."""
     if embedded_file(config.bootstrap_servers, config.state_dir) is not None:
-        return MAX_RECORD_BYTES
-    return int(config.producer.get("message.max.bytes", _LIBRDKAFKA_MAX_BYTES)) - _FRAMING_BYTES
+        return MAX_MESSAGE_BYTES
+    return max_plain_bytes(config.producer)
 
 
 def parsed(topic: Topic, lines: Iterable[str], at_most: int) -> Iterator[tuple[bytes, bytes | None]]:

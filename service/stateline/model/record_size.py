@@ -1,12 +1,31 @@
-"""How large a record may be that the log takes, found out while it can still be told whose it is."""
+"""How large records, keys and values may be: every limit, and what it derives from."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError
 
-HEADROOM_BYTES = 16_384  # what headers (the Position) and framing may take of a record
-MAX_RECORD_BYTES = 1_000_000 - HEADROOM_BYTES  # librdkafka's default `message.max.bytes`
+_CLIENT_MAX_BYTES = 1_000_000  # librdkafka's default of `message.max.bytes`, which counts headers and framing, too
+_FRAMING_BYTES = 256  # more than librdkafka's: lengths, timestamp, offset
+_HEADROOM_BYTES = 16_384  # what headers (the Position) and framing may take of a record that a worker writes
+MAX_RECORD_BYTES = _CLIENT_MAX_BYTES - _HEADROOM_BYTES  # key and value together, in a worker where nothing else is set
+# A broker's topic, and the embedded log (`MAX_MESSAGE_BYTES`), take about a mebibyte unless told otherwise: a longer
+# key is none that is stored.
+MAX_KEY_BYTES = 1024 * 1024
+
+
+def max_record_bytes(producer: Mapping[str, str]) -> int:
+    """What a worker with these settings of its producer writes at most, key and value together."""
+    configured = producer.get("message.max.bytes")
+    return int(configured) - _HEADROOM_BYTES if configured else MAX_RECORD_BYTES
+
+
+def max_plain_bytes(producer: Mapping[str, str]) -> int:
+    """What a producer with these settings takes at most of a record without headers, key and value together; a topic of
+    a broker may have a lower limit of its own."""
+    return int(producer.get("message.max.bytes", _CLIENT_MAX_BYTES)) - _FRAMING_BYTES
 
 
 def refuse_too_large(key: bytes | None, value: bytes | None, max_record_bytes: int) -> None:

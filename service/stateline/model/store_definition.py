@@ -12,6 +12,7 @@ from stateline_store import (
     KeyValueStore,
     SessionStore,
     StateStore,
+    StoreKind,
     StoreTypes,
     TimestampedKeyValueStore,
     TimestampedSessionStore,
@@ -22,16 +23,10 @@ from stateline_store import (
     WindowStore,
 )
 
-StoreKind: TypeAlias = Literal[
-    "key_value",
-    "timestamped_key_value",
-    "window",
-    "timestamped_window",
-    "session",
-    "timestamped_session",
-    "versioned",
-    "custom",
-]
+DeclaredKind: TypeAlias = (
+    StoreKind | Literal["timestamped_key_value", "timestamped_window", "timestamped_session", "custom"]
+)
+"""A kind of store with or without timestamps (`Layout.declared_kind`), or a user's own."""
 
 COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 # Kafka Streams adds a day, for clocks that differ: to the retention of windows, where it is a setting
@@ -50,7 +45,7 @@ class StoreDefinition:
     """
 
     name: str
-    kind: StoreKind
+    kind: DeclaredKind
     key: Serde
     value: Serde
     persistent: bool = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from operator import itemgetter
 
@@ -11,6 +10,7 @@ from stateline.model.topic import Topic
 from stateline.processing.failures import FailureHandler
 from stateline.processing.records import InputRecord
 from stateline_store import InvalidArgumentError
+from stateline_store.clock import now_ms
 
 NO_KEY = "A table's record needs a key, and this one has none."
 
@@ -24,19 +24,19 @@ def timely(records: Sequence[Record], max_ahead_ms: int, failures: FailureHandle
     """
     if max_ahead_ms < 0 or not records:
         return records
-    now_ms = time.time_ns() // 1_000_000
-    if max(map(TIMESTAMP_MS, records)) - now_ms <= max_ahead_ms:
+    now = now_ms()
+    if max(map(TIMESTAMP_MS, records)) - now <= max_ahead_ms:
         return records
     for record in records:
-        if record.timestamp_ms - now_ms > max_ahead_ms and failures is not None:
+        if record.timestamp_ms - now > max_ahead_ms and failures is not None:
             # A dead letter of that time the broker might refuse, as it refuses others too far ahead.
-            failures.cannot_read(record._replace(timestamp_ms=now_ms), _too_far_ahead(record, now_ms, max_ahead_ms))
-    return [record for record in records if record.timestamp_ms - now_ms <= max_ahead_ms]
+            failures.cannot_read(record._replace(timestamp_ms=now), _too_far_ahead(record, now, max_ahead_ms))
+    return [record for record in records if record.timestamp_ms - now <= max_ahead_ms]
 
 
-def _too_far_ahead(record: Record, now_ms: int, max_ahead_ms: int) -> InvalidArgumentError:
+def _too_far_ahead(record: Record, now: int, max_ahead_ms: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"Its timestamp, {record.timestamp_ms}, is {record.timestamp_ms - now_ms} ms ahead of this machine's clock, "
+        f"Its timestamp, {record.timestamp_ms}, is {record.timestamp_ms - now} ms ahead of this machine's clock, "
         f"and max.timestamp.ahead.ms is {max_ahead_ms}."
     )
 

@@ -26,6 +26,7 @@ from stateline.processing.records import OutputRecord
 from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
 from stateline.worker.task import Task
 from stateline_store import DoesNotExistError, InvalidArgumentError, RecordError, TopicPartition
+from stateline_store.clock import now_ms
 from stateline_store.steps import reached
 
 # What all calls of `between` in one commit may take together.
@@ -162,10 +163,10 @@ class Committer:
         self._in_transaction = False
 
     def _produce_changes(self, tasks: Iterable[Task]) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now = now_ms()
         for task in tasks:
             for changelog, name in task.topology.logged:
-                if rows := staged_rows(task.stores.by_name[name], now_ms):
+                if rows := staged_rows(task.stores.by_name[name], now):
                     headers, owner = task.marks.last_record_headers(name), task.marks.record_headers(name)
                     try:
                         self._writer().produce_all(changelog.topic, changelog.partition, rows, headers, owner)

@@ -11,6 +11,7 @@ from stateline.config.settings import Config
 from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
 from stateline_store import RetryLaterError, StateDirectory, clean, settle_places
+from stateline_store.clock import now_ms
 from stateline_store.snapshot_directory import SnapshotDirectory
 
 _log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Housekeeping:
         """Delete snapshots whose lease has ended, and what crashes left of others. What cannot be deleted is logged and
         left for the next time: it is in nobody's way."""
         try:
-            if swept := SnapshotDirectory(self._directory.application).sweep(time.time_ns() // 1_000_000):
+            if swept := SnapshotDirectory(self._directory.application).sweep(now_ms()):
                 _log.info("Deleted snapshots whose lease has ended: %s", ", ".join(swept))
         except RetryLaterError as error:
             _log.warning("Snapshots are not tidied up: %s", error)
@@ -54,7 +55,7 @@ class Housekeeping:
         self._last_clean = time.monotonic()
         self.sweep_snapshots()
         tasks = {str(task) for task in live}
-        clean(self._directory, tasks, int(self._delay_s * 1000), time.time_ns() // 1_000_000, self._must_stay)
+        clean(self._directory, tasks, int(self._delay_s * 1000), now_ms(), self._must_stay)
 
     def _must_stay(self, task_id: str) -> bool:
         subtopology = self._subtopologies.get(TaskId.parse(task_id).subtopology)

@@ -11,13 +11,13 @@ An open transaction may count as more to come: those behind it wait until it end
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Sequence
 
 from stateline.log.interface import Record
 from stateline.model.topology import Topology
 from stateline.worker.pace import POLL_BYTES, size_of
 from stateline_store import TopicPartition, TopologyError
+from stateline_store.clock import now_ms
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
 # Of one partition more than this many records are not kept waiting here: Kafka Streams' buffered.records.per.partition.
@@ -108,7 +108,7 @@ class RecordOrder:
         return taken
 
     def _latest_ms(self) -> int:
-        return MAX_TIMESTAMP_MS if self._max_ahead_ms < 0 else time.time_ns() // 1_000_000 + self._max_ahead_ms
+        return MAX_TIMESTAMP_MS if self._max_ahead_ms < 0 else now_ms() + self._max_ahead_ms
 
 
 def in_order(

@@ -16,6 +16,7 @@ from stateline.worker.figures import Figures
 from stateline.worker.publication import InstanceFile
 from stateline.worker.task import Task, TaskState
 from stateline_store import RetryLaterError, StatelineError, TransactionalStore
+from stateline_store.clock import now_ms
 from stateline_store.rocksdb_options import block_cache
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Reporter:
         work = self.figures.sample(now_s)
         return WorkerFigures(
             instance=self._instance.instance,
-            updated_at_ms=time.time_ns() // 1_000_000,
+            updated_at_ms=now_ms(),
             totals=work.totals,
             rates=work.rates,
             ratios=work.ratios,

@@ -26,6 +26,7 @@ from stateline.worker.task_settings import TaskSettings
 from stateline.worker.task_stores import TaskStores
 from stateline.worker.task_topology import TaskTopology
 from stateline_store import InvalidArgumentError, IsolationLevel, TopicPartition, TransactionalStore
+from stateline_store.clock import now_ms
 
 _TOPIC = itemgetter(Record._fields.index("topic"))
 
@@ -117,8 +118,8 @@ class TaskProcessing:
         """Call the punctuations that are due by the clock; what they wrote."""
         if not self._by_clock:
             return []
-        now_ms, time_ms = time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
-        return self._take_punctuated(each.look_at_clock(now_ms, time_ms) for each in self._by_clock)
+        monotonic_ms, time_ms = time.monotonic_ns() // 1_000_000, now_ms()
+        return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         """The records of one topic that are behind each other, up to one that a punctuation is due with; of a task that

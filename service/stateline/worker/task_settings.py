@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stateline.config.settings import Config
-from stateline.model.record_size import HEADROOM_BYTES, MAX_RECORD_BYTES
+from stateline.model.record_size import MAX_RECORD_BYTES, max_record_bytes
 from stateline.processing.failures import FailureHandler
 from stateline_store import StateDirectory, TopicPartition, TransactionalStore
 from stateline_store.format_upgrade import UpgradeMode
@@ -40,7 +40,6 @@ class TaskSettings:
         global_stores: Mapping[str, TransactionalStore],
     ) -> TaskSettings:
         """As the application is configured."""
-        configured = config.producer.get("message.max.bytes")
         return cls(
             application_id,
             directory,
@@ -48,7 +47,7 @@ class TaskSettings:
             exactly_once=config.exactly_once,
             sync=config.statestore_sync,
             upgrade_mode=config.upgrade_mode if config.upgrade_from else None,
-            max_record_bytes=int(configured) - HEADROOM_BYTES if configured else MAX_RECORD_BYTES,
+            max_record_bytes=max_record_bytes(config.producer),
             max_timestamp_ahead_ms=config.max_timestamp_ahead_ms,
             epoch_numbers=epoch_numbers,
             global_stores=global_stores,

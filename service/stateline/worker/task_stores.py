@@ -54,7 +54,12 @@ from stateline_store.format_upgrade import (
     remove_plain_files,
     withdraw_plain_files,
 )
-from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint, write_checkpoint
+from stateline_store.offset_checkpoint import (
+    OFFSET_CHECKPOINT,
+    OFFSET_UNKNOWN,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from stateline_store.steps import reached
 
 logger = logging.getLogger(__name__)
@@ -115,11 +120,11 @@ class TaskStores:
 
     def open(self) -> None:
         """Open every store. Raises `DamagedDataError` for one that is damaged and that nothing can rebuild."""
-        checkpoint = read_checkpoint(self._path)
+        checkpoint = read_offset_checkpoint(self._path)
         try:
             for name in self.by_name:
                 self._open_one(name, checkpoint)
-            self._write_checkpoint()
+            self._write_offset_checkpoint()
         except BaseException:
             for store in self.by_name.values():
                 store.close()
@@ -175,13 +180,13 @@ class TaskStores:
         if failures:
             raise failures[0]
         if any(store.persistent and not store.manages_offsets for store in self.by_name.values()):
-            self._write_checkpoint()
+            self._write_offset_checkpoint()
 
     def commit_one(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit one store, while it is being restored or because nothing can rebuild it."""
         self._commit_one(name, offsets)
         if self.by_name[name].persistent and not self.by_name[name].manages_offsets:
-            self._write_checkpoint()
+            self._write_offset_checkpoint()
 
     def announce(self) -> None:
         """Let readers in other processes see the newest commits."""
@@ -208,7 +213,7 @@ class TaskStores:
         for store in self.by_name.values():
             store.close()
         if offsets is not None:
-            write_checkpoint(self._path, offsets)
+            write_offset_checkpoint(self._path, offsets)
 
     # ---- one store
 
@@ -324,10 +329,10 @@ class TaskStores:
 
     @property
     def _path(self) -> Path:
-        return self._directory / ".checkpoint"
+        return self._directory / OFFSET_CHECKPOINT
 
-    def _write_checkpoint(self) -> None:
-        write_checkpoint(self._path, self._checkpointed(clean=False))
+    def _write_offset_checkpoint(self) -> None:
+        write_offset_checkpoint(self._path, self._checkpointed(clean=False))
 
     def _checkpointed(self, *, clean: bool) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}

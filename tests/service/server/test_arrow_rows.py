@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from stateline import serdes
-from stateline.model.store_definition import StoreDefinition, StoreKind
+from stateline.model.store_definition import DeclaredKind, StoreDefinition
 from stateline.serde.plain import Serde
 from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
 from stateline.server.rows.columns import STREAM_END
@@ -18,7 +18,7 @@ from stateline_store.versioned_reads import VersionedRecord
 from stateline_store.windowed_keys import Windowed
 
 
-def definition(kind: StoreKind, key: Serde = serdes.string, value: Serde = serdes.json) -> StoreDefinition:
+def definition(kind: DeclaredKind, key: Serde = serdes.string, value: Serde = serdes.json) -> StoreDefinition:
     return StoreDefinition("flights", kind, key, value, window_size_ms=10)
 
 
@@ -60,7 +60,7 @@ def test_a_timestamp_is_milliseconds_and_null_when_it_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("kind", ["window", "session"])
-def test_windows_and_sessions_have_start_and_end(kind: StoreKind) -> None:
+def test_windows_and_sessions_have_start_and_end(kind: DeclaredKind) -> None:
     store = definition(kind)
     batch = record_batch(
         store, [(Windowed(b"a", 5, 15), b"1"), (Windowed(b"b", 0, 2**63 - 1), b"2")], arrow_schema(store)

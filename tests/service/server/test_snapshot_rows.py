@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stateline import serdes
-from stateline.model.store_definition import StoreDefinition, StoreKind
+from stateline.model.store_definition import DeclaredKind, StoreDefinition
 from stateline.server.contract.arguments import Arguments, from_body, from_query_string
 from stateline.server.snapshots import rows as snapshot_rows
 from stateline.server.snapshots.filter import read_wanted, read_wanted_keys
@@ -32,7 +32,7 @@ from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_databas
 
 MINUTE = 60_000
 RETENTION = 10 * MINUTE
-KINDS: tuple[StoreKind, ...] = (
+KINDS: tuple[DeclaredKind, ...] = (
     "key_value",
     "timestamped_key_value",
     "window",
@@ -48,7 +48,7 @@ Entry = dict[str, Any]
 class Scene:
     """A store of this kind with random rows, a checkpoint of its commit, and what its own reads said then."""
 
-    def __init__(self, kind: StoreKind, tmp_path: Path) -> None:
+    def __init__(self, kind: DeclaredKind, tmp_path: Path) -> None:
         self.definition = StoreDefinition(
             "flights", kind, serdes.string, serdes.json, retention_ms=RETENTION, window_size_ms=MINUTE
         )
@@ -84,7 +84,7 @@ class Scene:
         return found
 
 
-def _put(store: Any, kind: StoreKind, dice: random.Random) -> None:
+def _put(store: Any, kind: DeclaredKind, dice: random.Random) -> None:
     key, now = dice.choice(KEYS).encode(), dice.randrange(0, 40 * MINUTE)
     value = None if dice.random() < 0.15 else b'{"n":%d}' % dice.randrange(1000)
     start = now // MINUTE * MINUTE

@@ -23,7 +23,7 @@ from stateline_store import (
     TopicPartition,
     TopologyError,
 )
-from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_checkpoint, write_checkpoint
+from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_offset_checkpoint, write_offset_checkpoint
 from stateline_store.rocksdb_engine import RocksDBEngine
 from support.apps.own_stores import OwnStore
 
@@ -92,15 +92,15 @@ def write_rows(directory: Path, rows: Mapping[bytes, bytes], offsets: Mapping[To
 
 def test_a_store_goes_on_from_its_own_offset_whatever_the_checkpoint_says(tmp_path: Path) -> None:
     write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
-    write_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 99})
+    write_offset_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 99})
     with opened(tmp_path, definition()) as made:
         assert made.committed_offset("s") == 7
-        assert read_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 7}
+        assert read_offset_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 7}
 
 
 def test_an_offset_in_the_checkpoint_is_taken_into_a_store_with_rows_and_none_of_its_own(tmp_path: Path) -> None:
     write_rows(tmp_path, {b"a": b"1"}, {})
-    write_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 41, TopicPartition("other", 3): 5})
+    write_offset_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 41, TopicPartition("other", 3): 5})
     with opened(tmp_path, definition()) as made:
         assert made.committed_offset("s") == 41
         assert of_bytes(made.by_name["s"]).get(b"a") == b"1"
@@ -114,7 +114,7 @@ def test_rows_of_which_nobody_knows_the_offset_are_deleted_and_restored(
     noted: Mapping[TopicPartition, int], tmp_path: Path
 ) -> None:
     write_rows(tmp_path, {b"a": b"1"}, {})
-    write_checkpoint(tmp_path / ".checkpoint", noted)
+    write_offset_checkpoint(tmp_path / ".checkpoint", noted)
     with opened(tmp_path, definition()) as made:
         assert made.committed_offset("s") is None
         assert of_bytes(made.by_name["s"]).is_empty()
@@ -189,15 +189,15 @@ def test_plain_files_that_had_more_of_the_changelog_stay(tmp_path: Path) -> None
 
 
 def test_an_offset_in_the_checkpoint_says_nothing_of_a_store_without_rows(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 41})
+    write_offset_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 41})
     with opened(tmp_path, definition()) as made:
         assert made.committed_offset("s") is None
-    assert read_checkpoint(tmp_path / ".checkpoint") == {}
+    assert read_offset_checkpoint(tmp_path / ".checkpoint") == {}
 
 
 def test_a_position_file_is_taken_into_a_store_with_rows_and_goes(tmp_path: Path) -> None:
     write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
-    write_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
+    write_offset_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
     with opened(tmp_path, definition()) as made:
         assert of_bytes(made.by_name["s"]).position(IsolationLevel.READ_COMMITTED) == Position({"in": {0: 12}})
     assert not (tmp_path / "s.position").exists()
@@ -206,7 +206,7 @@ def test_a_position_file_is_taken_into_a_store_with_rows_and_goes(tmp_path: Path
 
 
 def test_a_position_file_says_nothing_of_a_store_with_a_position_or_without_rows(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
+    write_offset_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
     with opened(tmp_path, definition()) as made:
         store = of_bytes(made.by_name["s"])
         assert store.position(IsolationLevel.READ_COMMITTED) == Position()
@@ -214,7 +214,7 @@ def test_a_position_file_says_nothing_of_a_store_with_a_position_or_without_rows
         made.commit({"s": {CHANGELOG: 0}})
         store.advance(Position({"in": {0: 3}}))
         made.commit({})
-    write_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
+    write_offset_checkpoint(tmp_path / "s.position", {TopicPartition("in", 0): 12})
     with opened(tmp_path, definition()) as made:
         assert of_bytes(made.by_name["s"]).position(IsolationLevel.READ_COMMITTED) == Position({"in": {0: 3}})
     assert not (tmp_path / "s.position").exists()
@@ -224,8 +224,8 @@ def test_the_checkpoint_is_written_at_opening_and_closing_and_not_at_commits(tmp
     with opened(tmp_path, definition()) as made:
         of_bytes(made.by_name["s"]).put(b"a", b"1")
         made.commit({"s": {CHANGELOG: 3}})
-        assert read_checkpoint(tmp_path / ".checkpoint") == {}
-    assert read_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 3}
+        assert read_offset_checkpoint(tmp_path / ".checkpoint") == {}
+    assert read_offset_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 3}
 
 
 @pytest.mark.parametrize(("transactional", "manages"), SORTS)
@@ -235,8 +235,8 @@ def test_a_store_of_ones_own_is_committed_and_goes_on_from_what_it_declares(
     with opened(tmp_path, own(transactional, manages)) as made:
         of_own(made.by_name["s"]).put("a", "1")
         made.commit({"s": {CHANGELOG: 3}})
-        assert read_checkpoint(tmp_path / ".checkpoint") == ({} if manages else {CHANGELOG: 3})
-    assert read_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 3}
+        assert read_offset_checkpoint(tmp_path / ".checkpoint") == ({} if manages else {CHANGELOG: 3})
+    assert read_offset_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 3}
     with opened(tmp_path, own(transactional, manages)) as made:
         assert made.committed_offset("s") == 3
         assert of_own(made.by_name["s"]).rows() == {"a": "1"}

@@ -20,11 +20,10 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.requests import Request
 
+from stateline.model.record_size import MAX_KEY_BYTES
 from stateline.serde.plain import Serde, holds_large_integer, load_exactly, shortened, shown
 from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel, Position, PositionBound
 
-# Kafka refuses records beyond about 1 MB (message.max.bytes) unless told otherwise: no key is longer.
-MAX_KEY_BYTES = 1024 * 1024
 # Of a path and a query string together: what proxies and clients agree on is far less.
 # 64 KiB less one: the longest that the HTTP parser can take apart.
 MAX_URL_BYTES = 64 * 1024 - 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
 from stateline_store import CursorExpiredError, DoesNotExistError
+from stateline_store.clock import now_ms
 from stateline_store.snapshot_directory import SnapshotDirectory
 
 # Store partitions of snapshots that one process has open: each holds its files open and, until they are flushed, a
@@ -54,7 +55,7 @@ class SnapshotKeeper:
         try:
             while True:
                 try:
-                    await asyncio.to_thread(self.directory.sweep, _now_ms())
+                    await asyncio.to_thread(self.directory.sweep, now_ms())
                     self.close_released()
                     if time.monotonic() - counted_at_s >= _COUNT_INTERVAL_S:
                         self._note(await asyncio.to_thread(self._count))
@@ -69,7 +70,7 @@ class SnapshotKeeper:
             self.checkpoints.close()
 
     def _count(self) -> SnapshotFigures:
-        return SnapshotFigures(len(self.directory.all(_now_ms())), self.directory.kept_bytes())
+        return SnapshotFigures(len(self.directory.all(now_ms())), self.directory.kept_bytes())
 
     def _note(self, figures: SnapshotFigures) -> None:
         """A lease is a promise: one that was given is kept, however much the snapshot has come to keep since. So it is
@@ -88,11 +89,7 @@ class SnapshotKeeper:
 
     def _is_gone(self, snapshot_id: str) -> bool:
         try:
-            self.directory.find(snapshot_id, _now_ms())
+            self.directory.find(snapshot_id, now_ms())
         except (CursorExpiredError, DoesNotExistError):
             return True
         return False
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

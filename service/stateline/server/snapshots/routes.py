@@ -15,7 +15,6 @@ the machine knows every snapshot, and a restart loses none. One server at a time
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, closing
 from typing import Any
@@ -41,6 +40,7 @@ from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
+from stateline_store.clock import now_ms
 from stateline_store.snapshot_directory import Pin, Share, Snapshot
 
 DEFAULT_TTL_S = 300
@@ -88,7 +88,7 @@ class SnapshotRoutes:
         stores = [self._persistent(name) for name in names]
         owner, ttl_ms = name_of(request), self._ttl_ms(arguments)
         pin = _pin(arguments, owner, names)
-        snapshot = await asyncio.to_thread(self._directory.pinned, pin, _now_ms()) if pin is not None else None
+        snapshot = await asyncio.to_thread(self._directory.pinned, pin, now_ms()) if pin is not None else None
         is_new = snapshot is None
         if snapshot is None:
             snapshot = await self._make(stores, ttl_ms, owner, caller_of(request), pin)
@@ -99,7 +99,7 @@ class SnapshotRoutes:
     async def all(self, request: Request) -> Response:
         """GET /v1/snapshots: those that there are, of stores that who asks may read."""
         refuse_parameters(request)
-        found = await asyncio.to_thread(self._directory.all, _now_ms())
+        found = await asyncio.to_thread(self._directory.all, now_ms())
         shown = [each for each in found if all(may_read(request, part.store) for part in each.parts)]
         return json_response({"snapshots": [described(each) for each in shown]})
 
@@ -112,16 +112,16 @@ class SnapshotRoutes:
         """PATCH /v1/snapshots/{id}: let its lease end so long from now."""
         refuse_parameters(request)
         ttl_ms = self._ttl_ms(await self._body(request, ("ttl_s",)))
-        snapshot, now_ms = self._own(request), _now_ms()
-        until_ms = now_ms + ttl_ms
-        renewed = await asyncio.to_thread(self._directory.renew, snapshot.id, now_ms, until_ms, self._most_bytes)
+        snapshot, now = self._own(request), now_ms()
+        until_ms = now + ttl_ms
+        renewed = await asyncio.to_thread(self._directory.renew, snapshot.id, now, until_ms, self._most_bytes)
         return json_response(described(renewed))
 
     async def release(self, request: Request) -> Response:
         """DELETE /v1/snapshots/{id}: who reads it reads on."""
         refuse_parameters(request)
         snapshot = self._own(request)
-        await asyncio.to_thread(self._directory.release, snapshot.id, _now_ms())
+        await asyncio.to_thread(self._directory.release, snapshot.id, now_ms())
         self._keeper.close_released()
         return Response(status_code=204)
 
@@ -174,12 +174,12 @@ class SnapshotRoutes:
                 worker = self._serving.workers.owner(store.placement.task_id(partition))
                 places.setdefault(worker, []).append((store.name, partition))
         share = Share(caller, self._serving.config.caller_share(self._most))
-        making = await asyncio.to_thread(self._directory.begin, _now_ms(), self._most, self._most_bytes, share)
+        making = await asyncio.to_thread(self._directory.begin, now_ms(), self._most, self._most_bytes, share)
         try:
             asked = (self._serving.workers.snapshot(worker, making.id, each) for worker, each in places.items())
             parts = [part for some in await asyncio.gather(*asked) for part in some]
-            now_ms = _now_ms()
-            return await asyncio.to_thread(self._directory.finish, making, parts, now_ms, now_ms + ttl_ms, owner, pin)
+            now = now_ms()
+            return await asyncio.to_thread(self._directory.finish, making, parts, now, now + ttl_ms, owner, pin)
         finally:
             making.close()  # one that was not finished is swept
 
@@ -206,7 +206,7 @@ class SnapshotRoutes:
         return store
 
     def _found(self, request: Request) -> Snapshot:
-        snapshot = self._directory.find(request.path_params["id"], _now_ms())
+        snapshot = self._directory.find(request.path_params["id"], now_ms())
         require_read(request, dict.fromkeys(part.store for part in snapshot.parts))
         return snapshot
 
@@ -276,7 +276,7 @@ def _partition(text: str) -> int:
 
 def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:
     layout = checkpoint.layout
-    found = f"timestamped_{layout.kind}" if layout.timestamped else layout.kind  # as a declaration says it
+    found = layout.declared_kind
     if found != definition.kind:
         raise CursorExpiredError(
             f"The snapshot holds a {found} store, and {definition.name!r} is declared as "
@@ -286,7 +286,3 @@ def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:
         raise CursorExpiredError(
             f"The snapshot holds {definition.name!r} with other types than are declared since: make a new one."
         )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

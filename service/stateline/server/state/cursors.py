@@ -34,7 +34,7 @@ from stateline.serde.plain import shown
 from stateline.server.state.merged_scan import MergedScan, memory_of
 from stateline.server.state.partitions import ServedStore
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError
-from stateline_store.durable_files import refused
+from stateline_store.durable_files import create_file, refused
 from stateline_store.snapshot_directory import SNAPSHOTS
 
 # What the entries of all cursors may take in memory: those that were read of each partition and not given yet, and the
@@ -98,20 +98,10 @@ def signing_key(application: Path) -> bytes:
     path = application / "cursor.key"
     try:
         application.mkdir(mode=0o750, parents=True, exist_ok=True)
-        draft = path.with_name(f".cursor.key.{secrets.token_hex(8)}")
         if path.exists() and path.stat().st_size < _KEY_BYTES:
             path.unlink()  # a power cut left a part: a short key could be guessed
         if not path.exists():
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(draft, path)  # of two processes that come at once one is first, whole
-            except FileExistsError:
-                pass
-            finally:
-                draft.unlink()
+            create_file(path, secrets.token_bytes(_KEY_BYTES), mode=0o600)
         return path.read_bytes()
     except OSError as error:
         raise refused(path, "written", error) from error

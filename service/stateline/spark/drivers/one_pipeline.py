@@ -32,9 +32,9 @@ from stateline.spark.operators.declared import declared_operators
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.sink.dead_letters import dead_letters_of
 from stateline.spark.sink.epoch_sink import EpochSink
-from stateline.spark.sink.rows import now_ms
 from stateline.spark.sources.frames import TopicFrames, topic_frames
 from stateline_store import DoesNotExistError, StatelineError, TopologyError
+from stateline_store.clock import now_ms
 from stateline_store.directory import make_directory
 
 MAX_ROWS_PER_BATCH = 200_000  # some 100 MB of result rows in the driver at most, and a second or two of work

@@ -38,9 +38,9 @@ from stateline.spark.drivers.one_pipeline import (
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, pipeline_lock, stop_on_signals
 from stateline.spark.drivers.status import Progress, StatusFile
 from stateline.spark.drivers.table_warnings import warn_of_tables
-from stateline.spark.sink.rows import now_ms
 from stateline.spark.sources.frames import topic_frames
 from stateline_store import CallerError, ConfigurationError, RecordError, StatelineError, TopologyError
+from stateline_store.clock import now_ms
 from stateline_store.directory import TaskLock, make_directory
 
 _logger = logging.getLogger(__name__)

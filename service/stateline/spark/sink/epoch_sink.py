@@ -50,7 +50,7 @@ from stateline.spark.sink.newest_markers import LOOK_BACK, newest_markers
 from stateline.spark.sink.result_checks import check_schema
 from stateline.spark.sink.result_records import RecordParts, ResultRecord, result_records, topic_names
 from stateline.spark.sink.result_table import Difference, ResultTable
-from stateline.spark.sink.rows import SHOWN_CHARACTERS, now_ms
+from stateline.spark.sink.rows import SHOWN_CHARACTERS
 from stateline.spark.sink.topic_records import all_records, last_offsets
 from stateline_store import (
     FencedError,
@@ -61,6 +61,7 @@ from stateline_store import (
     StatelineError,
     TopicPartition,
 )
+from stateline_store.clock import now_ms
 from stateline_store.errors import TopologyError
 from stateline_store.steps import reached
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from decimal import Decimal
 from typing import Any
 
@@ -47,11 +46,6 @@ def key_text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json_text(value).strip('"')
     return str(value)
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def _other(value: Any) -> Any:
