@@ -19,7 +19,6 @@ from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.segments import PREFIX, Segments
 from stateline_store.state_store import StoreContext
-from stateline_store.store_schema import StoreSchema
 from stateline_store.timestamped_rows import join
 from stateline_store.transactional_store import TransactionalStore
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
@@ -47,6 +46,7 @@ class RowPackers(dict[int, Callable[[int, bytes, int, int], bytes]]):
 class SegmentedStore(TransactionalStore):
     """A TransactionalStore whose rows expire. Each kind says what a row key is."""
 
+    _segments: Segments
     _segment_width: ClassVar[int] = PREFIX.size
     _row_suffix: ClassVar[struct.Struct]
     _packers: ClassVar[RowPackers]
@@ -68,10 +68,6 @@ class SegmentedStore(TransactionalStore):
     @property
     def layout(self) -> Layout:
         return Layout(self.kind, self.timestamped, self._declared_interval_ms)
-
-    @property
-    def schema(self) -> StoreSchema:
-        return StoreSchema(self.kind, self.timestamped, self._segments)
 
     @property
     def dropped_records(self) -> int:
@@ -147,6 +143,3 @@ class SegmentedStore(TransactionalStore):
     def _is_too_late(self, at_ms: int) -> bool:
         """Whether a row of this time has expired with its segment."""
         return at_ms // self._interval_ms < self._segments.oldest_live(self._stream_time_ms)
-
-    def _expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
-        return self._segments.all_expired(before_ms, stream_time_ms)

@@ -1,7 +1,7 @@
 """VersionedStore: every version of a key for as long as the history retention lasts (KIP-889, KIP-960, KIP-968).
 
-Rows and semantics are those of Kafka Streams' `RocksDBVersionedStore`; `versioned_rows` has the bytes. Where it falls
-short, this does not follow it:
+Rows and semantics are those of Kafka Streams' `RocksDBVersionedStore`; `versioned_rows` has the bytes and
+`versioned_writes` what a put changes. Where it falls short, this does not follow it:
 
 - a put of None over the latest value with the same timestamp leaves a tombstone: Kafka Streams removes the value only,
   and an older put that arrives later becomes the latest;
@@ -13,27 +13,21 @@ short, this does not follow it:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing
 from typing import ClassVar, Final
 
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.layout import Layout, StoreKind
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
-from stateline_store.scan import KeyRange, Scan
-from stateline_store.segments import PREFIX, Segments
+from stateline_store.scan import Scan
+from stateline_store.segments import Segments
+from stateline_store.staged_versions import StagedVersions
 from stateline_store.state_store import Change, StoreContext
-from stateline_store.store_schema import StoreSchema
-from stateline_store.timestamped_rows import join
 from stateline_store.transactional_store import TransactionalStore
 from stateline_store.versioned_reads import VersionedReads, VersionedRecord
-from stateline_store.versioned_rows import LATEST, Version, append, bounds, new_row, versions
-from stateline_store.versioned_rows import join as join_row
+from stateline_store.versioned_writes import VersionedWrites
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
 NOT_PUT: Final = -(2**63)  # Kafka Streams' PUT_RETURN_CODE_NOT_PUT; no timestamp is negative
-# Estimated for 64-bit CPython: a Change (64), two bytes headers (33 each), an int (32), a pointer in the log (8), a set
-# slot at its usual load (about 50).
-_CHANGE_OVERHEAD = 220
 
 
 class VersionedStore(TransactionalStore):
@@ -44,6 +38,7 @@ class VersionedStore(TransactionalStore):
     """
 
     kind: ClassVar[StoreKind] = "versioned"
+    _segments: Segments
 
     def __init__(
         self,
@@ -68,21 +63,14 @@ class VersionedStore(TransactionalStore):
         self._declared_interval_ms = interval_ms
         self._segments = Segments(history_retention_ms, interval_ms)
         self._reads: VersionedReads | None = None
-        self._log: list[Change] = []
-        self._log_bytes = 0
-        self._changed: set[bytes] = set()
-        # Since the savepoint: how long the log was, what it took, and the keys that are changed for the first time.
-        self._undo: tuple[int, int, set[bytes]] | None = None
+        self._writes: VersionedWrites | None = None
+        self._staged_versions = StagedVersions()
         self._dropped_records = 0
         super().__init__(name, persistent=persistent, tuning=tuning)
 
     @property
     def layout(self) -> Layout:
         return Layout(self.kind, segment_interval_ms=self._declared_interval_ms)
-
-    @property
-    def schema(self) -> StoreSchema:
-        return StoreSchema(self.kind, segments=self._segments)
 
     @property
     def segments(self) -> Segments:
@@ -93,6 +81,7 @@ class VersionedStore(TransactionalStore):
         super().init(context)
         self._dropped_records = 0
         self._reads = VersionedReads(self._own_reader(), self._segments)
+        self._writes = VersionedWrites(self._reads, self._segments, self._get, self._stage)
 
     def _take_layout(self, layout: Layout) -> None:
         interval_ms = layout.segment_interval_ms or self._declared_interval_ms
@@ -100,7 +89,7 @@ class VersionedStore(TransactionalStore):
 
     def close(self) -> None:
         super().close()
-        self._reads = None
+        self._reads = self._writes = None
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -133,13 +122,14 @@ class VersionedStore(TransactionalStore):
         is the latest, `NOT_PUT` when it came too late and was dropped. Raises `InvalidArgumentError` unless key and
         value are bytes and the timestamp is not negative; nothing is staged then.
         """
-        self._check(key, value, timestamp)
-        if self._is_late(timestamp):
+        writes = self._check(key, value, timestamp)
+        if timestamp < self._stream_time_ms - self._segments.retention_ms:
             self._dropped_records += 1
             return NOT_PUT
-        valid_to = self._apply(key, value, timestamp)
-        self._log.append(Change(key, value, timestamp))
-        self._log_bytes += len(key) + len(value or b"") + _CHANGE_OVERHEAD
+        if timestamp > self._stream_time_ms:
+            self._stream_time_ms = timestamp
+        valid_to = writes.put(key, value, timestamp)
+        self._staged_versions.add(key, value, timestamp)
         return valid_to
 
     def delete(self, key: bytes, timestamp: int) -> VersionedRecord | None:
@@ -147,7 +137,8 @@ class VersionedStore(TransactionalStore):
         was none or the delete came too late and was dropped. Raises as `put`.
         """
         self._check(key, None, timestamp)
-        found = None if self._is_late(timestamp) else self.get_as_of(key, timestamp)
+        is_late = timestamp < self._stream_time_ms - self._segments.retention_ms
+        found = None if is_late else self.get_as_of(key, timestamp)
         self.put(key, None, timestamp)
         return found
 
@@ -163,56 +154,51 @@ class VersionedStore(TransactionalStore):
         Replayed in this order by `restore`, they give the same rows: each comes at the stream time of the first time.
         """
         self._open()
-        return iter(tuple(self._log))
+        return iter(tuple(self._staged_versions.changes))
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Stage puts as the changelog holds them, in its order. They are not changes to be logged again. One that is
         too late at its place (it was written under a longer retention, say) is passed over and not counted.
         """
         for key, value, timestamp in changes:
-            self._check(key, value, timestamp)
-            if not self._is_late(timestamp):
-                self._apply(key, value, timestamp)
+            writes = self._check(key, value, timestamp)
+            if timestamp < self._stream_time_ms - self._segments.retention_ms:
+                continue
+            if timestamp > self._stream_time_ms:
+                self._stream_time_ms = timestamp
+            self._staged_versions.add_key(key)
+            writes.put(key, value, timestamp)
 
     @property
     def staged_records(self) -> int:
         """How many keys have staged changes."""
-        return len(self._changed)
+        return len(self._staged_versions.keys)
 
     @property
     def approximate_num_uncommitted_bytes(self) -> int:
-        return self._buffer.bytes_staged + self._log_bytes
+        return self._buffer.bytes_staged + self._staged_versions.size_bytes
 
     def savepoint(self) -> None:
         super().savepoint()
-        self._undo = (len(self._log), self._log_bytes, set[bytes]())
+        self._staged_versions.savepoint()
 
     def rollback_to_savepoint(self) -> None:
         super().rollback_to_savepoint()
-        if self._undo is not None:
-            count, self._log_bytes, newly_changed = self._undo
-            del self._log[count:]
-            self._changed -= newly_changed
-            self._undo = None
+        self._staged_versions.rollback_to_savepoint()
 
     # -- inner workings ---------------------------------------------------------------------------------
 
     def _drop_staged(self) -> None:
         super()._drop_staged()
-        self._undo = None
-        self._log = []
-        self._log_bytes = 0
-        self._changed = set()
-
-    def _expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
-        return self._segments.all_expired(before_ms, stream_time_ms)
+        self._staged_versions.clear()
 
     def _reading(self) -> VersionedReads:
         self._open()  # raises before init, after close and after a failed commit
         assert self._reads is not None
         return self._reads
 
-    def _check(self, key: bytes, value: bytes | None, timestamp: int) -> None:
+    def _check(self, key: bytes, value: bytes | None, timestamp: int) -> VersionedWrites:
+        """What puts this version; raises `InvalidArgumentError` for what is none."""
         self._open()
         if type(key) is not bytes or (type(value) is not bytes and value is not None):
             raise InvalidArgumentError(f"A version is (bytes, bytes or None), not ({key!r:.60}, {value!r:.60}).")
@@ -221,93 +207,8 @@ class VersionedStore(TransactionalStore):
                 f"A version of {key!r:.60} with timestamp {timestamp!r:.60}: milliseconds since the epoch are "
                 f"accepted, from 0 to {MAX_TIMESTAMP_MS}."
             )
-
-    def _is_late(self, timestamp: int) -> bool:
-        return timestamp < self._stream_time_ms - self._segments.retention_ms
-
-    def _apply(self, key: bytes, value: bytes | None, timestamp: int) -> int | None:
-        """Stage a version that is not late; returns when its validity ends. Its segment, and so every segment that it
-        touches, is live.
-        """
-        reads = self._reads or self._reading()
-        if timestamp > self._stream_time_ms:
-            self._stream_time_ms = timestamp
-        if key not in self._changed:
-            self._changed.add(key)
-            if self._undo is not None:
-                self._undo[2].add(key)
-        latest = reads.get(key)
-        if latest is not None and timestamp > latest.timestamp:
-            self._append(key, latest.timestamp, latest.value, timestamp)
-        if latest is not None and timestamp >= latest.timestamp:
-            self._put_latest(key, value, timestamp)
-            return None
-        valid_to = None if latest is None else latest.timestamp
-        holding: tuple[int, bytes] | None = None
-        with closing(reads.rows(key, timestamp)) as rows:  # before anything is staged, which an open scan would copy
-            for holding in rows:
-                oldest = bounds(holding[1])[1]
-                if oldest <= timestamp:
-                    break
-                valid_to, holding = oldest, None
-        if holding is not None:
-            return self._put_inside(*holding, key, value, timestamp)
-        if valid_to is None:
-            self._put_latest(key, value, timestamp)
-        else:
-            self._put_before(valid_to, key, value, timestamp)
-        return valid_to
-
-    def _put_latest(self, key: bytes, value: bytes | None, timestamp: int) -> None:
-        """Nothing of this key is newer, and what is older has been moved to segments."""
-        if value is not None:
-            self._stage(LATEST + key, join(value, timestamp))
-            return
-        self._stage(LATEST + key, None)  # even when there is none: a commit with nothing staged would leave the log
-        # The end of a row is the tombstone: make a row in this segment end here, when none does.
-        at = self._at(key, timestamp)
-        row = self._get(at)
-        if row is None:
-            self._stage(at, new_row(timestamp, None, timestamp))
-        elif bounds(row)[0] < timestamp:
-            self._stage(at, append(row, bounds(row)[0], None, timestamp))
-
-    def _put_inside(self, segment: int, row: bytes, key: bytes, value: bytes | None, timestamp: int) -> int:
-        """The row holds the version that is valid now at `timestamp`."""
-        held = versions(row)
-        place = next(index for index, version in enumerate(held) if version.timestamp <= timestamp)
-        found = held[place]
-        put = Version(timestamp, value, found.valid_to)
-        if found.timestamp == timestamp:
-            held[place] = put
-        elif self._segments.id_of(timestamp) == segment:
-            held[place : place + 1] = [put, found._replace(valid_to=timestamp)]
-        else:  # what was valid there ends in an older segment now
-            self._append(key, found.timestamp, found.value, timestamp)
-            held[place] = put
-        self._stage(PREFIX.pack(segment) + key, join_row(held))
-        return found.valid_to
-
-    def _put_before(self, valid_to: int, key: bytes, value: bytes | None, timestamp: int) -> None:
-        """No version is valid at `timestamp`; the next one begins at `valid_to`."""
-        at = self._at(key, valid_to)
-        row = self._get(at)
-        if row is None or bounds(row)[0] <= timestamp:
-            self._append(key, timestamp, value, valid_to)
-            return
-        ends, oldest = bounds(row)
-        put = Version(timestamp, value, valid_to)
-        # A degenerate row's tombstone is told by the end of any row.
-        self._stage(at, join_row([put] if ends == oldest else [*versions(row), put]))
-
-    def _append(self, key: bytes, timestamp: int, value: bytes | None, valid_to: int) -> None:
-        """A version becomes the newest of the segment in which its validity ends."""
-        at = self._at(key, valid_to)
-        row = self._get(at)
-        self._stage(at, new_row(timestamp, value, valid_to) if row is None else append(row, timestamp, value, valid_to))
-
-    def _at(self, key: bytes, valid_to: int) -> bytes:
-        return PREFIX.pack(self._segments.id_of(valid_to)) + key
+        assert self._writes is not None
+        return self._writes
 
 
 def default_segment_interval_ms(history_retention_ms: int) -> int:

@@ -1,0 +1,257 @@
+"""CommittedStore: the committed half of a store: the database that it opens, the newest commit, and who is told of it.
+
+The other half is `transactional_store`: what is staged until the next commit. The bytes of a commit are written by
+`rocksdb_writes`.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from stateline_store.clock import now_ms
+from stateline_store.commit_notice import CommitNotice, StoreState
+from stateline_store.directory import make_directory
+from stateline_store.engine import Commit, Engine
+from stateline_store.errors import DamagedDataError, PoisonedError, StoreClosedError
+from stateline_store.layout import Layout, StoreKind
+from stateline_store.memory_engine import MemoryEngine
+from stateline_store.offset_checkpoint import read_position
+from stateline_store.plain_values import PlainValuesEngine
+from stateline_store.position import TopicPartition
+from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
+from stateline_store.scan import EVERY_KEY, KeyRange
+from stateline_store.segment_lengths import lengthen_segments
+from stateline_store.segments import Segments
+from stateline_store.state_store import StateStore, StoreContext
+from stateline_store.steps import reached
+from stateline_store.store_files import StoreFiles
+from stateline_store.store_schema import StoreSchema
+
+_log = logging.getLogger(__name__)
+
+
+class CommittedStore(StateStore):
+    """From opening to closing: what was committed, in a database or in memory. Not thread-safe, as `StateStore`.
+
+    Before `init` and after `close` every read and write raises `StoreClosedError`; after a failed commit
+    `PoisonedError`, until `close` and `init`.
+    """
+
+    kind: ClassVar[StoreKind]
+    timestamped: ClassVar[bool] = False
+    _segments: Segments | None = None  # of a kind whose rows expire: the retention, and how time is cut
+
+    def __init__(self, name: str, *, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
+        """A closed store. `tuning` is for tests that want to see flushes and compactions."""
+        self._name = name
+        self._persistent = persistent
+        self._tuning = tuning
+        self._context: StoreContext | None = None
+        self._engine: Engine | None = None
+        self._notice: CommitNotice | None = None
+        self._committed = Commit()
+        self._failure: str | None = None  # why a commit failed: everything is refused until close and init
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def persistent(self) -> bool:
+        return self._persistent
+
+    @property
+    def manages_offsets(self) -> bool:
+        return self._persistent
+
+    @property
+    def transactional(self) -> bool:
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        return self._engine is not None
+
+    @property
+    def layout(self) -> Layout:
+        """How this store is declared to write its rows; a database that exists keeps its segments,
+        unless they are much shorter (`segment_lengths.py`)."""
+        return Layout(self.kind, self.timestamped)
+
+    @property
+    def schema(self) -> StoreSchema:
+        """What a query must know of this store beside its rows (`queries.run`)."""
+        return StoreSchema(self.kind, self.timestamped, self._segments)
+
+    # -- opening and closing ----------------------------------------------------------------------------
+
+    def init(self, context: StoreContext) -> None:
+        if self._engine is not None:
+            raise StoreClosedError(f"Store {self._name!r} is open already: close it before opening it again.")
+        self._context = context
+        if self._persistent:
+            try:
+                self._open_files(self._files(context))
+            except BaseException:
+                self.close()  # what was opened by then would keep the next `init` out
+                raise
+        else:
+            self._engine, self._committed = MemoryEngine(), Commit()
+            self._drop_staged()
+
+    def close(self) -> None:
+        engine, self._engine, self._failure = self._engine, None, None
+        if engine is None:
+            return
+        self._drop_staged()
+        engine.close()
+        if self._notice is not None:
+            self._notice.publish_staged(0, 0)
+            self._notice.publish_state(StoreState.CLOSED)
+            self._notice.close()
+            self._notice = None
+
+    def wipe(self) -> None:
+        """Delete this store's data, and nothing else: for the provably corrupt. The store must be closed.
+
+        It goes where the last `init` opened it, or tried to. Readers answer `NotPresentError` until the next
+        `init`.
+        """
+        if self._engine is not None or self._context is None:
+            raise StoreClosedError(
+                f"Store {self._name!r} can be wiped after an init (even a failed one) and when closed."
+            )
+        if self._persistent:
+            self._files(self._context).wipe()
+
+    def set_state(self, state: StoreState, restore_remaining: int = 0) -> None:
+        """Publish what the owner is doing; `restore_remaining` counts records. In memory there is no one
+        to tell.
+        """
+        self._open()
+        if self._notice is not None:
+            self._notice.publish_state(state, restore_remaining)
+
+    # -- what was committed -----------------------------------------------------------------------------
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        self._open()
+        return self._committed.offsets.get(partition) if self._persistent else None
+
+    @property
+    def commit_number(self) -> int:
+        """The number of the newest commit, from 1; 0 before the first. A persistent store counts on when
+        reopened.
+        """
+        return self._committed.number
+
+    @property
+    def committed_at_ms(self) -> int:
+        """When that commit was made by the machine's clock, which may jump, in milliseconds since the epoch; 0 before
+        the first."""
+        return self._committed.committed_at_ms
+
+    @property
+    def dropped_records(self) -> int:
+        """How many puts came too late and were dropped; none where there is no retention."""
+        return 0
+
+    def engine_properties(self) -> Mapping[str, int]:
+        """What RocksDB says of this store's database (`rocksdb_engine.PROPERTIES`); empty for a store in memory."""
+        return self._open().properties()
+
+    def announce_commit(self) -> None:
+        """Let readers in other processes see the newest commit, after one that was made without announcing it."""
+        if self._notice is not None:
+            self._notice.publish(self._committed.number, self._committed.committed_at_ms)
+            reached("commit:store-announced")
+
+    # -- inner workings ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _drop_staged(self) -> None:
+        """Nothing is staged from here on: go on from what was committed."""
+
+    def _open(self) -> Engine:
+        if self._failure is not None:
+            raise PoisonedError(self._failure)
+        if self._engine is None:
+            raise StoreClosedError(f"Store {self._name!r} is closed: call init first.")
+        return self._engine
+
+    def _write(self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None) -> None:
+        """Write a commit, whose offsets are those that moved, with its rows in one batch: all that is ever written
+        goes through here. When it fails everything is refused."""
+        assert self._context is not None
+        engine = self._open()
+        reached("commit:batch-ready")
+        try:
+            engine.write(rows, commit, expired, sync=self._context.sync)
+        except PoisonedError as error:
+            self._failure = str(error)
+            raise
+        reached("commit:batch-written")
+        self._committed = replace(commit, offsets={**self._committed.offsets, **commit.offsets})
+
+    def _files(self, context: StoreContext) -> StoreFiles:
+        """Those of an opening in this context."""
+        return StoreFiles(context.directory, self._name, self.timestamped and not context.plain_format)
+
+    def _open_files(self, files: StoreFiles) -> None:
+        """Open the database and the notice. First what an earlier owner did not finish is finished: a wipe, segments
+        that are to be longer, and the move of a Position file into the store."""
+        assert self._context is not None
+        make_directory(files.task)
+        files.finish_wipe()
+        layout = replace(self.layout, timestamped=files.timestamped)
+        database = RocksDBEngine(files.database, self._tuning, layout, self._context.types, self._context.changelog)
+        try:
+            lengthen_segments(database, layout, files.notice)
+            self._take_layout(database.layout)
+            committed = database.last_commit()
+            notice = CommitNotice(files.notice)
+        except BaseException:
+            database.close()
+            raise
+        notice.open(committed.number, committed.committed_at_ms)
+        is_plain = self.timestamped and not files.timestamped
+        self._engine = PlainValuesEngine(database) if is_plain else database
+        self._committed, self._notice = committed, notice
+        self._take_position_file(files.position)
+        self._drop_staged()
+
+    def _take_layout(self, layout: Layout) -> None:
+        """These are the segments of the database that was opened: an older one keeps those it began with."""
+
+    def _take_position_file(self, path: Path) -> None:
+        """Move the Position that Kafka Streams kept in a file into the store, if that has rows and none of its own.
+
+        The file goes then (KIP-892). Of a store without rows it would claim what is not there.
+        """
+        if not path.exists():
+            return
+        old = self._committed
+        if not old.position and _has_rows(self._open()):
+            try:
+                position = read_position(path)
+            except DamagedDataError as error:
+                _log.warning("The Position of store %s is not taken over, and its file stays: %s", self._name, error)
+                return
+            if position:
+                commit = replace(old, number=old.number + 1, committed_at_ms=now_ms(), position=position, offsets={})
+                self._write({}, commit)
+                self.announce_commit()
+            reached("position:taken")
+        path.unlink(missing_ok=True)
+        reached("position:removed")
+
+
+def _has_rows(engine: Engine) -> bool:
+    with engine.scan(EVERY_KEY) as rows:
+        return next(rows, None) is not None
