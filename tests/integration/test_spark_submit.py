@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from support.processes.query_server import OwningWorker, server_process, wait_un
 from support.run.patience import HANGING_S
 from support.spark import spark_cluster
 
+_IMPATIENT = ["network.timeout=15s", "network.timeoutInterval=5s", "executor.heartbeatInterval=3s"]
+
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
     pytest.mark.skipif(
@@ -35,9 +39,9 @@ pytestmark = [
 class Submitted:
     """A driver that `spark-submit` started, and what it says."""
 
-    def __init__(self, directory: Path, master: str, *arguments: str) -> None:
+    def __init__(self, directory: Path, master: str, *arguments: str, conf: Sequence[str] = ()) -> None:
         state = [part for setting in d.settings(str(directory)) for part in ("--set", setting)]
-        conf = ["spark.executor.memory=512m", "spark.driver.memory=512m"]
+        conf = ["spark.executor.memory=512m", "spark.driver.memory=512m", *conf]
         target = ["service.spark.departures:app", "hourly", *state, *arguments]
         self._log = directory / "driver.log"
         with self._log.open("ab") as log:
@@ -46,6 +50,12 @@ class Submitted:
                 stdout=log, stderr=subprocess.STDOUT, env=spark_cluster.environment([str(TESTS)]), cwd=directory,
                 start_new_session=True,
             )  # fmt: skip
+
+    def kill(self) -> None:
+        """End it and its JVM, if they have not ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     def said(self) -> str:
         """Everything until now."""
@@ -75,8 +85,9 @@ def _until(condition: Callable[[], bool], about: Callable[[], str] | str) -> Non
 class Cluster:
     """A cluster, and who has worked for it."""
 
-    def __init__(self, master: str, directory: Path) -> None:
+    def __init__(self, master: str, directory: Path, kill: Callable[[], None]) -> None:
         self.master = master
+        self.kill = kill
         self._directory = directory
         self._seen: set[Path] = set()
 
@@ -90,25 +101,42 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
-    with spark_cluster.standalone(directory) as master:
-        yield Cluster(master, directory)
+    with ExitStack() as running:
+        yield Cluster(running.enter_context(spark_cluster.standalone(directory)), directory, running.close)
+
+
+Submit = Callable[..., Submitted]
+
+
+@pytest.fixture
+def submit_driver(cluster: Cluster, tmp_path: Path) -> Iterator[Submit]:
+    """Submits drivers to the cluster, with these arguments. None outlives its test."""
+    started: list[Submitted] = []
+
+    def submitted(*arguments: str, conf: Sequence[str] = ()) -> Submitted:
+        started.append(Submitted(tmp_path, cluster.master, *arguments, conf=conf))
+        return started[-1]
+
+    yield submitted
+    for driver in started:
+        driver.kill()
 
 
 def test_a_submitted_pipeline_equals_the_oracle_and_goes_on_after_its_driver_was_stopped(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, submit_driver: Submit, tmp_path: Path
 ) -> None:
     log = EmbeddedLog(tmp_path / "log.db")
     d.create_topics(log)
     directory = tmp_path / "flights" / "pipelines" / "hourly"
     made = d.random_departures(600, seed=21)
     d.load(log, made[:400])
-    first = Submitted(tmp_path, cluster.master)
+    first = submit_driver()
     first.until(lambda: d.counted(log) == 400)
     first.process.send_signal(signal.SIGTERM)  # which reaches the JVM, and through it Python
     first.wait()
     _until(lambda: lock_holder(directory / ".lock") == (False, None), "Python goes when its JVM has gone")
     d.load(log, made[400:])
-    second = Submitted(tmp_path, cluster.master, "--available-now")
+    second = submit_driver("--available-now")
     assert second.wait() == 0, second.said()[-3000:]
     assert cluster.executors() == ["0", "0", "1", "1"], "both workers worked for both drivers"
     assert d.written_updates(log) == d.expected_updates(log)
@@ -138,3 +166,19 @@ def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluste
     assert {key: json.loads(value) for key, value in said["rows"].items()} == expected
     assert said["read"] == 500
     assert not said["has_app"]
+
+
+def test_a_driver_whose_master_and_executors_have_gone_for_good_ends_by_itself(
+    cluster: Cluster, submit_driver: Submit, tmp_path: Path
+) -> None:
+    log = EmbeddedLog(tmp_path / "log.db")
+    d.create_topics(log)
+    d.load(log, d.random_departures(50, seed=3))
+    driver = submit_driver(conf=[f"spark.{one}" for one in _IMPATIENT])
+    driver.until(lambda: d.counted(log) == 50)
+    cluster.kill()  # the last test that needs it
+    assert driver.wait() == 1
+    assert f"No Spark master of {cluster.master} has answered for" in driver.said()
+    status = read_status(tmp_path / "flights" / "pipelines" / "hourly")
+    assert status is not None
+    assert (status.state, str(status.last_error).partition(" of ")[0]) == ("restarting", "No Spark master")

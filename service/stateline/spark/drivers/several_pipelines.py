@@ -3,7 +3,7 @@
 A pipeline that fails is started again by itself, after 500 ms, doubling to ``pipeline.restart.max.ms``, from 500 ms
 again once it ran for 20 s; the others do not notice. One that fails because of a mistake of the caller's (a
 `CallerError`: the application, a topic, a record) is not: it stays `failed` until the driver is started anew. When
-Spark itself ends, the driver does.
+Spark itself ends, or its cluster has gone for good, the driver does.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from stateline.model.topology import Topology
 from stateline.processes.supervisor import RestartPolicy
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import recording_class_archive
+from stateline.spark.drivers.master_watch import watched_master
 from stateline.spark.drivers.one_pipeline import (
     MAX_ROWS_PER_BATCH,
     PipelineRun,
@@ -65,7 +66,7 @@ def run_pipelines(
 
     Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs one of them, and
     `ConfigurationError` without Spark's Kafka connector where it is needed, before anything is started; the caller's
-    mistake once all pipelines have failed because of one; `StatelineError` when Spark ended.
+    mistake once all pipelines have failed because of one; `StatelineError` when Spark ended or its cluster has gone.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
     with ExitStack() as held, stop_on_signals() as stopping:
@@ -81,6 +82,7 @@ def run_pipelines(
         if able:
             with driver_session(config, stopping, session) as running:
                 if running is not None:
+                    held.enter_context(watched_master(running, ending.lose_spark))
                     if session is None:
                         held.enter_context(recording_class_archive(config))
                     terms = _Terms(available_now, progress, max_rows_per_batch, own_sessions=len(driven) > 1)
@@ -96,7 +98,13 @@ class _Ending:
     """Set by a signal, and when Spark has ended."""
     alone: bool
     """There is one only: what it ends with, the driver does."""
-    spark_ended: bool = False
+    lost_spark: str | None = None
+    """Why Spark cannot be used any more."""
+
+    def lose_spark(self, why: str) -> None:
+        """Spark has ended, or is of no use: all pipelines end, and the driver with this error."""
+        self.lost_spark = why
+        self.stopping.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +140,11 @@ class _Driven:
 
     def close(self) -> None:
         """Let go of the pipeline. What is said of it stays, unless it stopped in order."""
-        if self.failure is None and not self.ending.spark_ended:
+        if self.failure is None and self.ending.lost_spark is None:
             self._status.remove()
+        elif self.failure is None:
+            why = f"{self.ending.lost_spark}."
+            self._status.change(state="restarting", last_error=why, last_error_at_ms=now_ms())
         self._lock.release()
 
     def refuse(self, mistakes: Mapping[str, CallerError]) -> bool:
@@ -151,10 +162,10 @@ class _Driven:
             try:
                 self._run_once(session, terms)
             except Exception as error:  # noqa: BLE001 - whatever it is, the other pipelines must not notice
-                if stopping.is_set() and not self.ending.spark_ended:
+                if stopping.is_set():
                     return  # whatever it abandoned, the next driver does
                 if _has_ended(session):
-                    self._leave()
+                    self.ending.lose_spark("Spark has ended")
                 elif terms.available_now or isinstance(error, CallerError):
                     self._fail(error)
                 else:
@@ -179,11 +190,6 @@ class _Driven:
         if not self.ending.alone:
             _logger.error("pipeline %s has stopped: %s", self.pipeline.name, message_of(error))
         self._lock.release()  # corrected, it may be started elsewhere while the others run on here
-
-    def _leave(self) -> None:
-        self._status.change(state="restarting", last_error="Spark has ended.", last_error_at_ms=now_ms())
-        self.ending.spark_ended = True
-        self.ending.stopping.set()
 
     def _pause(self, error: Exception, delay_s: float) -> None:
         now = now_ms()
@@ -222,8 +228,10 @@ def _drive(driven: Sequence[_Driven], session: SparkSession, terms: _Terms) -> N
 def _judge(driven: Sequence[_Driven], ending: _Ending) -> None:
     """Raise what makes the driver end otherwise than in order."""
     failures = {one.pipeline.name: one.failure for one in driven if one.failure is not None}
-    if ending.spark_ended:
-        raise StatelineError("Spark has ended: start the pipelines again. Each goes on behind its last micro-batch.")
+    if ending.lost_spark is not None:
+        raise StatelineError(
+            f"{ending.lost_spark}: start the pipelines again. Each goes on behind its last micro-batch."
+        )
     if not failures or ending.stopping.is_set():
         return
     mistakes = [error for error in failures.values() if isinstance(error, CallerError)]

@@ -1,0 +1,79 @@
+"""Ends a driver that has lost its cluster: the masters of a standalone cluster, and with them all executors.
+
+Spark itself waits for ever that a master comes back (`StandaloneAppClient.onDisconnected`), which one with recovery
+does: it tells its applications that it is there. Executors go on without a master, and so does the driver. With neither
+for as long as Spark waits for anybody (``spark.network.timeout``), the driver ends. Other kinds of clusters end their
+drivers themselves.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark.sql import SparkSession
+
+_STANDALONE = "spark://"
+_LOOK_S = 5.0
+_CONNECT_S = 2.0
+
+
+@contextmanager
+def watched_master(session: SparkSession, lost: Callable[[str], None]) -> Iterator[None]:
+    """While the block runs, look whether the session's cluster is there; call `lost` once, on another thread, with what
+    is wrong. Nothing is watched on what is no standalone cluster."""
+    master = session.sparkContext.master or ""
+    if not master.startswith(_STANDALONE):
+        yield
+        return
+    ended = threading.Event()
+    watch = threading.Thread(target=_watch, args=(session, master, lost, ended), name="master-watch")
+    watch.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watch.join()
+
+
+def _watch(session: SparkSession, master: str, lost: Callable[[str], None], ended: threading.Event) -> None:
+    patience_s = _patience_s(session)
+    seen_s = time.monotonic()
+    while not ended.wait(min(_LOOK_S, patience_s / 3)):
+        try:
+            is_there = _executors(session) > 0 or any(map(_answers, masters(master)))
+        except (Py4JError, OSError, AttributeError):
+            return  # Spark has ended, which the pipelines notice themselves
+        now_s = time.monotonic()
+        if is_there:
+            seen_s = now_s
+        elif now_s - seen_s >= patience_s:
+            lost(f"No Spark master of {master} has answered for {now_s - seen_s:.0f} s, and no executor is left")
+            return
+
+
+def masters(master: str) -> list[tuple[str, int]]:
+    """Hosts and ports in ``spark://host:port,host:port``."""
+    places = [place.rpartition(":") for place in master.removeprefix(_STANDALONE).split(",")]
+    return [(host.strip("[]"), int(port)) for host, _, port in places]
+
+
+def _answers(place: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(place, _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _executors(session: SparkSession) -> int:
+    """How many there are; Spark counts the driver among them."""
+    return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+def _patience_s(session: SparkSession) -> float:
+    return float(session.sparkContext._jsc.sc().conf().getTimeAsSeconds("spark.network.timeout", "120s"))
