@@ -26,7 +26,8 @@ from stateline.model.topic import Topic
 from stateline.processes.supervisor import RestartPolicy
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sink.checkpoint import claim
-from stateline.spark.sink.epoch_sink import EpochSink, Written
+from stateline.spark.sink.epoch_sink import EpochSink
+from stateline.spark.sink.written import Written
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
 from support.kafka.kafka_broker import KafkaBroker
 from support.log.log_bench import Bench, drain, until

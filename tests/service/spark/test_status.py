@@ -11,7 +11,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from stateline.deployment.pipeline_status import PipelineStatus, read_status
 from stateline.spark.drivers.status import StatusFile, StatusListener, lag_of
-from stateline.spark.sink.epoch_sink import Written
+from stateline.spark.sink.written import Written
 
 QUERY = "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10"
 

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
 
 from stateline.deployment.pipeline_status import PipelineStatus, read_status, status_path
 from stateline.deployment.published import publish
-from stateline.spark.sink.epoch_sink import Written
+from stateline.spark.sink.written import Written
 from stateline.spark.sources.frames import SKIPPED
 from stateline_store import DamagedDataError, RetryLaterError
 from stateline_store.clock import now_ms

@@ -1,0 +1,165 @@
+"""The log's side of a pipeline's sink: its producer, and the markers that it has written.
+
+An older driver is fenced by ``init_transactions`` of the same transactional id, ``<application.id>-<pipeline>``. That
+also settles a commit whose outcome is unknown: the markers then tell whether it happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stateline.deployment.epoch_marker import EPOCHS_SETTINGS, EpochMarker, ResultEnds
+from stateline.log import Admin, Log, NewTopic, Producer, TopicInfo
+from stateline.model.pipeline import Pipeline, epochs_topic
+from stateline.processing.records import OutputRecord
+from stateline.spark.sink.newest_markers import LOOK_BACK, newest_markers
+from stateline.spark.sink.result_records import RecordParts, ResultRecord
+from stateline.spark.sink.rows import SHOWN_CHARACTERS
+from stateline.spark.sink.topic_records import last_offsets
+from stateline.spark.sink.written import StepClock
+from stateline_store import InvalidArgumentError, RecordError, TopicPartition
+from stateline_store.clock import now_ms
+from stateline_store.steps import reached
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """All that one transaction writes."""
+
+    records: Collection[RecordParts]
+    dead_letters: Sequence[OutputRecord]
+    marker: EpochMarker
+
+
+class EpochWriter:
+    """Writes epochs of one pipeline. One thread uses it. `markers` are the newest ones, as far as is known, in order;
+    they are final once `take_over` has fenced everybody else."""
+
+    def __init__(self, log: Log, application_id: str, pipeline: Pipeline) -> None:
+        self.markers: deque[EpochMarker] = deque(maxlen=LOOK_BACK)
+        self._log = log
+        self._pipeline = pipeline
+        self._transactional_id = f"{application_id}-{pipeline.name}"
+        self._topic = epochs_topic(application_id, pipeline.name)
+        self._producer: Producer | None = None
+        self._ends_at_start: ResultEnds = {}
+
+    @property
+    def newest(self) -> EpochMarker | None:
+        """The newest marker."""
+        return self.markers[-1] if self.markers else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can write: `take_over` comes first, and again after `close`."""
+        return self._producer is not None
+
+    def committed(self, admin: Admin, topics: Mapping[str, TopicInfo]) -> tuple[EpochMarker | None, bool]:
+        """The newest marker that is committed now, and whether no transaction is open that may have a newer one. Fences
+        nobody."""
+        if self._topic not in topics:
+            return None, True
+        place = TopicPartition(self._topic, 0)
+        end = admin.log_end(place)
+        settled = admin.watermarks(place)[1] >= end  # before the markers are read: they go that far at least
+        markers = newest_markers(self._log, self._topic)
+        return (markers[-1] if markers else None), settled
+
+    def create_topic(self, admin: Admin, topics: Mapping[str, TopicInfo]) -> None:
+        """The markers' topic, unless it is among these."""
+        if self._topic not in topics:
+            admin.create_topics([NewTopic(self._topic, 1, EPOCHS_SETTINGS)])
+
+    def take_over(self) -> None:
+        """A producer that has fenced and settled whatever was before it; only then is the marker's word final."""
+        self.close()
+        self._producer = self._log.producer(self._transactional_id)
+        self._producer.init_transactions()
+        self.markers = deque(newest_markers(self._log, self._topic), LOOK_BACK)
+
+    def close(self) -> None:
+        """Release the producer; a transaction that is open is aborted."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+    def mark_ends(self, partitions: Mapping[str, int]) -> None:
+        """Whole epochs are wanted: from now on each marker says where its results end, in these topics. Where they were
+        switched on just now, the newest one is written again."""
+        self._ends_at_start = last_offsets(self._log, partitions)
+        if self.newest is not None and self.newest.result_ends is None:
+            marker, producer = replace(self.newest, result_ends=self._ends_at_start), self._ready_producer()
+            producer.begin_transaction()
+            self._produce_marker(producer, marker)
+            producer.commit_transaction()
+            self.markers.append(marker)
+
+    def write(self, epoch: Epoch, clock: StepClock) -> None:
+        """In one transaction. Raises `RecordError` naming a row that the log refuses; nothing is written then."""
+        try:
+            self.markers.append(self._write(self._ready_producer(), epoch, clock))
+        except InvalidArgumentError as error:
+            if not epoch.records:
+                raise
+            # A broker refuses many rows at once and does not say because of which one: the largest is the likeliest.
+            largest = ResultRecord(*max(epoch.records, key=lambda parts: len(parts[2] or b"")))
+            row = f"one of its rows, the largest being {_row(largest)}"
+            raise self._refused(error, epoch.marker, largest.topic, row) from error
+
+    def _ready_producer(self) -> Producer:
+        assert self._producer is not None
+        return self._producer
+
+    def _write(self, producer: Producer, epoch: Epoch, clock: StepClock) -> EpochMarker:
+        """One transaction; the marker as written."""
+        produce = producer.produce
+        producer.begin_transaction()
+        reached("sink:begun")
+        self._produce_rows(producer, epoch)
+        reached("sink:rows-produced")
+        marker = replace(epoch.marker, result_ends=self._ends(producer) if self._pipeline.whole_epochs else None)
+        for letter in epoch.dead_letters:
+            produce(letter.topic, letter.key, letter.value, timestamp_ms=letter.timestamp_ms, headers=letter.headers)
+        self._produce_marker(producer, marker)
+        reached("sink:marker-produced")
+        clock.passed("produce")
+        producer.commit_transaction()
+        reached("sink:committed")
+        clock.passed("commit")
+        return marker
+
+    def _produce_marker(self, producer: Producer, marker: EpochMarker) -> None:
+        name = self._pipeline.name.encode()
+        producer.produce(self._topic, name, marker.encode(), timestamp_ms=now_ms(), partition=0)
+
+    def _produce_rows(self, producer: Producer, epoch: Epoch) -> None:
+        produce = producer.produce
+        try:
+            for topic, key, value, at, partition in epoch.records:
+                produce(topic, key, value, timestamp_ms=at, partition=partition)
+        except InvalidArgumentError as error:
+            raise self._refused(error, epoch.marker, topic, _row(ResultRecord(topic, key, value, at))) from error
+
+    def _ends(self, producer: Producer) -> ResultEnds:
+        """Where everything so far ends, this transaction's rows included."""
+        before = self.newest.result_ends if self.newest else None
+        ends = {topic: dict(of) for topic, of in (before or self._ends_at_start).items()}
+        for (topic, partition), offset in producer.flush().items():
+            if topic in self._ends_at_start:  # the last marker is among them
+                ends.setdefault(topic, {})[str(partition)] = offset
+        reached("sink:flushed")
+        return ends
+
+    def _refused(self, error: InvalidArgumentError, marker: EpochMarker, topic: str, row: str) -> RecordError:
+        return RecordError(
+            f"Pipeline {self._pipeline.name!r} cannot write micro-batch {marker.batch_id} to {topic!r} because of "
+            f"{row}: {error} Nothing of it was written: filter or change such rows in the pipeline's function."
+        )
+
+
+def _row(record: ResultRecord) -> str:
+    if record.value is None:
+        return f"the tombstone of key {record.key[:100]!r}"
+    return f"the row {record.value[:SHOWN_CHARACTERS]!r} ({len(record.value)} bytes) of key {record.key[:100]!r}"
