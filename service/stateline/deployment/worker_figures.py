@@ -95,6 +95,6 @@ def figures_path(application: Path, instance: str) -> Path:
     return instances_directory(application) / f"{instance}{_SUFFIX}"
 
 
-def told_by(name: str) -> str | None:
+def instance_of(name: str) -> str | None:
     """The instance whose figures a file of this name has; None of another file."""
     return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stateline.deployment.instance_file import read_instances
 from stateline.deployment.worker_figures import WorkerFigures
-from stateline.server.telemetry.workers_metrics import PROPERTIES, ToldFigures, WorkerCollector
+from stateline.server.telemetry.workers_metrics import PROPERTIES, FiguresReader, WorkerCollector
 from stateline.worker import publication
 from stateline.worker.publication import InstanceFile
 from stateline_store import rocksdb_engine
@@ -70,7 +70,7 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 def shown(instances: Path) -> dict[tuple[str, ...], float]:
     registry = CollectorRegistry()
-    registry.register(WorkerCollector(ToldFigures(instances.parent)))
+    registry.register(WorkerCollector(FiguresReader(instances.parent)))
     return samples(generate_latest(registry).decode())
 
 
@@ -145,7 +145,7 @@ def test_a_worker_that_starts_takes_back_what_a_killed_one_of_its_name_has_told(
     killed.publish_figures(WorkerFigures.decode(json.dumps(TOLD).encode()))
     killed._lock.close()  # as the system does
     successor = InstanceFile(tmp_path, "worker-0")
-    assert (read_instances(tmp_path), ToldFigures(tmp_path).read()) == ({}, {})
+    assert (read_instances(tmp_path), FiguresReader(tmp_path).read()) == ({}, {})
     successor.remove()
 
 

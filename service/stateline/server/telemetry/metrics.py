@@ -36,7 +36,7 @@ from stateline.server.state.serving import Serving
 from stateline.server.telemetry.pipelines import PipelineCollector, PipelineStates
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector, noticed
-from stateline.server.telemetry.workers_metrics import ToldFigures, WorkerCollector
+from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
 
 # Where prometheus_client keeps what several processes share; its own name.
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
@@ -80,7 +80,7 @@ class Metrics:
         self._sources[1].register(self._stores)
         state_dir, application = serving.config.state_dir, serving.topology.application_id
         self._sources[1].register(PipelineCollector(PipelineStates(serving.topology, state_dir)))
-        self._sources[1].register(WorkerCollector(ToldFigures(state_dir / application)))
+        self._sources[1].register(WorkerCollector(FiguresReader(state_dir / application)))
         self.shared = shared is not None
         self._writing = asyncio.Lock()
         self._began_s, self._text = -math.inf, b""

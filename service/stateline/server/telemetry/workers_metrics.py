@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from stateline.deployment.instance_file import instances_directory, lock_path
-from stateline.deployment.worker_figures import WorkerFigures, figures_path, told_by
+from stateline.deployment.worker_figures import WorkerFigures, figures_path, instance_of
 from stateline_store import DamagedDataError
 from stateline_store.inspection import lock_holder
 
@@ -29,7 +29,7 @@ _Told = Mapping[str, WorkerFigures]
 """Worker → its figures."""
 
 
-class ToldFigures:
+class FiguresReader:
     """Reads the files of an application's workers whenever it is asked. Thread-safe: it keeps nothing."""
 
     def __init__(self, application: Path) -> None:
@@ -38,7 +38,7 @@ class ToldFigures:
     def read(self) -> _Told:
         """Worker → what it told last. One that does not live, or whose file makes no sense, is left out."""
         try:
-            names = [told_by(name) for name in sorted(os.listdir(instances_directory(self._application)))]
+            names = [instance_of(name) for name in sorted(os.listdir(instances_directory(self._application)))]
         except OSError:
             return {}  # no worker has started yet; where nothing may be read, /readyz says so
         found = {name: self._figures_of(name) for name in names if name is not None}
@@ -120,7 +120,7 @@ PROPERTIES = {
 class WorkerCollector(Collector):
     """The metrics of workers; what one does not know is left out."""
 
-    def __init__(self, figures: ToldFigures) -> None:
+    def __init__(self, figures: FiguresReader) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:

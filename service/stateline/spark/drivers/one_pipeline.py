@@ -8,8 +8,8 @@ is the one that writes the checkpoint; ``status.json`` says how far the pipeline
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,23 +69,29 @@ def run_pipeline(
     pipeline = pipeline_of(app, name)
     directory = pipeline_directory(config, name)
     make_directory(directory)
-    with pipeline_lock(directory), stop_on_signals() as stopping:
-        status = StatusFile(name, directory)
-        try:
-            if session is None:
-                require_connector(config, log)
-            with closing(log.admin()) as admin:
-                ensure_topics(app.topology(), admin)
-                warn_of_tables(app.topology(), admin, [(pipeline, directory)])
-            with driver_session(config, stopping, session) as running:
-                if running is not None:
-                    frames = topic_frames(running, config, log, max_rows_per_batch=max_rows_per_batch)
-                    run = PipelineRun(pipeline, config, log, directory, frames, status)
-                    run.until(stopping, available_now=available_now, progress=progress)
-        except Exception as error:
-            status.change(state="failed", last_error=message_of(error), last_error_at_ms=now_ms())
-            raise
-        status.remove()
+    with pipeline_lock(directory), stop_on_signals() as stopping, _status_of(name, directory) as status:
+        if session is None:
+            require_connector(config, log)
+        with closing(log.admin()) as admin:
+            ensure_topics(app.topology(), admin)
+            warn_of_tables(app.topology(), admin, [(pipeline, directory)])
+        with driver_session(config, stopping, session) as running:
+            if running is not None:
+                frames = topic_frames(running, config, log, max_rows_per_batch=max_rows_per_batch)
+                run = PipelineRun(pipeline, config, log, directory, frames, status)
+                run.until(stopping, available_now=available_now, progress=progress)
+
+
+@contextmanager
+def _status_of(name: str, directory: Path) -> Iterator[StatusFile]:
+    """The status while the block runs. It stays, and says why, when that fails."""
+    status = StatusFile(name, directory)
+    try:
+        yield status
+    except Exception as error:
+        status.change(state="failed", last_error=message_of(error), last_error_at_ms=now_ms())
+        raise
+    status.remove()
 
 
 def pipeline_of(app: App, name: str) -> Pipeline:

@@ -23,12 +23,12 @@ def root_cause(query: StreamingQuery, raised: Exception | None) -> str:
     of Java's exceptions the outermost.
     """
     java = _java_exception(raised)
-    told = [cause for cause in _causes(java or query._jsq.exception().get()) if str(cause.getMessage() or "").strip()]
-    message = str(told[-1].getMessage() if told else query.exception())
+    found = [cause for cause in _causes(java or query._jsq.exception().get()) if str(cause.getMessage() or "").strip()]
+    message = str(found[-1].getMessage() if found else query.exception())
     if "Traceback (most recent call last)" in message:
         lines = [line for line in message.splitlines() if re.match(r"[\w.]+(Error|Exception|Warning)?: ", line)]
         return lines[-1] if lines else first_line(message)
-    kind = told[-1].getClass().getSimpleName() if told else "StreamingQueryException"
+    kind = found[-1].getClass().getSimpleName() if found else "StreamingQueryException"
     return f"{kind}: {first_line(message)}"
 
 

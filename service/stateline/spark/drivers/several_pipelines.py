@@ -69,9 +69,9 @@ def run_pipelines(
     mistake once all pipelines have failed because of one; `StatelineError` when Spark ended or its cluster has gone.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
-    with ExitStack() as held, stop_on_signals() as stopping:
+    with ExitStack() as resources, stop_on_signals() as stopping:
         ending = _Ending(stopping, alone=len(pipelines) == 1)
-        driven = [held.enter_context(closing(_Driven(p, config, log, ending))) for p in pipelines]
+        driven = [resources.enter_context(closing(_Driven(p, config, log, ending))) for p in pipelines]
         if session is None:
             _require_connector(driven, config, log)
         with closing(log.admin()) as admin:
@@ -82,11 +82,10 @@ def run_pipelines(
         if able:
             with driver_session(config, stopping, session) as running:
                 if running is not None:
-                    held.enter_context(watched_master(running, ending.lose_spark))
                     if session is None:
-                        held.enter_context(recording_class_archive(config))
+                        resources.enter_context(recording_class_archive(config))
                     terms = _Terms(available_now, progress, max_rows_per_batch, own_sessions=len(driven) > 1)
-                    _drive(able, running, terms)
+                    _drive(able, running, terms, ending)
         _judge(driven, ending)
 
 
@@ -213,16 +212,17 @@ def _require_connector(driven: Sequence[_Driven], config: Config, log: Log) -> N
         raise
 
 
-def _drive(driven: Sequence[_Driven], session: SparkSession, terms: _Terms) -> None:
-    """Work on all of them until each has ended."""
+def _drive(driven: Sequence[_Driven], session: SparkSession, terms: _Terms, ending: _Ending) -> None:
+    """Work on all of them until each has ended, or Spark's cluster has gone."""
     threads = [
         threading.Thread(target=one.work, args=(session, terms), name=f"pipeline-{one.pipeline.name}") for one in driven
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(LOOK_INTERVAL_S)  # and not for ever: a signal's handler runs between two of these
+    with watched_master(session, ending.lose_spark):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(LOOK_INTERVAL_S)  # and not for ever: a signal's handler runs between two of these
 
 
 def _judge(driven: Sequence[_Driven], ending: _Ending) -> None:
@@ -238,8 +238,8 @@ def _judge(driven: Sequence[_Driven], ending: _Ending) -> None:
     if len(mistakes) < len(failures):
         raise next(error for error in failures.values() if not isinstance(error, CallerError))
     if len(mistakes) > 1 or isinstance(mistakes[0], RecordError):
-        told = " ".join(f"{name}: {error}" for name, error in failures.items())
-        raise TopologyError(f"No pipeline can go on. {told}") from mistakes[0]
+        said = " ".join(f"{name}: {error}" for name, error in failures.items())
+        raise TopologyError(f"No pipeline can go on. {said}") from mistakes[0]
     raise mistakes[0]
 
 

@@ -23,15 +23,17 @@ def warn_of_tables(topology: Topology, admin: Admin, directories: Iterable[tuple
 
     A `static` topic is always read from the beginning; `tables` are by a pipeline without a checkpoint.
     """
-    begun: set[str] = set()
+    from_beginning: set[str] = set()
     named: set[str] = set()
     for pipeline, directory in directories:
         is_new = checkpoint_query_id(directory / "checkpoint") is None
-        begun |= {topic.name for topic in (*pipeline.static, *(pipeline.tables if is_new else ()))}
+        from_beginning |= {topic.name for topic in (*pipeline.static, *(pipeline.tables if is_new else ()))}
         named |= {topic.name for topic in (*pipeline.static, *pipeline.tables, *pipeline.results)}
     report_other_settings(topology, admin, of=named)
     there = admin.topics()
-    wanted = [TopicPartition(name, p) for name in sorted(begun & there.keys()) for p in range(there[name].partitions)]
+    wanted = [
+        TopicPartition(name, p) for name in sorted(from_beginning & there.keys()) for p in range(there[name].partitions)
+    ]
     firsts = {partition: first for partition, (first, _) in admin.bounds(wanted).items() if first > 0}
     for name in sorted({partition.topic for partition in firsts}):
         cut = {partition: first for partition, first in firsts.items() if partition.topic == name}

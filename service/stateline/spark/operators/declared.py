@@ -37,10 +37,10 @@ def declare(operator: str, **parameters: Any) -> None:
     """Note an operator, if anybody wants to know."""
     made = _noting.get()
     if made is not None:
-        made.append({"operator": operator, **{name: _told(value) for name, value in parameters.items()}})
+        made.append({"operator": operator, **{name: _as_json(value) for name, value in parameters.items()}})
 
 
-def _told(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, StructType):
         return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in value)
     return _name(value) if callable(value) else value

@@ -34,19 +34,10 @@ from stateline import serdes
 from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TIMESTAMP
 from stateline.spark.operators.declared import declare
-from stateline.spark.operators.packing import packed, struct_type, unpacked
-from stateline.spark.operators.processors import (
-    LEFT,
-    RIGHT,
-    Aggregator,
-    GroupTotals,
-    JoinTables,
-    PreviousGroups,
-    Sum,
-    Value,
-    rounded,
-    with_state,
-)
+from stateline.spark.operators.groups import GroupTotals, PreviousGroups, Sum, rounded
+from stateline.spark.operators.joins import LEFT, RIGHT, JoinTables
+from stateline.spark.operators.packing import order_column, packed, schema_of, struct_type, unpacked_frame
+from stateline.spark.operators.processors import Aggregator, Value, with_state
 from stateline_store import InvalidArgumentError, TopologyError
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -269,34 +260,8 @@ def changes(table: KTable, side: int, key: Sequence[str]) -> DataFrame:
     )
 
 
-def order_column(frame: DataFrame) -> str | None:
-    """The one that says which of a key's rows in a micro-batch is the newest."""
-    return next((name for name in (ORDER, OFFSET) if name in frame.columns), None)
-
-
 def _at_and_order(table: KTable) -> tuple[Column, Column]:
     return F.unix_micros(TIMESTAMP).alias("at"), F.col(order_column(table.frame) or ORDER).alias("order")
-
-
-def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Column) -> DataFrame:
-    """The frame of a `KTable` from what a processor gave."""
-    structs = rows.select(
-        *[unpacked(name, schema).alias(f"_{name}") for name, schema in schemas.items()],
-        deleted.alias(DELETED),
-        F.timestamp_micros("at").alias(TIMESTAMP),
-        F.lit(0).cast("bigint").alias(ORDER),
-    )
-    fields = [
-        F.col(f"_{struct}").getField(field.name).alias(field.name)
-        for struct, schema in schemas.items()
-        for field in schema
-    ]
-    return structs.select(*fields, DELETED, TIMESTAMP, ORDER)
-
-
-def schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
-    fields = frame.select(*[f"`{name}`" for name in names]).schema
-    return StructType([StructField(field.name, field.dataType) for field in fields])
 
 
 def _check_aggregators(operator: str, add: Aggregator, subtract: Aggregator) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
 from stateline_store import TopologyError
 
 # In checkpoints: never change.
@@ -46,3 +47,30 @@ def struct_type(ddl: str) -> StructType:
     if not isinstance(schema, StructType):
         raise TopologyError(f"The schema {ddl!r} is one type: name its fields, as in 'a string, b double'.")
     return schema
+
+
+def order_column(frame: DataFrame) -> str | None:
+    """The one that says which of a key's rows in a micro-batch is the newest."""
+    return next((name for name in (ORDER, OFFSET) if name in frame.columns), None)
+
+
+def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Column) -> DataFrame:
+    """The frame of a `KTable` from what a processor gave."""
+    structs = rows.select(
+        *[unpacked(name, schema).alias(f"_{name}") for name, schema in schemas.items()],
+        deleted.alias(DELETED),
+        F.timestamp_micros("at").alias(TIMESTAMP),
+        F.lit(0).cast("bigint").alias(ORDER),
+    )
+    fields = [
+        F.col(f"_{struct}").getField(field.name).alias(field.name)
+        for struct, schema in schemas.items()
+        for field in schema
+    ]
+    return structs.select(*fields, DELETED, TIMESTAMP, ORDER)
+
+
+def schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
+    """The types of these columns, without whether they may be null."""
+    fields = frame.select(*[f"`{name}`" for name in names]).schema
+    return StructType([StructField(field.name, field.dataType) for field in fields])

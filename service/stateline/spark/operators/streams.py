@@ -8,23 +8,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.types import StructType
 
 from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, TIMESTAMP
 from stateline.spark.operators.declared import declare
-from stateline.spark.operators.ktable import KTable, changes, check_initial, order_column, schema_of
-from stateline.spark.operators.packing import packed, struct_type, unpacked
-from stateline.spark.operators.processors import (
-    LEFT,
-    RIGHT,
-    Aggregator,
-    JoinStreamWithTable,
-    Sessions,
-    Value,
-    with_state,
-)
+from stateline.spark.operators.joins import LEFT, RIGHT, JoinStreamWithTable
+from stateline.spark.operators.ktable import KTable, changes, check_initial
+from stateline.spark.operators.packing import order_column, packed, schema_of, struct_type, unpacked
+from stateline.spark.operators.processors import Aggregator, Value, with_state
+from stateline.spark.operators.sessions import Sessions
 from stateline_store import TopologyError
 
 _WATERMARKED = "_stateline_at"
@@ -61,15 +56,9 @@ def join_stream_table(
     _check_join(stream, table, names)
     sides = {"left": schema_of(stream, stream.columns), "right": table.value_schema}
     declare("join_stream_table", how=how, on=list(names), time=time, key=table.key_schema, **sides)
-    order = order_column(stream)
-    rows = _on_time(stream, time, delay).where(" AND ".join(f"`{name}` IS NOT NULL" for name in names))
-    left = rows.select(
-        packed([F.col(f"`{name}`").alias(alias) for name, alias in zip(names, table.key, strict=True)]).alias("key"),
-        F.lit(LEFT).alias("side"),
-        packed(stream.columns).alias("value"),
-        F.unix_micros(_WATERMARKED).alias("at"),
-        (F.lit(0) if order is None else F.col(order)).cast("bigint").alias("order"),
-    )
+    rows = _on_time(stream, time, delay, names)
+    keys = packed([F.col(f"`{name}`").alias(alias) for name, alias in zip(names, table.key, strict=True)])
+    left = rows.select(keys.alias("key"), F.lit(LEFT).alias("side"), *_value_and_time(rows, stream.columns))
     if table_delay is not None:
         table = KTable(table.frame.withWatermark(TIMESTAMP, _text(table_delay)), table.key)
     both = left.unionAll(changes(table, RIGHT, table.key))
@@ -107,37 +96,45 @@ def session_aggregate(
     check_initial("session_aggregate", initial)
     names = (key,) if isinstance(key, str) else tuple(key)
     values = [name for name in frame.columns if name not in names]
-    order = order_column(frame)
-    rows = _on_time(frame, time, delay).where(" AND ".join(f"`{name}` IS NOT NULL" for name in names))
+    rows = _on_time(frame, time, delay, names)
     rows = rows.select(
-        _WATERMARKED,  # Spark drops what is late by this column
-        packed(names).alias("key"),
-        packed(values).alias("value"),
-        F.unix_micros(_WATERMARKED).alias("at"),
-        (F.lit(0) if order is None else F.col(order)).cast("bigint").alias("order"),
-    )
+        _WATERMARKED, packed(names).alias("key"), *_value_and_time(rows, values)
+    )  # what is late Spark drops
     gap_us, kept_schema = gap // timedelta(microseconds=1), struct_type(schema)
     functions = {"initial": initial, "add": add, "merge": merge}
     key_schema = schema_of(frame, names)
     declare("session_aggregate", key=key_schema, gap=str(gap), time=time, **functions, schema=kept_schema)
     found = with_state(rows, "key", Sessions(gap_us, initial, add, merge), "EventTime")
+    return _sessions_frame(found, key_schema, kept_schema, gap_us)
+
+
+def _sessions_frame(found: DataFrame, key: StructType, value: StructType, gap_us: int) -> DataFrame:
+    """From what `Sessions` gives."""
+    start, end = F.timestamp_micros("start"), F.timestamp_micros(F.col("last") + gap_us)
     kept = found.select(
-        unpacked("key", key_schema).alias("_k"),
-        F.struct(
-            F.timestamp_micros("start").alias("start"), F.timestamp_micros(F.col("last") + gap_us).alias("end")
-        ).alias("session"),
-        unpacked("value", kept_schema).alias("_v"),
+        unpacked("key", key).alias("_k"),
+        F.struct(start.alias("start"), end.alias("end")).alias("session"),
+        unpacked("value", value).alias("_v"),
         F.col("value").isNull().alias(DELETED),
         F.timestamp_micros("last").alias(TIMESTAMP),
     )
     return kept.select("_k.*", "session", "_v.*", DELETED, TIMESTAMP)
 
 
-def _on_time(frame: DataFrame, time: str, delay: timedelta) -> DataFrame:
+def _on_time(frame: DataFrame, time: str, delay: timedelta, key: Sequence[str]) -> DataFrame:
+    """The rows that have a time and a key, with a watermark by `time`."""
+    rows = frame.where(F.col(time).isNotNull()).withColumn(_WATERMARKED, F.col(time))
+    rows = rows.withWatermark(_WATERMARKED, _text(delay))
+    return rows.where(" AND ".join(f"`{name}` IS NOT NULL" for name in key))
+
+
+def _value_and_time(rows: DataFrame, values: Sequence[str]) -> tuple[Column, ...]:
+    """`value`, `at`, `order`, as the processors read them."""
+    order = order_column(rows)
     return (
-        frame.where(F.col(time).isNotNull())
-        .withColumn(_WATERMARKED, F.col(time))
-        .withWatermark(_WATERMARKED, _text(delay))
+        packed(values).alias("value"),
+        F.unix_micros(_WATERMARKED).alias("at"),
+        (F.lit(0) if order is None else F.col(order)).cast("bigint").alias("order"),
     )
 
 

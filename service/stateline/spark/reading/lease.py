@@ -4,7 +4,7 @@ Nothing tells a data source that a job is over, or that a DataFrame is not used 
 one per snapshot: started by the planner, beside Spark's driver, it renews the lease every third of it for as long as
 the driver's JVM lives, and releases the snapshot when that is gone. `stateline.spark.cut` is exact instead.
 
-    python -m stateline.spark.reading.lease     # what to keep comes as JSON (`_Kept`) on standard input
+    python -m stateline.spark.reading.lease     # what to keep comes as JSON (`_LeaseTerms`) on standard input
 
 It holds the abstract Unix socket `stateline-lease-<user>-<snapshot>`, so there is never a second one, and no file is
 left behind. Killed, it leaves a lease that ends by itself.
@@ -36,7 +36,7 @@ _JVM = "java"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _LeaseTerms:
     """What a keeper keeps, and until when."""
 
     server: dict[str, Any]
@@ -57,7 +57,9 @@ def keep_while_driver_lives(options: SourceOptions, snapshot: Mapping[str, Any],
     driver = driver_above(os.getpid()) if wanted else None
     if driver is None or is_kept(snapshot["id"]):
         return
-    kept = _Kept(asdict(options.server), snapshot["id"], options.ttl_s, driver, release=is_own and options.pin is None)
+    kept = _LeaseTerms(
+        asdict(options.server), snapshot["id"], options.ttl_s, driver, release=is_own and options.pin is None
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     child = subprocess.Popen(
         [sys.executable, "-m", "stateline.spark.reading.lease"],
@@ -106,11 +108,11 @@ def release(server: LeanClient, snapshot: str, *, patience_s: float = _RELEASE_S
         return  # gone, or another's by now: its lease ends by itself
 
 
-def _keep(kept: _Kept) -> None:
+def _keep(kept: _LeaseTerms) -> None:
     server = LeanClient(**{**kept.server, "urls": tuple(kept.server["urls"])})
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
         try:
-            held.bind(_address(kept.snapshot))
+            lock.bind(_address(kept.snapshot))
             driver = os.pidfd_open(kept.driver)
         except OSError:  # somebody keeps it already; or the driver is gone, and with it whoever would read
             return
@@ -145,4 +147,4 @@ def _parent(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    _keep(_Kept(**json.load(sys.stdin)))
+    _keep(_LeaseTerms(**json.load(sys.stdin)))

@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from stateline.spark.operators.processors import (
-    LEFT,
-    RIGHT,
-    GroupTotals,
-    JoinStreamWithTable,
-    JoinTables,
-    PreviousGroups,
-    Sessions,
-    Sum,
-    rounded,
-)
+from stateline.spark.operators.groups import GroupTotals, PreviousGroups, Sum, rounded
+from stateline.spark.operators.joins import LEFT, RIGHT, JoinStreamWithTable, JoinTables
+from stateline.spark.operators.sessions import Sessions
 from stateline_store import RecordError
 
 KEYS = ("a", "b")
