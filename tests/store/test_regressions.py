@@ -311,7 +311,7 @@ def test_closing_over_staged_records_again_and_again_empties_nothing(
         made.open()
         try:
             store = of(made)
-            assert made.committed_offset("s") == (7 if number else None)
+            assert made.offsets.committed("s") == (7 if number else None)
             assert dict(store.all()) == ({b"kept": b"1"} if number else {})
             if number == 0:
                 store.put(b"kept", b"1")

@@ -1,4 +1,4 @@
-"""Between a store and its changelog records: what a commit writes there, and what a restore reads back.
+"""A store's changelog records: what a commit writes of it, and what a restore reads back.
 
 A changelog record's key is the store's key and its value the plain value; a timestamped store's timestamp
 travels as the record's timestamp (Kafka Streams' format, `timestamp -1` becomes 0 as a record's cannot be
@@ -44,7 +44,7 @@ OWNER_EPOCH = TopicPartition("$owner-epoch", 0)
 so. On disk: never change."""
 
 
-_Said = TypeVar("_Said", Position, StoreTypes)
+_InHeader = TypeVar("_InHeader", Position, StoreTypes)
 _KEY = itemgetter(Record._fields.index("key"))
 _CHANGE = itemgetter(*map(Record._fields.index, ("key", "value", "timestamp_ms")))
 
@@ -143,7 +143,7 @@ def _newest(records: Sequence[Record], header: str) -> tuple[Record, bytes] | No
     return None
 
 
-def _decoded(record: Record, value: bytes, decode: Callable[[bytes, str], _Said]) -> _Said:
+def _decoded(record: Record, value: bytes, decode: Callable[[bytes, str], _InHeader]) -> _InHeader:
     where = f"The record of {record.topic}-{record.partition} at offset {record.offset}"
     for name, version in record.headers:
         if name == _VERSION_HEADER and version and version > _VERSION:

@@ -18,6 +18,7 @@ import time
 import traceback
 from typing import Literal
 
+from stateline.config.settings import Config
 from stateline.log.interface import Record
 from stateline.processing.records import OutputRecord
 from stateline.serde.plain import shown
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 # A dead letter is larger than its record; it should still be one that a broker takes.
 _TRACE_CHARACTERS = 4_000
-_SAY_INTERVAL_S = 60.0
+_LOG_INTERVAL_S = 60.0
 
 Policy = Literal["fail", "skip", "dead-letter"]
 
@@ -40,11 +41,11 @@ def failure(record: Record, what: str, error: Raised) -> str:
     """Where the record stands, what went wrong, and where in the code: one line, whatever the error's message is."""
     return (
         f"{what} failed on {record.topic}-{record.partition} offset {record.offset} key {shown(record.key)}: "
-        f"{_told(error)}."
+        f"{_one_line(error)}."
     )
 
 
-def _told(error: Raised) -> str:
+def _one_line(error: Raised) -> str:
     text = " ".join(str(error).split()) or "no message"
     place = _raised_at(error)
     return f"{type(error).__name__}: {text if place else text.rstrip('.')}{place}"
@@ -74,7 +75,17 @@ class FailureHandler:
         self.skipped = 0
         self.dead_lettered = 0
         self.dropped = 0
-        self._said_s: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
+
+    @classmethod
+    def of(cls, config: Config) -> FailureHandler:
+        """With the policies that are configured."""
+        return cls(
+            config.deserialization_exception_handler,
+            config.processing_exception_handler,
+            config.dead_letter_topic,
+            config.production_exception_handler,
+        )
 
     @property
     def undoes_writes(self) -> bool:
@@ -102,13 +113,13 @@ class FailureHandler:
     def cannot_punctuate(self, name: str, timestamp_ms: int, error: Raised) -> None:
         """A punctuation raised, which has no record: under the policies skip and dead-letter it is counted as skipped.
         Raises `RecordError` under the policy fail."""
-        described = f"Punctuation {name!r} failed at {timestamp_ms}: {_told(error)}."
+        described = f"Punctuation {name!r} failed at {timestamp_ms}: {_one_line(error)}."
         self._skip("processing.exception.handler", self._processing, described, error)
 
     def cannot_produce(self, topic: str, key: bytes | None, error: Raised) -> None:
         """The log refuses a record that was forwarded. Raises `RecordError` under the policy fail, and always for a
         dead letter: it is all that is left of a record."""
-        described = f"The log refuses a record for {topic!r} of key {shown(key)}: {_told(error)}."
+        described = f"The log refuses a record for {topic!r} of key {shown(key)}: {_one_line(error)}."
         if topic == self._topic:
             raise RecordError(f"{described} It is a dead letter, which no policy leaves out.") from error
         self._skip("production.exception.handler", self._production, described, error)
@@ -122,8 +133,8 @@ class FailureHandler:
             return
         self.dropped += records
         now_s = time.monotonic()
-        if now_s - self._said_s.get(why, -_SAY_INTERVAL_S) >= _SAY_INTERVAL_S:
-            self._said_s[why] = now_s
+        if now_s - self._logged_s.get(why, -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
+            self._logged_s[why] = now_s
             logger.warning("Operators drop records that %s: %d so far, for all reasons", why, self.dropped)
 
     def take_dead_letters(self) -> list[OutputRecord]:

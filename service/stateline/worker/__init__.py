@@ -1,4 +1,16 @@
-"""The worker: reads topics, keeps stores, writes changelogs. `stateline.worker.run` starts one."""
+"""The worker: reads topics, keeps stores, writes changelogs. `run` starts one.
+
+| to find                               | look into                                                                   |
+|---------------------------------------|-----------------------------------------------------------------------------|
+| the loop, and starting over           | `worker`                                                                    |
+| the order of a commit                 | `commit_order`; when, `commit_schedule`; what beside rows, `commit_marks`   |
+| partitions that come and go           | `group_member`, `task_manager`                                              |
+| a task: its life, what it does        | `task`, `task_processing`; made of `task_topology`, `task_stores`           |
+| records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |
+| a restore                             | `restore_plan`, `restorer`, `store_restore`                                 |
+| queries of uncommitted state          | `query_socket`, `hosted_queries`, `waiting_queries`, `open_scans`           |
+| what other processes are told         | `presence`, `publication`, `reporting`, `figures`, `snapshots`              |
+"""
 
 from stateline.processing.records import InputRecord, Output
 

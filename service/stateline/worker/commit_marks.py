@@ -93,7 +93,7 @@ class CommitMarks:
             return {}
         if changelog in next_offsets:
             # A table that is ahead of the input, because the group's offsets were lost, stays where it is.
-            reached = max(next_offsets[changelog] - 1, self._stores.committed_offset(store) or 0)
+            reached = max(next_offsets[changelog] - 1, self._stores.offsets.committed(store) or 0)
             return {changelog: reached} if next_offsets[changelog] > 0 else {}
         if changelog not in written:
             return {}

@@ -1,4 +1,4 @@
-"""Commit: the order in which a worker makes its work permanent, and what a crash after each step leaves.
+"""The order of a commit: the steps that make a worker's work permanent, and what a crash after each of them leaves.
 
 1. Changelog records of what is staged are produced, and the producer is flushed. At least once, the group is asked
    first whether the partitions are still this worker's, and stores without a changelog are committed after it.
@@ -9,7 +9,8 @@
 3. Each store commits what it staged, with its changelog offset and its Position, in one atomic batch. Then readers in
    other processes are told, of all stores at once.
 
-A step that fails leaves the outcome to `Committer.settle` and the stores to a restore from their own offsets.
+A step that fails leaves the outcome to `Committer.settle` and the stores to a restore from their own offsets. When a
+commit is due, and of which tasks, is `commit_schedule`; what it writes beside rows is `commit_marks`.
 """
 
 from __future__ import annotations

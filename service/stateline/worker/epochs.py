@@ -130,18 +130,18 @@ class EpochGate:
         self._unread: dict[TopicPartition, int] = {}  # where the markers ended that were not read yet
         self._has_looked = False
         self._look_s = self._look_for_topics_s = 0.0
-        self._kept: dict[TopicPartition, Sequence[Record]] = {}  # beyond the target; their partitions are paused
-        self._given: dict[TopicPartition, int] = {}  # the offset after the last record that was let through
+        self._beyond: dict[TopicPartition, Sequence[Record]] = {}  # beyond the target; their partitions are paused
+        self._passed: dict[TopicPartition, int] = {}  # the offset after the last record that was let through
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is no pipeline of whole epochs: then nothing here needs to be asked."""
-        return not self._pipelines
+    def is_needed(self) -> bool:
+        """Whether there is a pipeline of whole epochs: else nothing here needs to be asked."""
+        return bool(self._pipelines)
 
     def poll(self) -> None:
         """Read the markers that there are by now. Raises `LogUnavailableError`, or `DamagedDataError` for others."""
         now_s = time.monotonic()
-        if self.is_open or now_s < self._look_s:
+        if not self.is_needed or now_s < self._look_s:
             return
         self._look_s = now_s + _LOOK_S
         if len(self._assigned) < len(self._pipelines) and now_s >= self._look_for_topics_s:
@@ -166,24 +166,24 @@ class EpochGate:
     def cut(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> Cut:
         """Of what was polled now and kept before, the records that are not beyond their target; the others are kept."""
         found = Cut({}, [], [])
-        for partition in {**polled, **self._kept}:
-            records = [*self._kept.get(partition, ()), *polled.get(partition, ())]
+        for partition in {**polled, **self._beyond}:
+            records = [*self._beyond.get(partition, ()), *polled.get(partition, ())]
             taken = self._taken(partition, records)
             if taken:
                 found.records[partition] = records[:taken]
-                self._given[partition] = records[taken - 1].offset + 1
+                self._passed[partition] = records[taken - 1].offset + 1
             if taken < len(records):
-                if partition not in self._kept:
+                if partition not in self._beyond:
                     found.pause.append(partition)
-                self._kept[partition] = records[taken:]
-            elif self._kept.pop(partition, None) is not None:
+                self._beyond[partition] = records[taken:]
+            elif self._beyond.pop(partition, None) is not None:
                 found.resume.append(partition)
         return found
 
     def forget(self, partition: TopicPartition) -> bool:
         """Drop what is kept of a partition, which went to another worker or is read again; whether it was paused."""
-        self._given.pop(partition, None)
-        return self._kept.pop(partition, None) is not None
+        self._passed.pop(partition, None)
+        return self._beyond.pop(partition, None) is not None
 
     def move_on(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """As `Epochs.move_on`, of every pipeline; `next_offsets` is how far the worker's tasks have come."""
@@ -193,7 +193,7 @@ class EpochGate:
     def is_reached(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
         """Whether all partitions are at the end of their epoch, so that a commit is whole; never before all markers
         were read that there are."""
-        if self.is_open:
+        if not self.is_needed:
             return True
         return (
             self._has_looked
@@ -209,7 +209,7 @@ class EpochGate:
         """Forget everything: tasks are opened anew, and the topics may be others of the same names."""
         self.close()
         self._has_looked, self._look_for_topics_s = False, 0.0
-        self._kept, self._given = {}, {}
+        self._beyond, self._passed = {}, {}
         for pipeline in self._pipelines:
             pipeline.epochs = Epochs()
 
@@ -230,8 +230,8 @@ class EpochGate:
         found = {}
         for partition, at in next_offsets.items():
             if partition.topic in pipeline.results:
-                bound, kept = pipeline.epochs.target.bound(partition), self._kept.get(partition)
-                is_done = kept is not None and at >= self._given.get(partition, 0)
+                bound, kept = pipeline.epochs.target.bound(partition), self._beyond.get(partition)
+                is_done = kept is not None and at >= self._passed.get(partition, 0)
                 # Nothing is between the last record and one that was kept: what the epoch ends with was compacted away.
                 found[partition] = bound if kept and is_done and at < bound <= kept[0].offset else at
         return found

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from stateline.log.interface import Admin, Log
 from stateline.model.task_id import TaskId
 from stateline.model.topic import Topic
-from stateline.worker.restore import Restorer, StoreRestore, TaskPlan
+from stateline.worker.restore_plan import TaskPlan
+from stateline.worker.restorer import Restorer
+from stateline.worker.store_restore import StoreRestore
 from stateline.worker.task import Task
 from stateline_store import (
     DamagedDataError,
@@ -50,14 +52,14 @@ class FormatUpgrades:
 
     def __init__(self, log: Log, admin: Admin) -> None:
         self._admin = admin
-        self._restorer = Restorer(log, logging.DEBUG)  # following would fill the log
+        self._restorer = Restorer(log, level=logging.DEBUG)  # following would fill the log
         self._tasks: dict[TaskId, tuple[Task, list[_Build]]] = {}
         self._looked_at = 0.0
 
     def add(self, task: Task) -> None:
         """The task serves its stores from now on: begin to build, or go on with, the timestamped files of those that
         are to be upgraded."""
-        if names := task.stores.to_build():
+        if names := task.stores.files.to_build():
             builds: list[_Build] = []
             self._tasks[task.id] = (task, builds)  # known before the first is open: `remove` closes what was opened
             for name in names:
@@ -125,8 +127,16 @@ class FormatUpgrades:
             _begin_anew(build)
             offset = None
         at, has_commits = first if offset is None else offset + 1, bool(store.position(IsolationLevel.READ_COMMITTED))
-        types = build.context.types
-        return StoreRestore(store, store.commit, changelog, at, end, build.table_of, types, has_commits=has_commits)
+        return StoreRestore(
+            store,
+            store.commit,
+            changelog,
+            at,
+            end,
+            table_of=build.table_of,
+            types=build.context.types,
+            has_commits=has_commits,
+        )
 
     def _is_outside(self, changelog: TopicPartition, first: int, at: int) -> bool:
         """Whether the changelog has lost what is needed from here on, or what was read before. An open transaction

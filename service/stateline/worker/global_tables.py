@@ -19,7 +19,7 @@ from stateline.model.topology import Topology
 from stateline.processing.changelog import stage
 from stateline.processing.failures import FailureHandler, Policy
 from stateline.processing.reading import readable
-from stateline.worker.restore import by_partition
+from stateline.worker.polled_records import by_partition
 from stateline_store import DoesNotExistError, StoreContext, TopicPartition, TransactionalStore
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class GlobalTables:
         self._tables = [(d, d.source) for d in topology.global_tables.values() if d.source is not None]
         self.stores: dict[str, TransactionalStore] = {}
         self._topics: dict[str, Topic] = {topic.name: topic for _, topic in self._tables}
-        self._kept: dict[str, list[TransactionalStore]] = {}
+        self._stores_of: dict[str, list[TransactionalStore]] = {}
         self._consumer: Consumer | None = None
         self._ends: dict[TopicPartition, int] = {}  # where topics ended that have not been read so far yet
         self._look_s = 0.0
@@ -60,14 +60,14 @@ class GlobalTables:
                     source = TopicPartition(name, number)
                     firsts[source], self._ends[source] = admin.watermarks(source)
         for definition, topic in self._tables:
-            begun = {source: first for source, first in firsts.items() if source.topic == topic.name and first > 0}
-            if begun:
-                logger.warning("%s", beginning_is_lost(definition.name, begun))
+            lost = {source: first for source, first in firsts.items() if source.topic == topic.name and first > 0}
+            if lost:
+                logger.warning("%s", beginning_is_lost(definition.name, lost))
             store = definition.build()
             assert isinstance(store, TransactionalStore), "a timestamped key-value store is one"
             store.init(StoreContext("global", self._directory))
             self.stores[definition.name] = store
-            self._kept.setdefault(topic.name, []).append(store)
+            self._stores_of.setdefault(topic.name, []).append(store)
         self._consumer = self._log.consumer()
         self._consumer.assign(firsts)
 
@@ -81,7 +81,7 @@ class GlobalTables:
         consumer = self._consumer
         for source, records in by_partition(consumer.poll(_MAX_RECORDS, timeout_s if self._ends else 0.0)).items():
             readables = readable(self._topics[source.topic], records, self._failures, key_required=True)
-            for store in self._kept[source.topic]:
+            for store in self._stores_of[source.topic]:
                 stage(store, readables)
         for store in self.stores.values():
             store.commit({})
@@ -96,4 +96,4 @@ class GlobalTables:
             store.close()
         self._consumer, self._ends = None, {}
         self.stores.clear()
-        self._kept.clear()
+        self._stores_of.clear()

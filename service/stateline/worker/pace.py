@@ -7,9 +7,9 @@ next poll, because the group takes a worker that does not poll for dead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 
 from stateline.log.interface import Record
+from stateline.worker.polled_records import size_of
 
 # A slice aims at this long: the most that an uncommitted query waits for, apart from a commit.
 SLICE_S = 0.004
@@ -19,16 +19,7 @@ SLICE_BYTES = 1024 * 1024
 POLL_BYTES = 16 * 1024 * 1024
 # What a slice should stage at most: processors may put far more than their records have.
 SLICE_GROWTH_BYTES = 8 * 1024 * 1024
-# What staging adds to a record's own bytes (`stateline_store.transaction_buffer`), rounded up.
-_OVERHEAD_BYTES = 200
 _MAX_SLICE_RECORDS, _MAX_POLL_RECORDS = 5_000, 10_000
-_KEY, _VALUE = itemgetter(Record._fields.index("key")), itemgetter(Record._fields.index("value"))
-
-
-def size_of(records: Sequence[Record]) -> int:
-    """About what these records take when they are staged, in bytes."""
-    keys, values = filter(None, map(_KEY, records)), filter(None, map(_VALUE, records))
-    return sum(map(len, keys)) + sum(map(len, values)) + _OVERHEAD_BYTES * len(records)
 
 
 class Pace:

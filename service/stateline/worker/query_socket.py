@@ -10,9 +10,7 @@ Rules for a client: a frame that cannot be read, or that is too large, ends the 
 makes no sense is answered with an error. A client that does not read its replies gets no further request
 read, and commit events reach it as one, once it reads again. None of that ever blocks the worker.
 
-A query that is behind its bound waits here (`wait_ms`), and is looked at again when its partition has moved:
-uncommitted state moves between commits, so the worker alone knows when. These looks, too, end with the call's
-share of time; the next call begins with those who were not looked at.
+A query that is behind its bound waits here (`waiting_queries`); looking at those takes its share of a call's time, too.
 """
 
 from __future__ import annotations
@@ -20,16 +18,14 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from stateline.query.execution import OpenScan, execute
-from stateline.query.values import Failure, HostedPartition, Outcome, any_behind
+from stateline.query.execution import OpenScan
+from stateline.query.values import Failure, Outcome
 from stateline.query.wire import (
     WireRequest,
     decode_message,
@@ -38,44 +34,24 @@ from stateline.query.wire import (
     encode_rows,
     frame,
 )
-from stateline.worker.open_scans import OpenScans, Pinned
+from stateline.worker.hosted_queries import HostedQueries, Lookup
+from stateline.worker.open_scans import OpenScans
 from stateline.worker.query_connection import QueryConnection
 from stateline.worker.snapshots import SnapshotMaker
+from stateline.worker.unix_listener import listen
+from stateline.worker.waiting_queries import WaitingQueries
 from stateline_store import (
-    ConfigurationError,
     InvalidArgumentError,
     IsolationLevel,
-    LockedError,
-    NotPresentError,
-    Position,
     StatelineError,
-    StoreState,
 )
 
 MAX_REQUESTS_PER_CALL = 256
 MAX_SECONDS_PER_CALL = 0.005
-# Requests that wait for their bound. One more is told at once that it is behind; its server may ask again.
-MAX_WAITING = 1024
 
 _log = logging.getLogger(__name__)
 
-Lookup = Callable[[str, int], HostedPartition | None]
-
-
-# Where a partition stands at an isolation level; None when a query must find out itself what is wrong.
-_Standing = tuple[Position, StoreState] | None
-_Place = tuple[str, int, IsolationLevel]
 Message: TypeAlias = dict[str, Any]
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """`standing` is where the partition stood when the request was found to be behind."""
-
-    client: QueryConnection
-    request: WireRequest
-    deadline_s: float
-    standing: _Standing
 
 
 class QuerySocket:
@@ -96,14 +72,14 @@ class QuerySocket:
         declared: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._path = path
-        self._lookup = lookup
+        self._queries = HostedQueries(lookup)
         self._snapshots = snapshots
         self._declared = dict(declared)
-        self._listener = _listen(path)
+        self._listener = listen(path)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._clients: dict[int, QueryConnection] = {}
-        self._waiting: list[_Waiting] = []
+        self._waiting = WaitingQueries(self._queries, self._answer)
         self._scans = OpenScans()
         self._backlog = False  # whole requests were left in connections when the last call ended
 
@@ -113,9 +89,10 @@ class QuerySocket:
         With nothing to do it waits up to `timeout_s` for something to arrive; a request that waits for its
         bound shortens that to its deadline.
         """
-        self._move_all_bytes(self._patience(timeout_s))
+        wait_s = 0.0 if self._backlog or timeout_s <= 0 else self._waiting.patience_s(timeout_s)
+        self._move_all_bytes(wait_s)
         end_s = time.monotonic() + MAX_SECONDS_PER_CALL
-        return self._retry_waiting(end_s) + self._answer_arrived(end_s)
+        return self._waiting.answer_due(end_s) + self._answer_arrived(end_s)
 
     def serve_uncommitted(self, most_s: float) -> int:
         """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not.
@@ -143,14 +120,6 @@ class QuerySocket:
             self._selector.close()
             self._listener.close()
             self._path.unlink(missing_ok=True)
-
-    def _patience(self, timeout_s: float) -> float:
-        if self._backlog or timeout_s <= 0:
-            return 0.0
-        if self._waiting:
-            nearest = min(waiting.deadline_s for waiting in self._waiting) - time.monotonic()
-            return max(0.0, min(timeout_s, nearest))
-        return timeout_s
 
     def _move_all_bytes(self, timeout_s: float) -> None:
         for key, events in self._selector.select(timeout_s):
@@ -242,25 +211,17 @@ class QuerySocket:
         except InvalidArgumentError as error:
             self._queue(client, {"id": message.get("id"), "error": str(error)})
             return
-        outcome = self._execute(request)
-        if request.wait_ms > 0 and any_behind((outcome,)) and len(self._waiting) < MAX_WAITING:
-            deadline_s = time.monotonic() + request.wait_ms / 1000
-            self._waiting.append(_Waiting(client, request, deadline_s, self._standing(_place(request))))
-        else:
+        outcome = self._queries.run(request)
+        if not self._waiting.add(client, request, outcome):
             self._answer(client, request, outcome)
 
     def _answer(self, client: QueryConnection, request: WireRequest, outcome: Outcome) -> None:
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
         place = (request.terms.store, request.partition)
-        scan = self._scans.keep(client, place, rest, self._pinned(request)) if isinstance(rest, OpenScan) else None
+        scan = (
+            self._scans.keep(client, place, rest, self._queries.pinned(request)) if isinstance(rest, OpenScan) else None
+        )
         self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)}, scan)
-
-    def _pinned(self, request: WireRequest) -> Pinned | None:
-        """What a scan that was begun just now keeps of what is staged."""
-        hosted = self._lookup(request.terms.store, request.partition)
-        if hosted is None or request.terms.isolation_level is IsolationLevel.READ_COMMITTED:
-            return None
-        return Pinned(hosted.store.staged_version, hosted.store.approximate_num_uncommitted_bytes)
 
     def _more(self, client: QueryConnection, message: Message) -> dict[str, Any]:
         """What a scan has next, or why not."""
@@ -272,67 +233,9 @@ class QuerySocket:
             return {"error": f"Not a scan and a limit: {error!r}"}
         except StatelineError as error:
             return {"outcome": encode_outcome(Failure(error))}
-        except Exception as error:  # noqa: BLE001 - as in `_execute`
+        except Exception as error:  # noqa: BLE001 - as in `HostedQueries.run`
             _log.exception("A scan failed")
             return {"outcome": encode_outcome(Failure(StatelineError(f"Reading on failed: {error}")))}
-
-    def _retry_waiting(self, end_s: float) -> int:
-        """Answer those whose bound is met or whose time is up; forget those whose client is gone."""
-        if not self._waiting:
-            return 0
-        standings = {place: self._standing(place) for place in {_place(each.request) for each in self._waiting}}
-        waiting, self._waiting = self._waiting, []
-        still: list[_Waiting] = []
-        looked_at = answered = 0
-        now_s = time.monotonic()
-        while looked_at < len(waiting) and now_s < end_s:
-            each = waiting[looked_at]
-            looked_at, now_s = looked_at + 1, time.monotonic()
-            if each.client.closed:
-                continue
-            if self._waits_on(each, standings[_place(each.request)], now_s):
-                still.append(each)
-            else:
-                answered += 1
-        self._waiting = waiting[looked_at:] + still
-        return answered
-
-    def _waits_on(self, waiting: _Waiting, standing: _Standing, now_s: float) -> bool:
-        """Whether it was not answered: its time is not up and its partition still behind."""
-        request, in_time = waiting.request, now_s < waiting.deadline_s
-        if in_time and (standing == waiting.standing or _is_behind(request, standing)):
-            waiting.standing = standing
-            return True
-        outcome = self._execute(request)
-        if in_time and any_behind((outcome,)):
-            return True
-        self._answer(waiting.client, request, outcome)
-        return False
-
-    def _standing(self, place: _Place) -> _Standing:
-        store, partition, level = place
-        hosted = self._lookup(store, partition)
-        if hosted is None or not hosted.store.is_open:
-            return None
-        try:
-            return hosted.store.position(level), hosted.state
-        except StatelineError:
-            return None
-
-    def _execute(self, request: WireRequest) -> Outcome:
-        terms, partition = request.terms, request.partition
-        hosted = self._lookup(terms.store, partition)
-        if hosted is None or not hosted.store.is_open:
-            message = f"Partition {partition} of {terms.store!r} is not on this worker now: ask again in a moment."
-            return Failure(NotPresentError(message))
-        try:
-            reader = hosted.store.reader(terms.isolation_level)
-            return execute(request.query, reader, hosted.store.schema, partition, terms, hosted.status())
-        except StatelineError as error:
-            return Failure(error)
-        except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception; a query must not end the worker
-            _log.exception("A query of partition %d of %r failed", partition, terms.store)
-            return Failure(StatelineError(f"Reading {terms.store!r} failed: {error}"))
 
     def _queue(self, client: QueryConnection, message: Message, scan: object = None) -> None:
         """Send a reply; `scan` is the number of the scan that it leaves open."""
@@ -373,47 +276,3 @@ def _sees_no_commit(message: Message) -> bool:
     """Whether the answer is the same before and after a store's commit."""
     uncommitted = message.get("isolation_level") == IsolationLevel.READ_UNCOMMITTED.value
     return message.get("type") in ("more", "drop") or (message.get("type") == "query" and uncommitted)
-
-
-def _place(request: WireRequest) -> _Place:
-    return request.terms.store, request.partition, request.terms.isolation_level
-
-
-def _is_behind(request: WireRequest, standing: _Standing) -> bool:
-    """Whether `execute` would say so too; what it may refuse for another reason, it has to look at."""
-    if standing is None or (request.terms.require_active and standing[1] is not StoreState.ACTIVE):
-        return False
-    return not request.terms.bound.is_met(standing[0], request.partition)
-
-
-def _listen(path: Path) -> socket.socket:
-    _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # Before bind: Linux gives the file the socket's own mode, so that it is never open to others.
-        os.fchmod(listener.fileno(), 0o600)
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(
-            f"No query socket can be made at {path} ({error}): choose a short path in a directory of your own."
-        ) from error
-    listener.setblocking(False)
-    return listener
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove the socket file of a process that is gone."""
-    if not path.is_socket():
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except OSError as error:
-            raise ConfigurationError(f"The query socket {path} cannot be replaced: {error}") from error
-    raise LockedError(f"Another process answers queries at {path}: stop it, or choose another path.")

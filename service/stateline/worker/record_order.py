@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 from stateline.log.interface import Record
 from stateline.model.topology import Topology
-from stateline.worker.pace import POLL_BYTES, size_of
+from stateline.worker.pace import POLL_BYTES
+from stateline.worker.polled_records import size_of
 from stateline_store import TopicPartition, TopologyError
 from stateline_store.clock import now_ms
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS

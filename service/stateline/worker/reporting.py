@@ -1,4 +1,4 @@
-"""Tells once a second what a worker has counted: a file beside its instance file, which servers read for `/metrics`.
+"""The figures that a worker publishes once a second: a file beside its instance file, which servers read for metrics.
 
 Best effort: a worker goes on where it cannot be written, on a full disk for example. Nothing here asks a broker.
 """

@@ -147,7 +147,7 @@ class Task:
             self._advance_restored(name, position)
         self.stores.announce()
         self._processing = TaskProcessing(self.topology, self.stores, self.settings, next_offsets)
-        self.stores.drop_plain_files()
+        self.stores.files.drop_plain(self.stores.offsets.committed)
         self.stores.publish(StoreState.ACTIVE)
 
     # ---- commits

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from stateline.config.settings import Config
 from stateline.model.record_size import MAX_RECORD_BYTES, max_record_bytes
+from stateline.model.topology import Topology
 from stateline.processing.failures import FailureHandler
 from stateline_store import StateDirectory, TopicPartition, TransactionalStore
 from stateline_store.format_upgrade import UpgradeMode
@@ -33,15 +34,14 @@ class TaskSettings:
     def of(
         cls,
         config: Config,
-        application_id: str,
+        topology: Topology,
         directory: StateDirectory,
         failures: FailureHandler,
-        epoch_numbers: Mapping[str, tuple[TopicPartition, ...]],
         global_stores: Mapping[str, TransactionalStore],
     ) -> TaskSettings:
         """As the application is configured."""
         return cls(
-            application_id,
+            topology.application_id,
             directory,
             failures,
             exactly_once=config.exactly_once,
@@ -49,6 +49,6 @@ class TaskSettings:
             upgrade_mode=config.upgrade_mode if config.upgrade_from else None,
             max_record_bytes=max_record_bytes(config.producer),
             max_timestamp_ahead_ms=config.max_timestamp_ahead_ms,
-            epoch_numbers=epoch_numbers,
+            epoch_numbers=topology.epoch_numbers(),
             global_stores=global_stores,
         )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from stateline.deployment.partition_counts import counted_topics, refuse_grown
+from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.log.interface import Admin, Consumer, TopicInfo
 from stateline.model.topology import Topology
 from stateline.worker.task import Task, TaskState
@@ -26,9 +27,10 @@ class TopicWatch:
     """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids; `counted` those
     of which stores are made, as they were counted before."""
 
-    def __init__(self, admin: Admin, topology: Topology) -> None:
+    def __init__(self, admin: Admin, topology: Topology, dead_letter_topic: str | None) -> None:
         self._admin = admin
         self._topology = topology
+        self._also_required = [] if dead_letter_topic is None else [dead_letter_topic]
         self.found: dict[str, TopicInfo] = {}
         self.ids: dict[str, str] = {}
         self.counted: dict[str, TopicInfo] = {}
@@ -39,6 +41,17 @@ class TopicWatch:
     def is_due(self) -> bool:
         """Whether the last look was long ago."""
         return time.monotonic() - self._last_look >= _LOOK_INTERVAL_S
+
+    def prepare(self, counted: Mapping[str, TopicInfo]) -> None:
+        """Create the topics that are Stateline's own, and take note of all. `counted`: as the last worker found them.
+
+        Raises as `ensure_topics`, and `remember`.
+        """
+        self.counted = dict(counted)
+        self.found = self._admin.topics()
+        ensure_topics(self._topology, self._admin, also_required=self._also_required, counted=self.counted)
+        report_other_settings(self._topology, self._admin)
+        self.remember()
 
     def remember(self, assigned: Iterable[TopicPartition] = ()) -> set[str]:
         """These partitions were assigned: their topics. Those that were deleted, or created anew, since before.

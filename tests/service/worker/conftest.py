@@ -10,8 +10,7 @@ import pytest
 
 from service.worker.faults import Place
 from stateline.log import Record
-from stateline.worker import restore
-from stateline.worker.restore import StoreRestore
+from stateline.worker.store_restore import StoreRestore
 
 
 @pytest.fixture
@@ -23,11 +22,11 @@ def place(tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture
 def delivered(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     """Every record that a restore was handed."""
-    apply, handed = restore._apply, list[Record]()
+    apply, handed = StoreRestore.apply, list[Record]()
 
     def counted(each: StoreRestore, records: list[Record]) -> None:
         handed.extend(records)
         apply(each, records)
 
-    monkeypatch.setattr(restore, "_apply", counted)
+    monkeypatch.setattr(StoreRestore, "apply", counted)
     return handed

@@ -113,7 +113,7 @@ class Watched(Worker):
         return (dict(task.stores.transactional)[store].reader(IsolationLevel.READ_UNCOMMITTED).get(key) or b"")[8:]
 
     def waiting(self) -> bool:
-        return bool(self._tasks.waiting)
+        return bool(self._manager.waiting)
 
 
 class Place:

@@ -23,8 +23,7 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.processing.store_views import StoreView
-from stateline.worker import InputRecord, Output
-from stateline.worker import worker as worker_module
+from stateline.worker import InputRecord, Output, group_member
 from stateline.worker.topic_watch import TopicWatch
 from stateline.worker.worker import Worker
 from stateline_store import InDoubtError, LogUnavailableError, TopicPartition
@@ -192,7 +191,7 @@ def test_who_gives_partitions_back_waits_for_the_log_once_and_not_with_every_cal
     own_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
     """A commit that is asked for when partitions go takes less, of a broker that hangs, than the 15 s of one call."""
-    monkeypatch.setattr(worker_module, "_LET_GO_S", 1.0)
+    monkeypatch.setattr(group_member, "_LET_GO_S", 1.0)
     monkeypatch.setattr(TopicWatch, "look", lambda *_: None)  # it asks the broker too, and would end all by itself
     app = counting(f"back-{guarantee.replace('_', '-')}")
     topic = TopicPartition(f"{app.application_id}-in", 0)
@@ -209,12 +208,12 @@ def test_who_gives_partitions_back_waits_for_the_log_once_and_not_with_every_cal
                 return False
             own_broker.pause()
             began_s = time.monotonic()
-            worker._suspended([topic])
+            worker._group.suspended([topic])
             took_s.append(time.monotonic() - began_s)
             own_broker.go_on()
             assert worker._tasks.all == {}
             return True
 
         worker.reach(gave_back)
-        assert isinstance(worker._failed, LogUnavailableError | InDoubtError)
+        assert isinstance(worker._group.failed, LogUnavailableError | InDoubtError)
     assert took_s[0] < 15.0

@@ -24,7 +24,8 @@ from stateline.query.values import Answer, Failure, KeyQuery, Terms
 from stateline.serde.plain import JsonSerde, Serde
 from stateline.serde.windowed import WindowedSerde
 from stateline.server.state.partitions import Partitions, ServedStore
-from stateline.worker import restore
+from stateline.worker import restorer, store_restore
+from stateline.worker.store_restore import StoreRestore
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
@@ -108,7 +109,7 @@ def test_other_types_or_sizes_are_refused_and_the_old_ones_go_on(tmp_path: Path,
     with pytest.raises(TopologyError, match=f"{said}.*: declare it as it was, or give"), opened(tmp_path, new):
         pass
     with opened(tmp_path, old) as made:
-        assert made.committed_offset("s") == 7
+        assert made.offsets.committed("s") == 7
 
 
 MOVED = type("Cents", (Cents,), {"__module__": "shop.money"})
@@ -245,17 +246,17 @@ def test_types_that_are_met_after_commits_without_leave_no_files_that_say_others
     place: Place, monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
     numbers, text = keeping(serdes.int64, 7), keeping(serdes.string, "7")
-    config, commit, commits = place.config(numbers), restore._commit, list[int]()
+    config, commit, commits = place.config(numbers), StoreRestore.commit, list[int]()
 
-    def counted(each: restore.StoreRestore) -> None:
+    def counted(each: StoreRestore) -> None:
         commit(each)
         commits.append(each.next_offset)
         if interrupted and len(commits) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(restore, "_commit", counted)
-    monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(restore, "_SLICE_RECORDS", 1)
+    monkeypatch.setattr(StoreRestore, "commit", counted)
+    monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
     create(place.log, {CHANGELOG_TOPIC: 1})
     place.send(entries("abc"))
     for offset, headers in enumerate([(), (), types_headers(keyed().types)]):

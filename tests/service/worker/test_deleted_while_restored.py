@@ -15,8 +15,8 @@ from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.processing.store_views import StoreView
-from stateline.worker import InputRecord, restore
-from stateline.worker.restore import StoreRestore
+from stateline.worker import InputRecord, restorer, store_restore
+from stateline.worker.store_restore import StoreRestore
 from stateline_store import TopicPartition
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
@@ -72,7 +72,7 @@ def test_a_table_keeps_what_it_has_committed_and_goes_on_behind_what_was_deleted
         task = tmp_path / "state" / name / "0_0" / "rocksdb"
         counts = (task / "counts" / "IDENTITY").read_text()
         shutil.rmtree(task / "newest-v2")
-        apply, handed = restore._apply, list[int]()
+        apply, handed = StoreRestore.apply, list[int]()
 
         def deleting(each: StoreRestore, records: list[Record]) -> None:
             apply(each, records)
@@ -80,10 +80,10 @@ def test_a_table_keeps_what_it_has_committed_and_goes_on_behind_what_was_deleted
                 admin.delete_records({TopicPartition(topic, 0): 2 * BATCH})
             handed.extend(record.offset for record in records)
 
-        monkeypatch.setattr(restore, "_apply", deleting)
-        monkeypatch.setattr(restore, "_SLICE_RECORDS", BATCH // 2)
+        monkeypatch.setattr(StoreRestore, "apply", deleting)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", BATCH // 2)
         if is_begun:
-            monkeypatch.setattr(restore, "_BATCH_BYTES", 0)
+            monkeypatch.setattr(store_restore, "_BATCH_BYTES", 0)
         with closing(Stores(app, config, tmp_path / "after")) as found, running(app, config, log):
             eventually(lambda: found.offset("newest", topic, 0) == 49, "the table is restored")
             assert found.rows("newest", 1) == dict([*old[:10], *new] if is_begun else new)

@@ -92,8 +92,8 @@ def test_rows_whose_marker_has_not_come_are_not_committed(
         pipeline.write({0: 2, 1: 2})
         eventually(lambda: len(watcher.rows()) == 4, "the first epoch")
         pipeline.write({0: 5}, marker=False)
-        turns = worker._turns
-        eventually(lambda: worker._turns > turns + 50, "the worker had time")
+        turns = worker._executor.rounds
+        eventually(lambda: worker._executor.rounds > turns + 50, "the worker had time")
         assert watcher.rows() == {b"p0-0": b"0", b"p0-1": b"0", b"p1-0": b"0", b"p1-1": b"0"}
         pipeline.write({2: 1})
         eventually(lambda: len(watcher.rows()) == 8, "all of it with the next marker")
@@ -189,7 +189,7 @@ def test_rows_from_before_whole_epochs_were_asked_for_are_of_none(
     pipeline.says_ends = False
     pipeline.write({0: 2, 1: 1, 2: 1})
     with running(app, config, log) as worker:
-        eventually(lambda: worker._turns > 100, "the worker had time")
+        eventually(lambda: worker._executor.rounds > 100, "the worker had time")
         assert set(watcher.numbers()) <= {None, LOADING}
         pipeline.says_ends = True
         pipeline.write({0: 1})

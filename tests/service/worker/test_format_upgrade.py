@@ -20,7 +20,7 @@ from stateline.log.embedded import EmbeddedAdmin
 from stateline.processing.changelog import types_headers
 from stateline.query.values import Answer, KeyQuery, Outcome, RangeQuery, Terms
 from stateline.server.state.partitions import Partitions, ServedStore
-from stateline.worker import commit_marks, restore
+from stateline.worker import commit_marks, restorer, store_restore
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.task import TaskState
 from stateline_store import (
@@ -137,7 +137,7 @@ def test_offline_the_timestamped_files_are_made_from_the_changelog_and_then_the_
 ) -> None:
     config = ran_plain(place, kind)
     was = on_disk(config, timestamped=False)
-    monkeypatch.setattr(restore, "_SLICE_RECORDS", 2)
+    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 2)
     worker, found = place.worker(app(kind, timestamped=True), config), set[tuple[TaskState, bool]]()
 
     def upgraded() -> bool:
@@ -156,8 +156,8 @@ def test_offline_what_was_committed_can_be_asked_all_along(
 ) -> None:
     config = ran_plain(place, "key_value")
     was = on_disk(config, timestamped=False)
-    monkeypatch.setattr(restore, "_SLICE_RECORDS", 1)
-    monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
+    monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
     declared_now = app("key_value", timestamped=True)
     worker, served = place.worker(declared_now, config), set[str]()
     with partitions_of(declared_now, config, tmp_path / "scratch") as made:
@@ -243,11 +243,11 @@ def test_in_place_processing_does_not_wait_for_what_is_built(
     ran_plain(place, "key_value")
     timestamped = app("key_value", timestamped=True)
     config = place.config(timestamped, **IN_PLACE)
-    monkeypatch.setattr(restore, "_SLICE_RECORDS", 1)
+    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
     worker, next_, amid_the_build = place.worker(timestamped, config), itertools.count(30), set[int]()
 
     def built() -> bool:
-        if worker._upgrades._restorer.busy:
+        if worker._manager._upgrades._restorer.busy:
             amid_the_build.add(worker.read_up_to(IN))
         n = next(next_)
         place.send(marks(n, n + 1))
@@ -388,7 +388,7 @@ def test_plain_files_that_cannot_be_deleted_stop_nobody_and_go_at_the_next_start
         raise RetryLaterError(f"{task / store} cannot be removed: Permission denied.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stateline.worker.task_stores.remove_plain_files", refuse)
+        patch.setattr("stateline.worker.store_files.remove_plain_files", refuse)
         place.send(marks(30, 40))
         place.work_off(timestamped, config, 39, "s")
     assert files(config, timestamped=False).exists()
@@ -490,7 +490,7 @@ def test_a_worker_that_starts_over_amid_a_build_goes_on_with_it(
     ran_plain(place, "key_value")
     timestamped = app("key_value", timestamped=True)
     config = place.config(timestamped, **IN_PLACE)
-    monkeypatch.setattr(restore, "_SLICE_RECORDS", 4)
+    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 4)
     advance, turns = FormatUpgrades.advance, itertools.count()
 
     def fail_once(upgrades: FormatUpgrades) -> None:

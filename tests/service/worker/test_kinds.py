@@ -136,8 +136,8 @@ Make = Callable[..., Scene]
 
 @pytest.fixture
 def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr("stateline.worker.restore._SLICE_RECORDS", 50)  # a restore has many slices and commits, too
-    monkeypatch.setattr("stateline.worker.restore._BATCH_BYTES", 10_000)
+    monkeypatch.setattr("stateline.worker.restorer._SLICE_RECORDS", 50)  # a restore has many slices and commits, too
+    monkeypatch.setattr("stateline.worker.store_restore._BATCH_BYTES", 10_000)
     made: list[Scene] = []
 
     def scene(setting: Setting, **settings: Any) -> Scene:

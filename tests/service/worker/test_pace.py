@@ -11,8 +11,8 @@ from stateline.worker.pace import (
     SLICE_GROWTH_BYTES,
     SLICE_S,
     Pace,
-    size_of,
 )
+from stateline.worker.polled_records import size_of
 
 
 def records(sizes: list[int]) -> list[Record]:

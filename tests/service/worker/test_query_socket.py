@@ -27,6 +27,7 @@ from stateline.query.wire import (
     frame,
 )
 from stateline.worker import open_scans
+from stateline.worker.hosted_queries import HostedQueries
 from stateline.worker.query_socket import MAX_REQUESTS_PER_CALL, QuerySocket
 from stateline_store import (
     ConfigurationError,
@@ -378,13 +379,13 @@ def test_those_who_wait_are_tried_again_only_when_their_bound_is_met(
     client: Client, served: QuerySocket, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
-    execute = QuerySocket._execute
+    run = HostedQueries.run
 
-    def counted(served: QuerySocket, request: WireRequest) -> Outcome:
+    def counted(queries: HostedQueries, request: WireRequest) -> Outcome:
         tried.append(request.id)
-        return execute(served, request)
+        return run(queries, request)
 
-    monkeypatch.setattr(QuerySocket, "_execute", counted)
+    monkeypatch.setattr(HostedQueries, "run", counted)
     client.send(b"".join(query(number, bound=5 + number % 2, wait_ms=60_000) for number in range(50)))
     while len(tried) < 50:
         served.serve_pending()

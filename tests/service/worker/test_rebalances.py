@@ -14,7 +14,7 @@ import pytest
 from service.worker.faults import CHANGELOG, GUARANTEES, IN, NEVER_MS, Place, Watched, counting, entries, rename
 from stateline.deployment.configured_log import configured_log
 from stateline.processing.changelog import owner_headers, position_headers
-from stateline.worker import tasks
+from stateline.worker import task_manager
 from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, IsolationLevel, LogUnavailableError, Position, StoreState, TopicPartition
@@ -82,7 +82,7 @@ def while_running(place: Place, count: int, act: Callable[[Watched], object], **
     def acted() -> bool:
         if worker.read_up_to(IN) < count:
             return False
-        worker._commit()
+        worker._commits.commit(worker._group.consumer)
         act(worker)
         return True
 
@@ -98,20 +98,20 @@ def test_a_suspended_task_answers_and_goes_on_as_it_was_when_nobody_else_had_it(
     def act(worker: Watched) -> None:
         before = the_task(worker)
         kept_elsewhere = list[TopicPartition]()
-        worker._tasks._forget = kept_elsewhere.append
-        worker._suspended([IN])
+        worker._manager._forget = kept_elsewhere.append
+        worker._group.suspended([IN])
         assert kept_elsewhere == [IN]
-        worker._group_consumer().seek(IN, 0)  # as a log that forgets where it was read up to
-        hosted = worker._hosted_partition("counts", 0)
+        worker._group.consumer.seek(IN, 0)  # as a log that forgets where it was read up to
+        hosted = worker._tasks.hosted("counts", 0)
         assert hosted is not None
         assert hosted.state is StoreState.ACTIVE
         assert str(before.state) == "suspended"
         assert worker._tasks.running == []
-        worker._assigned([IN])
+        worker._group.assigned([IN])
         assert the_task(worker) is before
         assert str(before.state) == "running"
         assert before.processing.next_offsets == {IN: 3}
-        assert worker._group_consumer().next_offset(IN) in (None, 3)
+        assert worker._group.consumer.next_offset(IN) in (None, 3)
         worker.turn()
         assert before.processing.next_offsets == {IN: 3}
 
@@ -125,12 +125,12 @@ def test_a_suspended_task_answers_and_goes_on_as_it_was_when_nobody_else_had_it(
 def test_a_suspended_task_whose_changelog_has_grown_since_is_opened_anew(place: Place) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
-        worker._suspended([IN])
+        worker._group.suspended([IN])
         with closing(place.log.producer()) as producer:
             epoch = place.admin.log_end(TopicPartition(CHANGELOG, 0))
             producer.produce(CHANGELOG, b"a", b"77", timestamp_ms=1, headers=owner_headers(epoch))
             producer.flush()
-        worker._assigned([IN])
+        worker._group.assigned([IN])
         assert the_task(worker) is not before
         while not worker._tasks.running:
             worker.turn()
@@ -147,9 +147,9 @@ def test_a_suspended_task_whose_input_was_processed_by_others_is_opened_anew(pla
     def act(worker: Watched) -> None:
         before = the_task(worker)
         place.send(entries("abc"))
-        worker._suspended([IN])
+        worker._group.suspended([IN])
         place.write("UPDATE group_offsets SET next_offset = 5")
-        worker._assigned([IN])
+        worker._group.assigned([IN])
         assert the_task(worker) is not before
 
     place.send(entries("abc"))
@@ -165,8 +165,8 @@ def test_a_task_in_memory_is_kept_too(place: Place) -> None:
         if worker.read_up_to(IN) < 3 or the_task(worker).processing.dirty:
             return False
         before = the_task(worker)
-        worker._suspended([IN])
-        worker._assigned([IN])
+        worker._group.suspended([IN])
+        worker._group.assigned([IN])
         assert the_task(worker) is before
         return True
 
@@ -184,11 +184,11 @@ def test_a_suspended_task_whose_commit_failed_is_closed(place: Place, monkeypatc
             worker.turn()
         with monkeypatch.context() as patch:
             patch.setattr(worker._committer, "commit", fail)
-            worker._suspended([IN])
-        assert worker._failed is not None
+            worker._group.suspended([IN])
+        assert worker._group.failed is not None
         assert before.state is TaskState.CLOSED
-        worker._failed = None
-        worker._assigned([])
+        worker._group.failed = None
+        worker._group.assigned([])
 
     place.send(entries("abc"))
     while_running(place, 3, act, commit__interval__ms=NEVER_MS)
@@ -198,9 +198,9 @@ def test_who_had_a_task_while_it_was_suspended_and_writes_late_is_a_former_owner
     """It took over where the changelog ended, and had not written yet when the task came back."""
 
     def act(worker: Watched) -> None:
-        worker._suspended([IN])
+        worker._group.suspended([IN])
         other = place.admin.log_end(TopicPartition(CHANGELOG, 0))
-        worker._assigned([IN])
+        worker._group.assigned([IN])
         count(worker, 6)
         with closing(place.log.producer()) as producer:
             headers = (*position_headers(Position.of({IN: 3})), *owner_headers(other))
@@ -212,7 +212,7 @@ def test_who_had_a_task_while_it_was_suspended_and_writes_late_is_a_former_owner
         place.send(entries("abc"))
         while worker.read_up_to(IN) < next_offset:
             worker.turn()
-        worker._commit()
+        worker._commits.commit(worker._group.consumer)
 
     place.send(entries("abc"))
     while_running(place, 3, act)
@@ -227,15 +227,15 @@ def test_who_had_a_task_while_it_was_suspended_and_writes_late_is_a_former_owner
 def test_a_suspended_task_of_a_topic_that_was_made_anew_is_opened_anew(place: Place, topic: str) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
-        worker._suspended([IN])
+        worker._group.suspended([IN])
         rename(place, topic)
         if topic == CHANGELOG:  # it has not what the store has
             with pytest.raises(DamagedDataError, match=CHANGELOG):
-                worker._assigned([IN])
+                worker._group.assigned([IN])
             assert before.state is TaskState.CLOSED
-            worker._tasks.drop_all()
+            worker._manager.drop_all()
             return
-        worker._assigned([IN])
+        worker._group.assigned([IN])
         assert the_task(worker) is not before
 
     place.send(entries("abc"))
@@ -245,8 +245,8 @@ def test_a_suspended_task_of_a_topic_that_was_made_anew_is_opened_anew(place: Pl
 def test_a_suspended_task_that_went_to_another_worker_is_closed(place: Place) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
-        worker._suspended([IN])
-        worker._assigned([])
+        worker._group.suspended([IN])
+        worker._group.assigned([])
         assert before.state is TaskState.CLOSED
         assert worker._tasks.all == {}
 
@@ -259,13 +259,13 @@ def test_a_task_that_stays_suspended_is_closed_for_who_may_wait_for_it(
 ) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
-        worker._suspended([IN])
-        worker._tasks.open_waiting()
-        assert worker._hosted_partition("counts", 0) is not None
-        monkeypatch.setattr(tasks, "_SUSPENDED_PATIENCE_S", -1.0)
-        worker._tasks.open_waiting()
+        worker._group.suspended([IN])
+        worker._manager.open_waiting()
+        assert worker._tasks.hosted("counts", 0) is not None
+        monkeypatch.setattr(task_manager, "_SUSPENDED_PATIENCE_S", -1.0)
+        worker._manager.open_waiting()
         assert before.state is TaskState.CLOSED
-        worker._assigned([IN])
+        worker._group.assigned([IN])
         assert the_task(worker) is not before
 
     place.send(entries("abc"))

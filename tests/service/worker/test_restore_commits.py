@@ -26,8 +26,8 @@ from stateline.log import EmbeddedLog
 from stateline.log.embedded import EmbeddedAdmin
 from stateline.log.embedded_file import LogFile
 from stateline.processing.store_views import StoreView
-from stateline.worker import InputRecord, restore
-from stateline.worker.restore import StoreRestore
+from stateline.worker import InputRecord, restorer, store_restore
+from stateline.worker.store_restore import StoreRestore
 from stateline_store import DamagedDataError, IsolationLevel, PoisonedError, TopicPartition, TransactionalStore
 from support.processes.running_worker import create, produce, read_all
 
@@ -37,7 +37,7 @@ Look = tuple[int | None, dict[bytes, bytes]]
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Look]:
     """What a committed read sees after each commit of a restore, which are many: Position in `in`, and rows."""
-    commit, seen = restore._commit, list[Look]()
+    commit, seen = StoreRestore.commit, list[Look]()
 
     def looked_at(each: StoreRestore) -> None:
         commit(each)
@@ -46,8 +46,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Look]:
         with reader.range(None, None) as rows:
             seen.append((reader.position.get("in", 0), {key: value[-1:] for key, value in rows}))
 
-    monkeypatch.setattr(restore, "_commit", looked_at)
-    monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(StoreRestore, "commit", looked_at)
+    monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
     return seen
 
 
@@ -71,7 +71,7 @@ class TestPositions:
         compact(place, CHANGELOG)
         place.lose_disk(config)
         looks.clear()
-        monkeypatch.setattr(restore, "_SLICE_RECORDS", 1)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
         found = place.work_off(app, config, 4)
         assert [position for position, _ in looks[:-1]] == [None] * (len(looks) - 1)
         assert len(looks) > 1
@@ -88,7 +88,7 @@ class TestPositions:
         compact(place, "in")
         place.lose_disk(config)
         looks.clear()
-        monkeypatch.setattr(restore, "_SLICE_RECORDS", 1)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
         place.work_off(app, config, 3, "newest")
         assert looks == [(None, {b"a": b"2"}), (3, {b"a": b"2", b"b": b"2"})]
 
@@ -101,7 +101,7 @@ class TestPositions:
         place.send(entries("a", 10))
         place.commit_once(app, config, 10)
         place.lose_disk(config)
-        commit = restore._commit
+        commit = StoreRestore.commit
 
         def killed_after(each: StoreRestore) -> None:
             commit(each)
@@ -109,9 +109,9 @@ class TestPositions:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(restore, "_SLICE_RECORDS", 5)
-            patch.setattr(restore, "_BATCH_BYTES", 1)
-            patch.setattr(restore, "_commit", killed_after)
+            patch.setattr(restorer, "_SLICE_RECORDS", 5)
+            patch.setattr(store_restore, "_BATCH_BYTES", 1)
+            patch.setattr(StoreRestore, "commit", killed_after)
             with pytest.raises(KeyboardInterrupt):
                 place.worker(app, config).reach(lambda: False)
         at = place.stores(app, config).rows("newest", 1)[b"a"]
@@ -161,8 +161,8 @@ class TestCommitsKeptWhole:
     def test_a_commit_larger_than_what_is_held_of_a_foreign_changelog_is_not_shown_in_part(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, looks: list[Look]
     ) -> None:
-        monkeypatch.setattr(restore, "_HELD_BYTES", 1)
-        monkeypatch.setattr(restore, "_SLICE_RECORDS", 4)
+        monkeypatch.setattr(store_restore, "_NO_COMMITS_BYTES", 1)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 4)
         app = counting()
         config = place.config(app, commit__interval__ms=NEVER_MS, **EXACTLY_ONCE)
         keys = [f"k{n}" for n in range(10)]
@@ -188,8 +188,8 @@ class TestCommitsKeptWhole:
     def test_of_a_changelog_without_positions_no_more_is_held_than_the_limit(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, looks: list[Look]
     ) -> None:
-        monkeypatch.setattr(restore, "_HELD_BYTES", 1_000)
-        monkeypatch.setattr(restore, "_SLICE_RECORDS", 4)
+        monkeypatch.setattr(store_restore, "_NO_COMMITS_BYTES", 1_000)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 4)
         create(place.log, {CHANGELOG: 1})
         produce(place.log, CHANGELOG, [(b"%d" % n, b"1", 1) for n in range(20)])
         place.send(entries("a"))

@@ -94,7 +94,7 @@ def test_a_store_goes_on_from_its_own_offset_whatever_the_checkpoint_says(tmp_pa
     write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
     write_offset_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 99})
     with opened(tmp_path, definition()) as made:
-        assert made.committed_offset("s") == 7
+        assert made.offsets.committed("s") == 7
         assert read_offset_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 7}
 
 
@@ -102,11 +102,11 @@ def test_an_offset_in_the_checkpoint_is_taken_into_a_store_with_rows_and_none_of
     write_rows(tmp_path, {b"a": b"1"}, {})
     write_offset_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 41, TopicPartition("other", 3): 5})
     with opened(tmp_path, definition()) as made:
-        assert made.committed_offset("s") == 41
+        assert made.offsets.committed("s") == 41
         assert of_bytes(made.by_name["s"]).get(b"a") == b"1"
     (tmp_path / ".checkpoint").unlink()
     with opened(tmp_path, definition()) as made:
-        assert made.committed_offset("s") == 41
+        assert made.offsets.committed("s") == 41
 
 
 @pytest.mark.parametrize("noted", [{}, {CHANGELOG: OFFSET_UNKNOWN}], ids=["no file", "unknown"])
@@ -116,7 +116,7 @@ def test_rows_of_which_nobody_knows_the_offset_are_deleted_and_restored(
     write_rows(tmp_path, {b"a": b"1"}, {})
     write_offset_checkpoint(tmp_path / ".checkpoint", noted)
     with opened(tmp_path, definition()) as made:
-        assert made.committed_offset("s") is None
+        assert made.offsets.committed("s") is None
         assert of_bytes(made.by_name["s"]).is_empty()
 
 
@@ -164,9 +164,9 @@ def test_a_store_of_ones_own_that_becomes_a_timestamped_one_is_upgraded(tmp_path
     write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
     declared = stores.custom("s", Checked, key=serdes.bytes, value=serdes.bytes)
     with opened(tmp_path, declared) as made:
-        assert (made.committed_offset("s"), made.furthest_offset("s")) == (None, 7)
+        assert (made.offsets.committed("s"), made.furthest_offset("s")) == (None, 7)
         made.commit({"s": {CHANGELOG: 7}})
-        made.drop_plain_files()
+        made.files.drop_plain(made.offsets.committed)
     assert [path.name for path in (tmp_path / "rocksdb").iterdir()] == ["s-v2"]
 
 
@@ -174,7 +174,7 @@ def test_a_damaged_position_file_costs_nothing_but_itself(tmp_path: Path) -> Non
     write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
     (tmp_path / "s.position").write_text("neither\n")
     with opened(tmp_path, definition()) as made:
-        assert made.committed_offset("s") == 7
+        assert made.offsets.committed("s") == 7
         assert of_bytes(made.by_name["s"]).get(b"a") == b"1"
     assert (tmp_path / "s.position").exists()
 
@@ -182,16 +182,16 @@ def test_a_damaged_position_file_costs_nothing_but_itself(tmp_path: Path) -> Non
 def test_plain_files_that_had_more_of_the_changelog_stay(tmp_path: Path) -> None:
     write_rows(tmp_path, {b"a": b"1"}, {CHANGELOG: 7})
     with opened(tmp_path, definition("timestamped_key_value")) as made:
-        assert (made.committed_offset("s"), made.furthest_offset("s")) == (None, 7)
+        assert (made.offsets.committed("s"), made.furthest_offset("s")) == (None, 7)
         made.commit({"s": {CHANGELOG: 6}})
-        made.drop_plain_files()
+        made.files.drop_plain(made.offsets.committed)
     assert (tmp_path / "rocksdb" / "s").exists()
 
 
 def test_an_offset_in_the_checkpoint_says_nothing_of_a_store_without_rows(tmp_path: Path) -> None:
     write_offset_checkpoint(tmp_path / ".checkpoint", {CHANGELOG: 41})
     with opened(tmp_path, definition()) as made:
-        assert made.committed_offset("s") is None
+        assert made.offsets.committed("s") is None
     assert read_offset_checkpoint(tmp_path / ".checkpoint") == {}
 
 
@@ -238,7 +238,7 @@ def test_a_store_of_ones_own_is_committed_and_goes_on_from_what_it_declares(
         assert read_offset_checkpoint(tmp_path / ".checkpoint") == ({} if manages else {CHANGELOG: 3})
     assert read_offset_checkpoint(tmp_path / ".checkpoint") == {CHANGELOG: 3}
     with opened(tmp_path, own(transactional, manages)) as made:
-        assert made.committed_offset("s") == 3
+        assert made.offsets.committed("s") == 3
         assert of_own(made.by_name["s"]).rows() == {"a": "1"}
 
 
@@ -262,9 +262,9 @@ def test_after_a_crash_under_exactly_once_only_a_transactional_store_is_believed
     with opened(tmp_path, own(transactional, manages), exactly_once=exactly_once) as made:
         rows = of_own(made.by_name["s"]).rows()
         if exactly_once and not transactional:
-            assert (made.committed_offset("s"), rows) == (None, {})
+            assert (made.offsets.committed("s"), rows) == (None, {})
         else:
-            assert made.committed_offset("s") == 3
+            assert made.offsets.committed("s") == 3
             assert rows == ({"a": "1"} if transactional else {"a": "1", "b": "never committed"})
 
 
@@ -277,7 +277,7 @@ def test_a_store_that_was_closed_amid_its_work_is_not_believed_under_exactly_onc
             of_own(made.by_name["s"]).put("a", "1")
             made.commit({"s": {CHANGELOG: 3}})
         with opened(tmp_path, own(False, manages), exactly_once=True) as made:
-            assert made.committed_offset("s") == (3 if clean else None)
+            assert made.offsets.committed("s") == (3 if clean else None)
 
 
 def test_plain_files_without_a_changelog_are_refused_and_kept(tmp_path: Path) -> None:
@@ -294,10 +294,10 @@ def test_plain_files_go_when_the_timestamped_store_is_restored(tmp_path: Path) -
     with opened(tmp_path, definition("timestamped_key_value")) as made:
         store = made.by_name["s"]
         assert isinstance(store, TimestampedKeyValueStore)
-        assert made.committed_offset("s") is None
+        assert made.offsets.committed("s") is None
         store.put_with_timestamp(b"a", b"1", 5)
         made.commit({"s": {CHANGELOG: 7}})
         assert (tmp_path / "rocksdb" / "s").exists()
-        made.drop_plain_files()
+        made.files.drop_plain(made.offsets.committed)
     assert sorted(path.name for path in (tmp_path / "rocksdb").iterdir()) == ["s-v2"]
     assert not (tmp_path / "s.notice").exists()

@@ -235,7 +235,7 @@ def test_the_byte_limit_forces_commits_long_before_the_interval(log: Log, guaran
     with running(scene.app, scene.config, log) as worker:
         produce(log, scene.topic, wide)
         eventually(lambda: len(scene.stores.rows("newest", PARTITIONS)) > 10_000, "commits without the interval")
-        assert worker.staged_bytes() <= 20_000 + 5_000 * 300  # one slice at most beyond the limit
+        assert worker._tasks.staged_bytes() <= 20_000 + 5_000 * 300  # one slice at most beyond the limit
     scene.stores.close()
 
 

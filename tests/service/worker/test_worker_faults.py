@@ -35,12 +35,14 @@ from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.log.interface import Consumer
 from stateline.processing.store_views import StoreView
-from stateline.worker import InputRecord, Output, restore
+from stateline.worker import InputRecord, Output, restorer, store_restore
 from stateline.worker.commit_order import Committer
-from stateline.worker.restore import StoreRestore
+from stateline.worker.group_member import GroupMember
+from stateline.worker.store_restore import StoreRestore
 from stateline.worker.task import Task
-from stateline.worker.worker import Worker
+from stateline.worker.task_executor import TaskExecutor
 from stateline_store import (
     DamagedDataError,
     FencedError,
@@ -195,7 +197,7 @@ class TestTheGroup:
     def test_a_commit_that_fails_while_partitions_are_revoked_does_not_let_the_rest_through(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        flush, revoked = EmbeddedProducer.flush, Worker._revoked
+        flush, revoked = EmbeddedProducer.flush, GroupMember.revoked
         revoking, failed = threading.local(), list[str]()
 
         def flush_not_while_revoking(producer: EmbeddedProducer) -> dict[TopicPartition, int]:
@@ -204,16 +206,16 @@ class TestTheGroup:
                 raise LogUnavailableError("the log is busy")
             return flush(producer)
 
-        def revoked_when_a_commit_is_due(worker: Worker, partitions: list[TopicPartition]) -> None:
+        def revoked_when_a_commit_is_due(member: GroupMember, partitions: list[TopicPartition]) -> None:
             revoking.now = threading.current_thread().name == "first"
-            revoked(worker, partitions)
+            revoked(member, partitions)
             if revoking.now and failed == ["flush"]:
-                worker._last_commit = 0.0
+                member._commits._last_commit_s = 0.0
                 failed.append("seen")
             revoking.now = False
 
         monkeypatch.setattr(EmbeddedProducer, "flush", flush_not_while_revoking)
-        monkeypatch.setattr(Worker, "_revoked", revoked_when_a_commit_is_due)
+        monkeypatch.setattr(GroupMember, "revoked", revoked_when_a_commit_is_due)
         calls: list[int] = []
         app = counting(lambda record: calls.append(record.offset))
         with closing(Place(tmp_path, partitions=2)) as place:
@@ -248,7 +250,7 @@ class TestTheGroup:
     def test_two_workers_that_take_longer_than_the_session_for_what_they_polled_do_not_evict_each_other(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("stateline.worker.worker._POLL_PATIENCE_S", 0.1)
+        monkeypatch.setattr("stateline.worker.task_executor._POLL_PATIENCE_S", 0.1)
         calls: Counter[tuple[int, int]] = Counter()
 
         def take_long(record: InputRecord) -> None:
@@ -268,16 +270,16 @@ class TestTheGroup:
     def test_what_was_polled_and_takes_too_long_is_read_again_in_order_and_counted_once(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("stateline.worker.worker._POLL_PATIENCE_S", 0.01)
+        monkeypatch.setattr("stateline.worker.task_executor._POLL_PATIENCE_S", 0.01)
         polled: list[int] = []
-        poll = Worker._poll
+        poll = GroupMember.poll
 
-        def counted_poll(worker: Worker) -> list[Record]:
-            records = poll(worker)
+        def counted_poll(member: GroupMember, max_records: int, wait_s: float) -> list[Record]:
+            records = poll(member, max_records, wait_s)
             polled.append(len(records))
             return records
 
-        monkeypatch.setattr(Worker, "_poll", counted_poll)
+        monkeypatch.setattr(GroupMember, "poll", counted_poll)
         offsets: list[int] = []
 
         def take_long(record: InputRecord) -> None:
@@ -295,10 +297,10 @@ class TestTheGroup:
     ) -> None:
         polls: list[int] = []
         commits: list[int] = []  # in which poll each was made
-        poll, commit = Worker._poll, Committer.commit
+        poll, commit = GroupMember.poll, Committer.commit
 
-        def counted_poll(worker: Worker) -> list[Record]:
-            records = poll(worker)
+        def counted_poll(member: GroupMember, max_records: int, wait_s: float) -> list[Record]:
+            records = poll(member, max_records, wait_s)
             polls.append(len(records))
             return records
 
@@ -306,7 +308,7 @@ class TestTheGroup:
             commits.append(len(polls))
             commit(committer, *others)
 
-        monkeypatch.setattr(Worker, "_poll", counted_poll)
+        monkeypatch.setattr(GroupMember, "poll", counted_poll)
         monkeypatch.setattr(Committer, "commit", counted_commit)
         app = counting(lambda _: time.sleep(0.001))  # a slow processor: each slice takes longer than the interval
         place.send(entries("a", 100))
@@ -336,7 +338,7 @@ class TestTheGroup:
     def test_a_task_that_another_owner_never_lets_go_is_an_error(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("stateline.worker.tasks._LOCK_PATIENCE_S", 0.0)
+        monkeypatch.setattr("stateline.worker.task_manager._LOCK_PATIENCE_S", 0.0)
         app = counting()
         config = place.config(app)
         held = StateDirectory(config.state_dir, "app").lock_task("0_0")
@@ -433,18 +435,18 @@ class TestTopicsThatWereDeleted:
     def test_what_was_read_of_the_old_topic_is_not_committed_for_the_new_one_when_partitions_move(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        revoked, seen = Worker._revoked, list[tuple[str, dict[TopicPartition, int]]]()
+        revoked, seen = GroupMember.revoked, list[tuple[str, dict[TopicPartition, int]]]()
         calls: list[int] = []
         app = counting(lambda record: calls.append(record.offset))
         with closing(Place(tmp_path, partitions=2)) as place:
 
-            def looked_at(worker: Worker, partitions: list[TopicPartition]) -> None:
-                revoked(worker, partitions)
+            def looked_at(member: GroupMember, partitions: list[TopicPartition]) -> None:
+                revoked(member, partitions)
                 with closing(place.log.admin()) as admin:
                     committed = admin.committed("app", [TopicPartition("in", p) for p in (0, 1)])
-                seen.append((str(worker._failed), committed))
+                seen.append((str(member.failed), committed))
 
-            monkeypatch.setattr(Worker, "_revoked", looked_at)
+            monkeypatch.setattr(GroupMember, "revoked", looked_at)
             place.send_each_partition(2, 20)
             config = place.config(app, commit__interval__ms=NEVER_MS, **EXACTLY_ONCE)
             with running(app, config, place.log, "first"):
@@ -491,8 +493,8 @@ class TestRestoring:
             place.send(entries([f"{run}-{n}" for n in range(20)]))
             place.commit_once(app, config, 20 * (run + 1))
         shutil.rmtree(config.state_dir)
-        monkeypatch.setattr(restore, "_SLICE_RECORDS", 10)
-        monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 10)
+        monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
         place.worker(app, config).reach(lambda: len(delivered) >= 50)
         assert [record.offset for record in delivered] == list(range(50))
         found = place.stores(app, config)
@@ -512,7 +514,7 @@ class TestRestoring:
             place.send(entries([f"{run}-{n}" for n in range(20)]))
             place.commit_once(app, config, 20 * (run + 1))
         shutil.rmtree(config.state_dir)
-        monkeypatch.setattr(restore, "_SLICE_RECORDS", 10)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 10)
         place.worker(app, config).reach(lambda: len(delivered) >= 50)
         found = place.stores(app, config)
         assert (found.rows("counts", 1), found.offset("counts", "in", 0)) == ({}, -1)
@@ -527,7 +529,7 @@ class TestRestoring:
             place.send(entries(keys))
             place.commit_once(app, config, end)
         shutil.rmtree(config.state_dir)
-        commit, looks = restore._commit, list[tuple[int | None, dict[bytes, bytes]]]()
+        commit, looks = StoreRestore.commit, list[tuple[int | None, dict[bytes, bytes]]]()
 
         def looked_at(each: StoreRestore) -> None:
             commit(each)
@@ -536,9 +538,9 @@ class TestRestoring:
             with reader.range(None, None) as rows:
                 looks.append((reader.position.get("in", 0), dict(rows)))
 
-        monkeypatch.setattr(restore, "_SLICE_RECORDS", 4)
-        monkeypatch.setattr(restore, "_BATCH_BYTES", 1)
-        monkeypatch.setattr(restore, "_commit", looked_at)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 4)
+        monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
+        monkeypatch.setattr(StoreRestore, "commit", looked_at)
         place.work_off(app, config, 29)
         wholes: list[dict[bytes, bytes]] = [{}] + [{key.encode(): b"%d" % times for key in keys} for times in (1, 2, 3)]
         seen = [wholes.index(rows) for _, rows in looks]
@@ -602,13 +604,13 @@ class TestRecordsThatFail:
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         limit, peaks = 4_000_000, list[int]()
-        between_slices = Worker._between_slices
+        between_slices = TaskExecutor.between_slices
 
-        def sampled(worker: Worker) -> None:
-            peaks.append(worker.staged_bytes())
-            between_slices(worker)
+        def sampled(executor: TaskExecutor, consumer: Consumer) -> None:
+            peaks.append(executor._tasks.staged_bytes())
+            between_slices(executor, consumer)
 
-        monkeypatch.setattr(Worker, "_between_slices", sampled)
+        monkeypatch.setattr(TaskExecutor, "between_slices", sampled)
         value = json.dumps("x" * 900_000).encode()
         place.send([(b"k%d" % n, value, n) for n in range(30)])
         app = table_only()

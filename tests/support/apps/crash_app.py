@@ -7,7 +7,7 @@ import os
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.processing.store_views import StoreView
-from stateline.worker import InputRecord, Output, restore
+from stateline.worker import InputRecord, Output, restorer
 
 
 def build(run: str) -> App:
@@ -29,6 +29,6 @@ def build(run: str) -> App:
 
 
 # Small slices of restore, so that a kill falls between two of them although the changelog of a test is small.
-restore._SLICE_RECORDS = int(os.environ.get("CRASH_RESTORE_SLICE", restore._SLICE_RECORDS))
+restorer._SLICE_RECORDS = int(os.environ.get("CRASH_RESTORE_SLICE", restorer._SLICE_RECORDS))
 
 app = build(os.environ.get("CRASH_RUN", "none"))

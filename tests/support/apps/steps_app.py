@@ -16,7 +16,7 @@ from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.store_views import SessionView, StoreView, WindowView
-from stateline.worker import InputRecord, restore
+from stateline.worker import InputRecord, restorer
 from support.apps.own_stores import OwnStore
 
 KINDS = ("key_value", "window", "session")
@@ -82,7 +82,7 @@ def build(run: str, *, timestamped: bool = False, first: bool = False, notes: bo
 
 
 # Small slices of restore, so that a kill falls between two of them although the changelog of a test is small.
-restore._SLICE_RECORDS = int(os.environ.get("STEPS_SLICE", restore._SLICE_RECORDS))
+restorer._SLICE_RECORDS = int(os.environ.get("STEPS_SLICE", restorer._SLICE_RECORDS))
 
 app = build(
     os.environ.get("STEPS_RUN", "none"),

@@ -31,10 +31,10 @@ class EmitFinal:
     """
 
     def __init__(self, store: str, windows: AnyWindows, context: OperatorContext) -> None:
-        kept = context.stores[store]
-        if not isinstance(kept, SegmentedStore):
+        opened = context.stores[store]
+        if not isinstance(opened, SegmentedStore):
             raise AssertionError(f"Store {store!r} keeps no windows.")
-        self._store, self._times = kept, context.times
+        self._store, self._times = opened, context.times
         self._sessions = isinstance(windows, SessionWindows)
         # The first of the two numbers behind a key, the start of a window, the end of a session, says when it closes.
         self._suffix = SESSION_SUFFIX if self._sessions else WINDOW_SUFFIX

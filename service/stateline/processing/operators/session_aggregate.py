@@ -37,14 +37,14 @@ class SessionAggregate:
     def __init__(
         self, name: str, store: str, windows: SessionWindows, folding: Folding, context: OperatorContext
     ) -> None:
-        kept = context.stores[store]
-        if not isinstance(kept, TimestampedSessionStore):
+        opened = context.stores[store]
+        if not isinstance(opened, TimestampedSessionStore):
             raise AssertionError(f"Store {store!r} keeps no sessions with timestamps.")
-        self._name, self._store, self._context, self._folding = name, kept, context, folding
+        self._name, self._store, self._context, self._folding = name, opened, context, folding
         self._gap, self._closed_after = windows.gap_ms, windows.closed_after_ms
-        self._retention = kept.segments.retention_ms
-        begin(kept, windows, context)
-        self._known = SessionCache(kept)
+        self._retention = opened.segments.retention_ms
+        begin(opened, windows, context)
+        self._known = SessionCache(opened)
 
     def process(self, rows: Rows) -> Changes | None:
         rows = placed_in_time(rows, self._context)

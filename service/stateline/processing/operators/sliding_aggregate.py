@@ -63,26 +63,26 @@ class SlidingAggregate:
     def __init__(
         self, name: str, store: str, windows: SlidingWindows, folding: Folding, context: OperatorContext
     ) -> None:
-        kept = context.stores[store]
-        if not isinstance(kept, TimestampedWindowStore):
+        opened = context.stores[store]
+        if not isinstance(opened, TimestampedWindowStore):
             raise AssertionError(f"Store {store!r} keeps no windows with timestamps.")
-        self._name, self._store, self._context, self._folding = name, kept, context, folding
+        self._name, self._store, self._context, self._folding = name, opened, context, folding
         self._difference, self._grace = windows.size_ms, windows.grace_ms
-        self._retention = kept.segments.retention_ms
-        begin(kept, windows, context)
+        self._retention = opened.segments.retention_ms
+        begin(opened, windows, context)
 
     def process(self, rows: Rows) -> Changes | None:
         rows = with_value(placed_in_time(rows, self._context), self._context.failures)
         keys = rows.known_keys
         typed_keys, values = (rows.keys.typed, rows.values.typed) if self._folding.typed else (keys, keys)
         observed, store_time, late = self._context.times.observed(self._store.name), self._store.stream_time_ms, 0
-        held = self._read(keys, rows.timestamps, observed)
+        windows_of = self._read(keys, rows.timestamps, observed)
         last: dict[tuple[bytes, int], int] = {}
 
         def folded(row: tuple[bytes, Any, Any, int]) -> _Step:
             key, typed_key, value, at_ms = row
             step = _Step(self._folding, typed_key, value, at_ms, self._difference, max(observed, at_ms) - self._grace)
-            step.run(held[key], max(0, store_time - self._retention + 1))
+            step.run(windows_of[key], max(0, store_time - self._retention + 1))
             for _, made in step.puts:
                 refuse_too_large(key, made.aggregate, self._context.max_record_bytes)
             return step
@@ -92,12 +92,12 @@ class SlidingAggregate:
             observed = max(observed, step.at_ms)
             late += step.late
             for start_ms, made in step.puts:
-                held[keys[place]].put(start_ms, made)
+                windows_of[keys[place]].put(start_ms, made)
                 last[keys[place], start_ms] = place
                 store_time = max(store_time, start_ms)
         if late:
             self._context.failures.drop(late, LATE)
-        return self._keep(rows, held, last, observed, store_time) if last else None
+        return self._keep(rows, windows_of, last, observed, store_time) if last else None
 
     def _read(self, keys: Sequence[bytes], times: Sequence[int], observed: int) -> dict[bytes, _KeyWindows]:
         """The windows of these keys that the records may ask for."""
@@ -115,14 +115,14 @@ class SlidingAggregate:
     def _keep(
         self,
         rows: Rows,
-        held: dict[bytes, _KeyWindows],
+        windows_of: dict[bytes, _KeyWindows],
         last: dict[tuple[bytes, int], int],
         observed: int,
         store_time: int,
     ) -> Changes:
         """Stage what was put; what changed."""
-        old = [held[key].before.get(start_ms) for key, start_ms in last]
-        new = [held[key].values.get(start_ms) for key, start_ms in last]
+        old = [windows_of[key].before.get(start_ms) for key, start_ms in last]
+        new = [windows_of[key].values.get(start_ms) for key, start_ms in last]
         stored = zip(self._store.stored_keys(last), new, strict=True)
         self._store.put_rows({key: _row(value) for key, value in stored}, store_time)
         self._context.times.observe(self._store.name, observed)

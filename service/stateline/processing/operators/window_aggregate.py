@@ -29,13 +29,13 @@ class _WindowOperator:
     """The store of the windows, and how far its operator has come in time."""
 
     def __init__(self, store: str, windows: TimeWindows, context: OperatorContext) -> None:
-        kept = context.stores[store]
-        if not isinstance(kept, WindowStore):
+        opened = context.stores[store]
+        if not isinstance(opened, WindowStore):
             raise AssertionError(f"Store {store!r} keeps no windows.")
-        self._store, self._context = kept, context
+        self._store, self._context = opened, context
         self._size, self._advance = windows.size_ms, windows.advance_ms
         self._closed_after = windows.closed_after_ms
-        begin(kept, windows, context)
+        begin(opened, windows, context)
 
     def _starts(self, at_ms: int) -> range:
         """Of the windows that a record of this time belongs to."""

@@ -1,0 +1,84 @@
+"""When a worker commits, and which of its tasks: `commit_order` says how.
+
+A commit is due `commit.interval.ms` after the last one; it comes earlier to free memory, or to give partitions back.
+In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobody reads yet, or will read again when it
+has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from stateline.log.interface import Consumer
+from stateline.worker.commit_order import Committer
+from stateline.worker.epochs import NO_EPOCHS, EpochGate, EpochNumbers
+from stateline.worker.figures import Figures
+from stateline.worker.purge import Purge
+from stateline.worker.query_socket import QuerySocket
+from stateline.worker.task import Task
+from stateline.worker.tasks import Tasks
+from stateline.worker.topic_watch import TopicWatch
+from stateline_store import RetryLaterError
+
+
+class CommitSchedule:
+    """One worker's, on its thread."""
+
+    def __init__(
+        self,
+        interval_ms: int,
+        tasks: Tasks,
+        committer: Committer,
+        epochs: EpochGate,
+        topics: TopicWatch,
+        purge: Purge,
+        figures: Figures,
+        queries: QuerySocket,
+    ) -> None:
+        self._interval_s = interval_ms / 1000
+        self._tasks = tasks
+        self._committer = committer
+        self._epochs = epochs
+        self._topics = topics
+        self._purge = purge
+        self._figures = figures
+        self._queries = queries
+        self._last_commit_s = time.monotonic()
+
+    def commit_if_due(self, consumer: Consumer) -> None:
+        """`commit`, when the interval is over."""
+        if time.monotonic() - self._last_commit_s >= self._interval_s:
+            if self._topics.is_due and self._tasks.dirty():
+                self._topics.look(self._tasks.by_source, consumer)
+            self.commit(consumer)
+
+    def commit(self, consumer: Consumer, *, to_free_memory: bool = False) -> None:
+        """Commit every task that has read anything since its last commit. Raises what `Committer.commit` raises."""
+        epochs = self._epochs.numbers() if self._epochs.is_reached(self._tasks.next_offsets()) else None
+        tasks = self._to_commit(epochs, to_free_memory=to_free_memory)
+        if tasks:
+            began_s = time.perf_counter()
+            self._committer.commit(tasks, consumer, self._queries.serve_uncommitted, epochs or NO_EPOCHS)
+            self._figures.committed(time.perf_counter() - began_s, forced=to_free_memory)
+            self._queries.announce_commit()
+            self._purge.after_commit(self._tasks.running)
+        if tasks or epochs is not None:
+            self._last_commit_s = time.monotonic()
+
+    def commit_to_let_go(self, consumer: Consumer) -> None:
+        """Commit before partitions are given back. Raises `RetryLaterError`, too, when they are taken in the middle of
+        an epoch and what one task has written cannot be committed without the others."""
+        if self._tasks.dirty():
+            self._topics.look(self._tasks.by_source, consumer)  # a topic that was created anew moves its partitions
+        self.commit(consumer)
+        if self._committer.is_all_or_nothing and self._tasks.dirty():
+            raise RetryLaterError("Partitions were taken in the middle of an epoch.")
+
+    def _to_commit(self, epochs: EpochNumbers | None, *, to_free_memory: bool) -> Sequence[Task]:
+        """`epochs` is None in the middle of one."""
+        if epochs is not None:
+            return [t for t in self._tasks.running if t.processing.dirty or not t.marks.is_in_step(epochs)]
+        if self._committer.is_all_or_nothing:
+            return self._tasks.dirty() if to_free_memory else []
+        return [task for task in self._tasks.dirty() if to_free_memory or task.marks.is_loading()]

@@ -1,0 +1,136 @@
+"""A worker in its consumer group: its consumer, and the tasks that come and go with the partitions it is given.
+
+Before partitions go, what was processed is committed; a commit that fails then loses nothing: what was staged is
+dropped, and read again by whoever goes on. What becomes of each task is a table in `task_manager`.
+"""
+
+from __future__ import annotations
+
+from stateline.config.settings import Config
+from stateline.log.interface import Consumer, Log, Record
+from stateline.model.topology import Topology
+from stateline.worker.commit_schedule import CommitSchedule
+from stateline.worker.presence import Presence
+from stateline.worker.query_socket import QuerySocket
+from stateline.worker.task_manager import TaskManager
+from stateline.worker.tasks import Tasks
+from stateline.worker.topic_watch import TopicWatch
+from stateline_store import (
+    DoesNotExistError,
+    FencedError,
+    LockedError,
+    LogUnavailableError,
+    RetryLaterError,
+    StatelineError,
+    TopicPartition,
+)
+
+# How long a worker that has to give partitions back waits for the log. Others wait for it meanwhile.
+_LET_GO_S = 15.0
+
+
+class GroupMember:
+    """One worker's, on its thread. `failed` is why the last commit before partitions went failed: the worker must start
+    over then, for its transaction must not go on."""
+
+    def __init__(
+        self,
+        log: Log,
+        config: Config,
+        topology: Topology,
+        tasks: Tasks,
+        manager: TaskManager,
+        commits: CommitSchedule,
+        topics: TopicWatch,
+        presence: Presence,
+        queries: QuerySocket,
+    ) -> None:
+        self.failed: StatelineError | None = None
+        self._log = log
+        self._group = topology.application_id
+        self._static_id = config.group_instance_id
+        self._topic_names = [topic.name for subtopology in topology.subtopologies for topic in subtopology.sources]
+        self._tasks = tasks
+        self._manager = manager
+        self._commits = commits
+        self._topics = topics
+        self._presence = presence
+        self._queries = queries
+        self._consumer: Consumer | None = None
+        self._is_subscribed = False
+
+    @property
+    def consumer(self) -> Consumer:
+        """The group's, after `join`."""
+        if self._consumer is None:
+            raise AssertionError("The worker has not joined its group yet.")
+        return self._consumer
+
+    def join(self) -> None:
+        """Make the consumer. It takes part in the group from the first `poll` on, and must be polled then."""
+        self.failed = None
+        self._consumer = self._log.consumer(self._group, instance_id=self._static_id)
+        self._is_subscribed = False
+        self._presence.say_tasks(self._tasks.all)
+
+    def subscribe(self) -> None:
+        """Take part in the group, if it does not yet: from here on it must be polled."""
+        if not self._is_subscribed:
+            self.consumer.subscribe(self._topic_names, self.assigned, self.revoked, self.suspended)
+            self._is_subscribed = True
+
+    def poll(self, max_records: int, wait_s: float) -> list[Record]:
+        """The next records of its partitions; these come and go meanwhile. Raises what the log raises, and `failed`."""
+        try:
+            records = self.consumer.poll(max_records, wait_s)
+        except FencedError as error:
+            # Two that take the same identity from each other would go on for ever: this one ends.
+            raise LockedError(f"Another worker took over this one's identity, so this one stops: {error}") from error
+        if self.failed is not None:
+            raise self.failed
+        return records
+
+    def run_restored(self, timeout_s: float) -> None:
+        """Go on with restoring; what is restored runs from now on, and is told."""
+        if self._manager.run_restored(timeout_s, self.consumer):
+            self._presence.say_tasks(self._tasks.all)
+            self._queries.announce_commit()  # what they restored was committed too, with its Position
+
+    def close(self) -> None:
+        """Leave the group, if it was joined."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    # ---- what the group does, told within `poll` and `close`
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """All that the worker has from now on."""
+        self._manager.assign(partitions, self.consumer)
+        self._presence.say_topology(self._topics)
+        self.run_restored(0.0)
+        self._presence.say_tasks(self._tasks.all)
+
+    def suspended(self, partitions: list[TopicPartition]) -> None:
+        """All is taken, and the group will say who gets what."""
+        self._commit_to_let_go()
+        if self.failed is None:
+            self._manager.suspend()
+        else:
+            self._manager.revoke(partitions)
+        self._presence.say_tasks(self._tasks.all)
+
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        """These are not the worker's any more."""
+        self._commit_to_let_go()
+        self._manager.revoke(partitions)
+        self._presence.say_tasks(self._tasks.all)
+
+    def _commit_to_let_go(self) -> None:
+        """The whole group waits for it, so all of it has one deadline."""
+        try:
+            with self._log.patience.for_all(_LET_GO_S):
+                self._commits.commit_to_let_go(self.consumer)
+        except DoesNotExistError as error:  # a topic that was deleted may be made anew at once
+            self.failed = LogUnavailableError(str(error))
+        except RetryLaterError as error:
+            self.failed = error

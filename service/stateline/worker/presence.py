@@ -1,0 +1,66 @@
+"""What a worker says to other processes of this machine: which tasks it has, and what it has found of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stateline.deployment.topics import subtopology_partitions, wanted_partitions
+from stateline.deployment.topology_file import PublishedTopology, publish_refusal, publish_topology, read_counted
+from stateline.log.interface import TopicInfo
+from stateline.model.internal_topics import created_topics
+from stateline.model.task_id import TaskId
+from stateline.model.topology import Topology
+from stateline.worker.publication import InstanceFile, socket_path
+from stateline.worker.task import Task
+from stateline.worker.topic_watch import TopicWatch
+from stateline_store import IsolationLevel, StateDirectory
+
+
+class Presence:
+    """One worker's, on its thread: its instance file, which holds its name, and the application's ``topology.json``.
+
+    `socket` is where it answers queries. Raises `LockedError` when a live worker of this name exists already.
+    """
+
+    def __init__(self, directory: StateDirectory, instance: str, topology: Topology, level: IsolationLevel) -> None:
+        """`level` is that of queries which name none."""
+        self.instance = InstanceFile(directory.application, instance)
+        self.socket = socket_path(directory.application, instance)
+        self._process_id = directory.process_id()
+        self._topology = topology
+        self._level = level
+        self._application = directory.application
+
+    def counted_before(self) -> dict[str, TopicInfo]:
+        """As `topology_file.read_counted`: what the last worker has found."""
+        return read_counted(self._application)
+
+    def say_tasks(self, tasks: Mapping[TaskId, Task]) -> None:
+        """Say which tasks this worker has, by their ids, and in which state."""
+        states = {str(task_id): str(task.state) for task_id, task in tasks.items()}
+        self.instance.update(self.socket, states, self._process_id)
+
+    def say_topology(self, topics: TopicWatch) -> None:
+        """Topics may have more partitions than at the start, or have been made anew with others.
+
+        Raises `TopologyError` when topics that are processed together have different numbers.
+        """
+        counts = {name: info.partitions for name, info in topics.found.items()}
+        if any(topic.name not in counts for s in self._topology.subtopologies for topic in s.sources):
+            return  # deleted in this moment
+        subtopology_partitions(self._topology, counts)
+        publish_topology(self._application, self._published(topics))
+
+    def refuse(self, reasons: Mapping[str, str], topics: TopicWatch) -> None:
+        """Say why nobody runs these stores."""
+        publish_refusal(self._application, reasons, lambda: self._published(topics))
+
+    def _published(self, topics: TopicWatch) -> PublishedTopology:
+        counts = {name: info.partitions for name, info in topics.found.items()}
+        counts = {**wanted_partitions(created_topics(self._topology), counts), **counts}  # some may not be made yet
+        partitions = {s.ordinal: max(counts[topic.name] for topic in s.sources) for s in self._topology.subtopologies}
+        return PublishedTopology.of(self._topology, partitions, self._level, topics.counted)
+
+    def remove(self) -> None:
+        """A clean exit: nothing of this worker is left but its name's lock file."""
+        self.instance.remove()

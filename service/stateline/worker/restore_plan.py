@@ -1,0 +1,232 @@
+"""What a task has to restore before it takes records, and from which offsets it goes on.
+
+Each store says itself up to where it has applied its changelog (`committed_offset`, the last applied record).
+
+| store                                | changelog            | restored up to                                  |
+|--------------------------------------|----------------------|-------------------------------------------------|
+| logged                               | its changelog topic  | the end it had when the restore began           |
+| table that nothing else reads        | its source topic     | not at all: the task starts at the store's offset |
+| table beside a processor             | its source topic     | the group's committed offset                    |
+
+A store whose offset lies before the log's first kept record cannot know what it missed: that store alone is wiped and
+rebuilt. Not a table of newest values or versions: nobody else has its rows, whose records were deleted. It goes on from
+the first record, and that is said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from stateline.log.interface import Admin
+from stateline.model.table_topics import beginning_is_lost, forgets, never_read
+from stateline.model.topic import Topic
+from stateline.worker.store_restore import StoreRestore
+from stateline.worker.task import Task
+from stateline_store import DamagedDataError, IsolationLevel, Position, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """Where a task begins: what its stores must restore first, then the input offsets to go on from.
+
+    `positions` says of some stores what they reflect, once restored, beyond what they say themselves; `ends` is
+    where the input ended, which no Position can have passed, and where the changelogs did. `unproven` are stores that
+    had applied nothing of their changelog when the plan was made.
+    """
+
+    restores: tuple[StoreRestore, ...]
+    next_offsets: Mapping[TopicPartition, int]
+    positions: Mapping[str, Position]
+    ends: Mapping[TopicPartition, int]
+    unproven: frozenset[str] = frozenset()
+
+    def proven_positions(self) -> dict[str, Position]:
+        """Once restored: `positions` without the stores whose changelog had no record for them. Such a store may be
+        new to an old application, or the transaction that first wrote to its changelog may have been aborted."""
+        restored = {restore.store.name for restore in self.restores if restore.restored}
+        return {name: p for name, p in self.positions.items() if name not in self.unproven or name in restored}
+
+
+Bounds: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
+"""First offset kept, and the end with open transactions counted: a predecessor's may just be committing."""
+
+
+def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
+    """Read offsets from the log, those of all tasks at once, and from the stores, and decide. The tasks are open.
+
+    Raises `DamagedDataError` when a changelog has lost what its store still has.
+    """
+    # In this order: a commit writes changelogs before offsets, so where they end is not behind what the group has.
+    committed = admin.committed(group, [source for task in tasks for source in task.topology.sources])
+    logs = {log: None for task in tasks for log in (*task.topology.sources, *(log for log, _ in task.topology.logged))}
+    bounds = admin.bounds(logs)
+    _say_lost(tasks, bounds)
+    return [_plan(task, {s: committed[s] for s in task.topology.sources if s in committed}, bounds) for task in tasks]
+
+
+def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
+    """Say which tables lack records that their topics have deleted: those that were never read, and the first ones
+    where the table is read from the beginning. Not of tables that forget by themselves."""
+    beginnings: dict[str, dict[TopicPartition, int]] = {}
+    missed: dict[str, dict[TopicPartition, range]] = {}
+    for task in tasks:
+        for source in task.topology.sources:
+            first, end = bounds[source]
+            for table in task.topology.subtopology.tables(source.topic):
+                offset = task.stores.offsets.committed(table.name)
+                if forgets(table):
+                    continue
+                if offset is not None and offset + 1 < first:
+                    missed.setdefault(table.name, {})[source] = range(offset + 1, first)
+                elif first > 0 and (offset is None or offset + 1 > end):
+                    beginnings.setdefault(table.name, {})[source] = first
+    for name, firsts in beginnings.items():
+        logger.warning("%s", beginning_is_lost(name, firsts))
+    for name, ranges in missed.items():
+        logger.error("%s", never_read(name, ranges))
+
+
+def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -> TaskPlan:
+    position = Position.of({source: offset - 1 for source, offset in committed.items() if offset > 0})
+    next_offsets: dict[TopicPartition, int] = {}
+    restores: list[StoreRestore] = []
+    positions: dict[str, Position] = {}
+    ends: dict[TopicPartition, int] = {}
+    for topic in task.topology.subtopology.sources:
+        source = TopicPartition(topic.name, task.topology.partition)
+        first, ends[source] = bounds[source]
+        next_offsets[source], table_restores = _plan_source(task, topic, first, ends[source], committed.get(source))
+        restores += table_restores
+        for restore in table_restores:
+            if (offset := task.stores.offsets.committed(restore.store.name)) is not None:
+                # A restore that was interrupted commits the offset alone.
+                positions[restore.store.name] = Position.of({source: offset})
+    unproven: set[str] = set()
+    for changelog, name in task.topology.logged:
+        first, end = bounds[changelog]
+        ends[changelog] = end
+        at = _resume_logged(task, name, changelog, first, end, committed)
+        has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
+        restores.append(_restore_of(task, name, changelog, at, end, has_commits=has_commits))
+        # A commit writes changelogs before offsets: who is at the changelog's end has seen what the group has.
+        positions[name] = position
+        if task.stores.offsets.committed(name) is None:
+            unproven.add(name)
+    return TaskPlan(tuple(r for r in restores if r.remaining), next_offsets, positions, ends, frozenset(unproven))
+
+
+def _plan_source(
+    task: Task, topic: Topic, first: int, end: int, committed: int | None
+) -> tuple[int, list[StoreRestore]]:
+    source = TopicPartition(topic.name, task.topology.partition)
+    tables = [definition.name for definition in task.topology.subtopology.tables(source.topic)]
+    resumes = [(table, _resume_table(task, table, source, first, end)) for table in tables]
+    if not task.reads_by_group(topic.name):
+        return min((offset for _, offset in resumes), default=first), []
+    start = _start_of_group(source, first, end, committed)
+    return start, [_restore_of(task, table, source, offset, start, table_of=topic) for table, offset in resumes]
+
+
+def _restore_of(
+    task: Task,
+    name: str,
+    changelog: TopicPartition,
+    next_offset: int,
+    end: int,
+    *,
+    table_of: Topic | None = None,
+    has_commits: bool = False,
+) -> StoreRestore:
+    commit = partial(task.commit_restored, name)
+    store = task.stores.by_name[name]
+    return StoreRestore(
+        store,
+        commit,
+        changelog,
+        next_offset,
+        end,
+        table_of=table_of,
+        types=task.topology.definitions[name].types,
+        max_timestamp_ahead_ms=task.settings.max_timestamp_ahead_ms,
+        has_commits=has_commits,
+    )
+
+
+def _start_of_group(source: TopicPartition, first: int, end: int, committed: int | None) -> int:
+    """Where the group goes on: as a consumer would, at the first record kept when the log has not what comes next."""
+    if committed is None or first <= committed <= end:
+        return first if committed is None else committed
+    if committed < first:
+        logger.warning("Input is lost: %s begins at offset %d, and %d to %d, which were deleted, were never processed.",
+                       source, first, committed, first - 1)  # fmt: skip
+    else:
+        logger.warning("%s ends at offset %d, before the group's offset %d: it is read again from %d.",
+                       source, end, committed, first)  # fmt: skip
+    return first
+
+
+def _resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
+    """The next offset to read. A table is what its topic says: one that is ahead of it is rebuilt, and so is one of
+    windows or sessions whose topic has let go of records that it has not read, as they both let go of old ones."""
+    offset = task.stores.offsets.committed(store)
+    if offset is None:
+        return first
+    if offset + 1 > end or (offset + 1 < first and forgets(task.topology.definitions[store])):
+        return _rebuild(task, store, source, first, end)
+    return max(offset + 1, first)  # rows of what was deleted stay: what was made of them (joins, sums) stays as well
+
+
+def _resume_logged(
+    task: Task,
+    store: str,
+    changelog: TopicPartition,
+    first: int,
+    end: int,
+    committed: Mapping[TopicPartition, int],
+) -> int:
+    """The next offset to read. A changelog that ends before its store is the one that lost something."""
+    offset = task.stores.furthest_offset(store)
+    if offset is None:
+        return first
+    if offset + 1 > end and task.is_same_topic(changelog.topic) and _went_back(task, store, committed):
+        return _rebuild(task, store, changelog, first, end)
+    if offset + 1 > end or changelog.topic in task.recreated:
+        raise DamagedDataError(
+            f"Store {store!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
+            "topic was deleted or this is another cluster. Bring the topic back; or, to begin anew without the store's "
+            f"data, stop the workers and delete {store!r} below the task's directory."
+        )
+    own = task.stores.offsets.committed(store)
+    if own is None:
+        return first
+    return _rebuild(task, store, changelog, first, end) if own + 1 < first else own + 1
+
+
+def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
+    """Whether the group's offsets, too, are behind what the store has seen: then the log as a whole lost its tail, as
+    the embedded log may in a power cut.
+
+    Input, offsets and changelog are of one earlier moment then. Rebuilt from there, the store counts what the log has
+    once; kept as it is, it would count again what the group reads again. A changelog that alone is behind is another
+    matter: nothing would be read again, and the store may be the only one that has those changes.
+    """
+    seen = task.stores.position(store, IsolationLevel.READ_COMMITTED)
+    offsets = [(seen.get(*source), committed.get(source, 0)) for source in task.topology.sources]
+    return any(offset is not None for offset, _ in offsets) and all(
+        offset is None or next_offset <= offset for offset, next_offset in offsets
+    )
+
+
+def _rebuild(task: Task, store: str, log: TopicPartition, first: int, end: int) -> int:
+    logger.warning(
+        "Store %s of task %s stands at offset %s, but %s holds %d to %d: it is deleted and rebuilt from there.",
+        store, task.id, task.stores.offsets.committed(store), log, first, end - 1,
+    )  # fmt: skip
+    task.stores.rebuild(store)
+    return first

@@ -1,0 +1,141 @@
+"""Which files each store of a task is on, plain or timestamped, while an application moves to timestamps (KIP-258).
+
+What each combination of files on disk and ``upgrade.from`` means decides `stateline_store.format_upgrade`; here it is
+refused where nothing could bring a store's rows into the files that are declared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.task_id import TaskId
+from stateline_store import (
+    DamagedDataError,
+    RetryLaterError,
+    StateStore,
+    StoreContext,
+    TopicPartition,
+    TopologyError,
+    TransactionalStore,
+    store_path,
+)
+from stateline_store.directory import holds_database
+from stateline_store.format_upgrade import (
+    Files,
+    UpgradeMode,
+    check_plain_files,
+    choose_files,
+    has_plain_files,
+    remove_plain_files,
+    withdraw_plain_files,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class StoreFiles:
+    """One task's, on the worker's thread."""
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        directory: Path,
+        stores: Mapping[str, StateStore],
+        definitions: Mapping[str, StoreDefinition],
+        changelogs: Mapping[str, TopicPartition],
+        *,
+        sync: bool,
+        upgrade_mode: UpgradeMode | None,
+    ) -> None:
+        """`stores`, `definitions`, `changelogs`: as `TaskStores`, by name. `upgrade_mode`: None when `upgrade.from` is
+        not set."""
+        self._task_id = task_id
+        self._directory = directory
+        self._stores = stores
+        self._definitions = definitions
+        self._changelogs = changelogs
+        self._sync = sync
+        self._upgrade_mode = upgrade_mode
+        self._files: dict[str, Files] = {}
+        self._outdated: dict[str, int] = {}  # how far plain files had come that timestamped ones replace
+
+    def choose(self, name: str) -> None:
+        """Decide on which files this store is opened. Raises `TopologyError` when its rows cannot come there."""
+        timestamped, can_be_rebuilt = self._has_timestamps(name), name in self._changelogs
+        self._files[name] = choose_files(self._directory, name, timestamped=timestamped, mode=self._upgrade_mode)
+        if not timestamped and not can_be_rebuilt and self._has_only_timestamped_files(name):
+            raise TopologyError(
+                f"Store {name!r} of task {self._task_id} is on disk with timestamps, and has no changelog that plain "
+                "files could be built from: declare it with timestamps, or under another name."
+            )
+        if not timestamped or not has_plain_files(self._directory, name):
+            return
+        if not can_be_rebuilt:
+            raise TopologyError(
+                f"Store {name!r} of task {self._task_id} is on disk without timestamps, and has no changelog that its "
+                "timestamped files could be built from: declare it without timestamps, or under another name."
+            )
+        store = self._stores[name]
+        if self._is_outdated(name) and isinstance(store, TransactionalStore):
+            changelog, types = self._changelogs[name], self._definitions[name].types
+            outdated = check_plain_files(self._directory, name, store.layout, types, changelog)
+            self._outdated[name] = outdated.offsets.get(changelog, -1)
+
+    def context(self, name: str) -> StoreContext:
+        """What the store is opened with, on the files that were chosen."""
+        return self._context(name, plain=self._files[name] is not Files.DECLARED)
+
+    def to_build(self) -> list[str]:
+        """The stores whose timestamped files are to be built beside the plain ones that serve."""
+        return [name for name, files in self._files.items() if files is Files.PLAIN_AND_BUILD]
+
+    def outdated_offset(self, name: str) -> int:
+        """The changelog offset up to which plain files had come that this store replaces; -1 when there are none."""
+        return self._outdated.get(name, -1)
+
+    def drop_plain(self, committed: Callable[[str], int | None]) -> None:
+        """The stores are restored, up to `TaskOffsets.committed`: the plain files of those that have timestamped ones
+        now are not needed any more."""
+        for name in filter(self._is_outdated, self._files):
+            if (committed(name) or 0) < self.outdated_offset(name):
+                logger.warning("Plain files of %s in task %s stay: they had more of the changelog", name, self._task_id)
+                withdraw_plain_files(self._directory, name)  # what is asked is what the store has from now on
+                continue
+            logger.info("Store %s of task %s is upgraded: its plain files are deleted", name, self._task_id)
+            try:
+                remove_plain_files(self._directory, name)
+            except RetryLaterError as error:
+                logger.warning("Plain files are in nobody's way, and stay until the next start: %s", error)
+
+    def wipe_build(self, name: str) -> None:
+        """Delete the timestamped files that are built beside plain ones: they would keep what those do not."""
+        if self._files[name] is Files.DECLARED or not store_path(self._directory, name, timestamped=True).exists():
+            return
+        store = self._definitions[name].build()
+        assert isinstance(store, TransactionalStore), "only Stateline's own kinds have timestamped files"
+        with contextlib.suppress(DamagedDataError):
+            store.init(self._context(name, plain=False))
+        store.close()
+        store.wipe()
+
+    def _context(self, name: str, *, plain: bool) -> StoreContext:
+        types = self._definitions[name].types
+        return StoreContext(str(self._task_id), self._directory, self._changelogs.get(name), self._sync, plain, types)
+
+    def _has_only_timestamped_files(self, name: str) -> bool:
+        plain, timestamped = (store_path(self._directory, name, timestamped=each) for each in (False, True))
+        return self._stores[name].persistent and holds_database(timestamped) and not holds_database(plain)
+
+    def _is_outdated(self, name: str) -> bool:
+        """Whether there are plain files of a store that is on its timestamped ones."""
+        is_on_declared = self._has_timestamps(name) and self._files[name] is Files.DECLARED
+        return is_on_declared and has_plain_files(self._directory, name)
+
+    def _has_timestamps(self, name: str) -> bool:
+        """Whether the store writes timestamped files. It says so itself: one of a user's own can be one of these."""
+        store = self._stores[name]
+        return isinstance(store, TransactionalStore) and store.timestamped and store.persistent

@@ -1,0 +1,140 @@
+"""Works off what a poll brought: slice by slice through the tasks, and between two slices everything else that waits.
+
+A slice takes a few milliseconds (`pace`). After each the worker commits when that is due, calls punctuations that are
+due by the clock, answers queries and tells its figures. What takes too long goes back to the log: the group wants to be
+polled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from stateline.config.settings import Config
+from stateline.log.interface import Consumer, Record
+from stateline.model.topology import Topology
+from stateline.worker.commit_order import Committer
+from stateline.worker.commit_schedule import CommitSchedule
+from stateline.worker.epochs import EpochGate
+from stateline.worker.pace import Pace
+from stateline.worker.polled_records import by_partition
+from stateline.worker.query_socket import QuerySocket
+from stateline.worker.record_order import RecordOrder
+from stateline.worker.reporting import Reporter
+from stateline.worker.task import Task, TaskState
+from stateline.worker.tasks import Tasks
+from stateline.worker.topic_watch import TopicWatch
+from stateline_store import TopicPartition
+
+# After this long without a poll, unprocessed records go back to the log and the group is polled.
+_POLL_PATIENCE_S = 2.0
+
+
+class TaskExecutor:
+    """One worker's, on its thread. `rounds` counts polls; once `stopping`, the slice that runs is the last."""
+
+    def __init__(
+        self,
+        config: Config,
+        topology: Topology,
+        tasks: Tasks,
+        committer: Committer,
+        commits: CommitSchedule,
+        topics: TopicWatch,
+        epochs: EpochGate,
+        queries: QuerySocket,
+        reporter: Reporter,
+    ) -> None:
+        self.rounds = 0
+        self.stopping = False
+        self._tasks = tasks
+        self._committer = committer
+        self._commits = commits
+        self._topics = topics
+        self._epochs = epochs
+        self._order = RecordOrder(topology, config.max_timestamp_ahead_ms)
+        self._queries = queries
+        self._reporter = reporter
+        self._uncommitted_max_bytes = config.worker_uncommitted_max_bytes
+        self._pace = Pace()
+
+    @property
+    def poll_records(self) -> int:
+        """How many records the next poll should bring at most."""
+        return self._pace.poll_records
+
+    def work_off(self, polled: list[Record], consumer: Consumer) -> None:
+        """Process what a poll brought, and what was kept of earlier ones, as far as its turn has come."""
+        groups = self._of_this_epoch(by_partition(polled), consumer)
+        deadline = time.monotonic() + _POLL_PATIENCE_S
+        self.rounds += 1
+        first = self.rounds % max(len(groups), 1)  # another one each time: none is always the one that has to wait
+        for source, records in [*groups.items()][first:] + [*groups.items()][:first]:
+            task = self._tasks.by_source.get(source)
+            if task is None or task.state is not TaskState.RUNNING:
+                continue
+            passed = task.processing.next_offsets.get(source, 0)
+            if records[0].offset < passed:
+                self._topics.refuse_to_go_back(source, records[0].offset, passed, self._tasks.by_source, consumer)
+            if self._order.holds(source):
+                self._order.add(source, records)
+                continue
+            done = self._process(task, records, consumer, deadline)
+            if done < len(records) and not self.stopping:
+                if self._epochs.forget(source):
+                    consumer.resume([source])
+                consumer.seek(source, records[done].offset)
+        if self._order.is_needed:
+            self._work_off_in_order(consumer, deadline)
+
+    def forget(self, source: TopicPartition) -> None:
+        """Drop what was read of it and not processed: it is read again by whoever goes on."""
+        self._epochs.forget(source)
+        self._order.forget(source)
+
+    def between_slices(self, consumer: Consumer) -> None:
+        """Punctuations that are due by the clock, what is staged for readers elsewhere, queries, and figures."""
+        for task in self._tasks.running:
+            self._committer.send(task.processing.punctuate_by_clock())
+            task.stores.publish_staged()
+        self._queries.serve_pending()
+        self._reporter.report_if_due(self._tasks.all.values(), consumer)
+
+    def _of_this_epoch(
+        self, groups: Mapping[TopicPartition, Sequence[Record]], consumer: Consumer
+    ) -> Mapping[TopicPartition, Sequence[Record]]:
+        """What may be processed now of what was polled; the rest waits for the end of the epoch (`epochs`)."""
+        if not self._epochs.is_needed:
+            return groups
+        self._epochs.poll()
+        self._commits.commit_if_due(consumer)
+        self._epochs.move_on(self._tasks.next_offsets())
+        records, pause, resume = self._epochs.cut(groups)
+        consumer.pause(pause)
+        consumer.resume(resume)
+        return records
+
+    def _work_off_in_order(self, consumer: Consumer, deadline: float) -> None:
+        """Process what is due in order of time, of all that was read (`record_order`)."""
+        for records in self._order.take(consumer.lag):
+            task = self._tasks.by_source[TopicPartition(records[0].topic, records[0].partition)]
+            self._order.give_back(records[self._process(task, records, consumer, deadline) :])
+        consumer.pause(self._order.to_pause())
+        consumer.resume(self._order.to_resume())
+
+    def _process(self, task: Task, records: Sequence[Record], consumer: Consumer, deadline: float) -> int:
+        """Process records of one task in slices; how many, until the deadline."""
+        at = 0
+        while at < len(records) and not self.stopping and time.monotonic() < deadline:
+            slice_, size = self._pace.cut(records, at)
+            if self._pace.would_cross(self._tasks.staged_bytes(), size, self._uncommitted_max_bytes):
+                self._commits.commit(consumer, to_free_memory=True)
+            before, started = self._tasks.staged_bytes(), time.perf_counter()
+            self._committer.send(task.processing.process(slice_))
+            took_s = time.perf_counter() - started
+            self._pace.learn(len(slice_), size, took_s, self._tasks.staged_bytes() - before)
+            self._reporter.figures.processed(len(slice_), took_s)
+            at += len(slice_)
+            self._commits.commit_if_due(consumer)
+            self.between_slices(consumer)
+        return at

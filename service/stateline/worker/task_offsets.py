@@ -1,0 +1,96 @@
+"""How far each store of a task has applied its changelog, as the store says itself or the task's `.checkpoint`.
+
+`.checkpoint` is written when the stores are open, when they close, and at a commit only if one of them is persistent
+and does not manage its own offsets. A store that is not transactional writes before a commit: under exactly-once what
+it holds after a crash may never have been committed, so its entry is "unknown" while it is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stateline_store import StateStore, TopicPartition, TransactionalStore
+from stateline_store.offset_checkpoint import (
+    OFFSET_CHECKPOINT,
+    OFFSET_UNKNOWN,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+
+
+class TaskOffsets:
+    """One task's, on the worker's thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        stores: Mapping[str, StateStore],
+        changelogs: Mapping[str, TopicPartition],
+        *,
+        exactly_once: bool,
+    ) -> None:
+        """`stores` are the task's by name, `changelogs` what they can be rebuilt from."""
+        self._path = directory / OFFSET_CHECKPOINT
+        self._stores = stores
+        self._changelogs = changelogs
+        self._exactly_once = exactly_once
+        self._own: dict[TopicPartition, int] = {}  # of stores that do not manage theirs
+
+    def committed(self, name: str) -> int | None:
+        """The changelog offset that this store has applied last; None for none."""
+        store, changelog = self._stores[name], self._changelogs.get(name)
+        if changelog is None or not store.persistent:
+            return None
+        return store.committed_offset(changelog) if store.manages_offsets else self._own.get(changelog)
+
+    def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit what is staged in this store with these offsets. Other processes are not told."""
+        store = self._stores[name]
+        if isinstance(store, TransactionalStore):
+            store.commit(offsets, announce=False)
+            return
+        store.commit(offsets)
+        if not store.manages_offsets:
+            self._own.update(offsets)
+
+    def take_over(self, name: str, changelog: TopicPartition, noted: int) -> bool:
+        """The store goes on from what `.checkpoint` has noted of it. Whether it has written that down itself."""
+        store = self._stores[name]
+        if store.manages_offsets:
+            store.commit({changelog: noted})
+        else:
+            self._own[changelog] = noted
+        return store.manages_offsets
+
+    def forget(self, name: str) -> None:
+        """The store was emptied."""
+        if (changelog := self._changelogs.get(name)) is not None:
+            self._own.pop(changelog, None)
+
+    def needs_note(self, name: str) -> bool:
+        """Whether nothing but `.checkpoint` says where this store stands."""
+        return self._stores[name].persistent and not self._stores[name].manages_offsets
+
+    def is_unclean(self, store: StateStore, noted: int | None) -> bool:
+        """Whether what the store holds may never have been committed."""
+        return self._exactly_once and not store.transactional and noted == OFFSET_UNKNOWN
+
+    def read_noted(self) -> Mapping[TopicPartition, int]:
+        """What is noted."""
+        return read_offset_checkpoint(self._path)
+
+    def note(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Note where the stores stand: `to_note`, of stores that are open."""
+        write_offset_checkpoint(self._path, self.to_note(clean=False) if offsets is None else offsets)
+
+    def to_note(self, *, clean: bool) -> dict[TopicPartition, int]:
+        """Where the stores stand. `clean`: nothing was put since the commit, and nothing will be."""
+        found: dict[TopicPartition, int] = {}
+        for name, changelog in self._changelogs.items():
+            offset, store = self.committed(name), self._stores[name]
+            if self._exactly_once and not store.transactional and store.persistent and not clean:
+                offset = OFFSET_UNKNOWN
+            if offset is not None:
+                found[changelog] = offset
+        return found
