@@ -53,7 +53,7 @@ class SnapshotMaker:
         self._numbers = topology.epoch_numbers()
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to a server's request: ``{"parts": […]}``, or why there are none (`query_wire`)."""
+        """The reply to a server's request: ``{"parts": […]}``, or why there are none (`query.wire`)."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
             snapshot_id = str(message["snapshot"])
