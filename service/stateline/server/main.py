@@ -1,4 +1,4 @@
-"""The server process: the Starlette application, and `serve`, which runs it under uvicorn."""
+"""The server process: the FastAPI application, and `serve`, which runs it under uvicorn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import uvicorn
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -87,7 +87,7 @@ class _KeyConvertor(Convertor[str]):
 register_url_convertor("stateline_key", _KeyConvertor())
 
 
-def create_app(app: App, config: Config) -> Starlette:
+def create_app(app: App, config: Config) -> FastAPI:
     """The HTTP application that answers for `app`. It runs once: a server that was shut down is made anew.
 
     Raises `ConfigurationError` when the tokens file cannot be read, `TopologyError` when the application cannot run as
@@ -105,11 +105,15 @@ def create_app(app: App, config: Config) -> Starlette:
     queries = QueryRoutes(serving, limits)
     mode = config.server_access_log
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
-    api = Starlette(
+    api = FastAPI(
+        title=app.application_id,
         lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch),
         routes=[*_routes(serving, queries, changes, metrics), *SnapshotRoutes(serving, snapshots, limits).routes()],
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
-    api.router.redirect_slashes = False
     api.state.serving, api.state.limits = serving, limits
     admit = install_guard(api, config, limits)  # inside of the measuring: what it refuses counts
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
@@ -162,7 +166,7 @@ def _answer(app: App, config: Config, listener: socket.socket, counts: Connectio
     DrainingServer(settings, serving, config.server_drain_ms, counts).run(sockets=sockets)
 
 
-def uvicorn_settings(api: Starlette, config: Config) -> uvicorn.Config:
+def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
     """How uvicorn runs this application."""
     proxies = config.server_forwarded_allow_ips
     return uvicorn.Config(

@@ -248,13 +248,13 @@ def test_help_teaches_every_command_with_an_example() -> None:
     [
         (
             "from stateline.cli import main; main(['worker', '--help'])",
-            "pyspark confluent_kafka starlette uvicorn pyarrow",
+            "pyspark confluent_kafka fastapi uvicorn pyarrow",
         ),
         ("import stateline.server.main", "pyarrow numpy httpx rich pyspark"),
-        ("import stateline.worker.run", "pyarrow numpy httpx starlette rich pyspark"),
+        ("import stateline.worker.run", "pyarrow numpy httpx fastapi rich pyspark"),
         ("import stateline.client.lean.snapshot_rows", "httpx pydantic orjson pyarrow"),
         ("import stateline.spark.reading.snapshot_reader", "httpx pydantic pyarrow confluent_kafka"),
-        ("import stateline.client; stateline.client.Client", "pyarrow numpy confluent_kafka starlette pyspark"),
+        ("import stateline.client; stateline.client.Client", "pyarrow numpy confluent_kafka fastapi pyspark"),
     ],
 )
 def test_nothing_loads_a_heavy_library_before_it_is_needed(script: str, heavy: str) -> None:

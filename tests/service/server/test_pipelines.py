@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.applications import Starlette
 from typer.testing import CliRunner
 
 from stateline import serdes
@@ -186,7 +186,7 @@ def test_before_the_first_micro_batch_there_is_a_state_and_nothing_made_up(serve
     }  # fmt: skip
 
 
-async def topology(api: Starlette, headers: dict[str, str]) -> Any:
+async def topology(api: FastAPI, headers: dict[str, str]) -> Any:
     """What it answers to who has these headers."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://127.0.0.1:8000") as client:
         return (await client.get("/v1/topology", headers=headers)).json()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -415,7 +415,7 @@ def served_events() -> Iterator[tuple[int, list[bool]]]:
 
         return EventStream(source(), release, TimeLimits(), buffer_bytes=65536, heartbeat_s=1, slow_s=60)
 
-    app = Starlette(routes=[Route("/events", events)])
+    app = FastAPI(routes=[Route("/events", events)])
     app.state.at_once = None
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False, http=ProblemProtocol))

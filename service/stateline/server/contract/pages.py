@@ -1,6 +1,6 @@
 """The API's documentation as a page. Plain HTML, so that it needs no Internet.
 
-Documentation pages that frameworks bring load their scripts from a CDN; this one is made from the same OpenAPI
+FastAPI's own documentation page loads its scripts from a CDN; this one is made from the same OpenAPI
 document.
 """
 

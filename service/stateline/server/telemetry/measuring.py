@@ -47,7 +47,7 @@ class MeasuringMiddleware:
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], measuring: Measuring) -> None:
         self._app = app
-        # The router tells the endpoint that it has chosen, not the route.
+        # FastAPI's router tells the endpoint that it has chosen, not the route.
         self._templates: dict[object, str] = {
             route.endpoint: route.path_format for route in routes if isinstance(route, Route)
         }
