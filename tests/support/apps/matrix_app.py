@@ -31,6 +31,7 @@ from support.apps.kinds_app import HISTORY_MS, Event, Oracle
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, produce
+from support.run.patience import HANGING_S
 
 PARTITIONS = 3
 ON_DISK, IN_MEMORY = "", "-in-memory"
@@ -138,7 +139,7 @@ class Deployment:
             yield process
             if process.poll() is None:
                 process.terminate()
-                assert process.wait(60) == 0, (self.root / "worker.log").read_text()[-3000:]
+                assert process.wait(HANGING_S) == 0, (self.root / "worker.log").read_text()[-3000:]
 
     @contextlib.contextmanager
     def server(self, **settings: Any) -> Iterator[httpx.Client]:
@@ -151,7 +152,7 @@ class Deployment:
                 assert process.poll() is None, log.read_text()[-3000:]
                 yield client
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(HANGING_S) == 0
 
     @contextlib.contextmanager
     def _process(self, command: str, log: Path, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from stateline.log import Admin, Consumer, Log, NewTopic, Producer, Record
 from stateline_store import TopicPartition
-from support.run.patience import HANGING_S
+from support.run.patience import HANGING_S, pause_s
 
 
 @dataclass
@@ -102,13 +102,14 @@ class Member:
 
 def until(is_met: Callable[[], bool], *members: Member) -> None:
     """Poll these members until the condition holds."""
-    deadline = time.monotonic() + HANGING_S
+    began_s = time.monotonic()
     while not is_met():
-        assert time.monotonic() < deadline, "what the test waits for did not come"
+        waited_s = time.monotonic() - began_s
+        assert waited_s < HANGING_S, "what the test waits for did not come"
         for member in members:
             member.poll()
         if not members:
-            time.sleep(0.005)
+            time.sleep(pause_s(waited_s))
 
 
 def drain(consumer: Consumer, partition: TopicPartition, end: int) -> list[Record]:

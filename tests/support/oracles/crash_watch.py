@@ -26,9 +26,13 @@ from stateline_store import LogUnavailableError, TopicPartition
 from support import TESTS
 from support.apps import crash_app
 from support.processes.running_worker import Stores, create, eventually, read_all
+from support.run.length import long_or_short
+from support.run.patience import HANGING_S
 
 PARTITIONS = 2
 _LOG_AWAY_S = 180.0
+# Between batches of the feeder, and between looks of the watcher: how much is written and seen between two kills.
+_FEED_S, _LOOK_S = long_or_short((0.01, 0.002), (0.04, 0.01))
 KEYS = 40
 
 
@@ -68,7 +72,7 @@ class Feeder(threading.Thread):
 
     def _feed(self) -> None:
         producer = self._log.producer()
-        while not self.done.wait(0.01):
+        while not self.done.wait(_FEED_S):
             for _ in range(40):
                 partition = self._random.randrange(PARTITIONS)
                 key = b"p%d-%d" % (partition, self._random.randrange(KEYS))
@@ -128,7 +132,7 @@ class Follower(threading.Thread):
 
 
 class Watcher(threading.Thread):
-    """Reads committed state without pause and holds it against the oracle."""
+    """Reads committed state again and again and holds it against the oracle."""
 
     def __init__(self, stores: Stores, topic: str, inputs: Oracle, exact: bool) -> None:
         super().__init__(name="watcher")
@@ -148,7 +152,7 @@ class Watcher(threading.Thread):
                 for partition in range(PARTITIONS):
                     self.look("counts", partition)
                     self.look("newest", partition)
-                self.done.wait(0.002)
+                self.done.wait(_LOOK_S)
         except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
             self.error = error
 
@@ -297,13 +301,13 @@ class WatchedRun:
         self._feeder.done.set()
         self._feeder.join()
         if self._follower is not None:
-            eventually(self._follower.has_all, "the whole input is read back", 120)
+            eventually(self._follower.has_all, "the whole input is read back")
         worker = self.start_worker()
         for partition, records in enumerate(self._oracle.inputs):
             at_end = partial(self.watcher.finished, partition, len(records) - 1)
-            eventually(at_end, "the last worker reaches the end", 120)
+            eventually(at_end, "the last worker reaches the end")
         worker.terminate()
-        assert worker.wait(60) == 0, self.output.read_text()[-2_000:]
+        assert worker.wait(HANGING_S) == 0, self.output.read_text()[-2_000:]
 
     def check_forwarded(self) -> None:
         """As the function of that name."""

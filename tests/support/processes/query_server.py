@@ -45,7 +45,7 @@ from stateline_store import (
 )
 from support import TESTS
 from support.processes.ports import free_port
-from support.run.patience import HANGING_S
+from support.run.patience import HANGING_S, pause_s
 
 PARTITIONS = 3
 TOPIC = "flights"
@@ -71,10 +71,11 @@ def make_app(value: Serde = serdes.json) -> App:
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = HANGING_S) -> None:
     """Poll until it holds; fails loudly when it does not."""
-    deadline_s = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline_s, "the condition did not come true in time"
-        time.sleep(0.005)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < timeout_s, "the condition did not come true in time"
+        time.sleep(pause_s(waited_s))
 
 
 class OwningWorker:

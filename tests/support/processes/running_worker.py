@@ -14,15 +14,16 @@ from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
 from stateline.worker.worker import Worker
 from stateline_store import NotPresentError, SecondaryReader, StateDirectory, TopicPartition
-from support.run.patience import HANGING_S
+from support.run.patience import HANGING_S, pause_s
 
 
 def eventually(condition: Callable[[], bool], what: str, timeout_s: float = HANGING_S) -> None:
     """Wait until the condition holds; fail with `what` when it never does."""
-    deadline = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"Waited {timeout_s} s in vain: {what}"
-        time.sleep(0.005)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < timeout_s, f"Waited {timeout_s} s in vain: {what}"
+        time.sleep(pause_s(waited_s))
 
 
 def configured(app: App, state_dir: Path, **settings: Any) -> Config:

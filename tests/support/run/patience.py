@@ -4,3 +4,8 @@ from __future__ import annotations
 
 HANGING_S = 600.0
 """What does not move for so long hangs. It decides nothing about speed: a machine may have much else to do."""
+
+
+def pause_s(waited_s: float) -> float:
+    """How long to sleep before one looks again: looking takes processor time from what is waited for."""
+    return min(max(0.005, waited_s / 20), 0.03)
