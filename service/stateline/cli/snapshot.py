@@ -35,7 +35,7 @@ _TIMES = ("timestamp", "start", "end", "valid_to")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Export:
     """What is written, and where to. `bounds` are as the contract names them: `prefix`, `as_of`, …"""
 
     stores: tuple[str, ...]
@@ -60,7 +60,7 @@ def server_at(url: str | None, token_file: Path | None, ca_file: Path | None) ->
     return read_server(options, os.environ)
 
 
-def wanted(
+def export_of(
     stores: Sequence[str],
     format_: str,
     directory: Path,
@@ -69,13 +69,13 @@ def wanted(
     prefix: str | None,
     as_of: str | None,
     ttl_s: int,
-) -> Wanted:
+) -> Export:
     """What the command line asks for. Raises `InvalidArgumentError` for a format that is none."""
     chosen = next((each for each in _FORMATS if each == format_), None)
     if chosen is None:
         raise InvalidArgumentError(f"--to {format_[:60]!r}: {' or '.join(_FORMATS)} is accepted.")
     bounds = {"prefix": prefix, "as_of": as_of}
-    return Wanted(
+    return Export(
         tuple(dict.fromkeys(stores)),
         chosen,
         directory,
@@ -85,25 +85,25 @@ def wanted(
     )
 
 
-def export(server: LeanClient, wanted: Wanted) -> dict[str, int]:
+def export(server: LeanClient, chosen: Export) -> dict[str, int]:
     """Write the files; the rows of each store. Raises `InvalidArgumentError` for a directory that has something in it,
     what the server refuses, and `CursorExpiredError` when the snapshot goes meanwhile. It is released at the end,
     however that comes.
     """
-    _check_directory(wanted.directory)
+    _check_directory(chosen.directory)
     described = {
         store: server.ask(LeanRequest("GET", f"/v1/stores/{segment(store)}"), patience_s=PLANNING_S)
-        for store in wanted.stores
+        for store in chosen.stores
     }
-    schemas = {store: _schema(said, wanted.columns) for store, said in described.items()}
-    with pinned(server, wanted.stores, wanted.ttl_s) as snapshot:
+    schemas = {store: _schema(said, chosen.columns) for store, said in described.items()}
+    with pinned(server, chosen.stores, chosen.ttl_s) as snapshot:
         counts = {
-            store: _write_store(server, wanted, store, parts, schemas[store])
+            store: _write_store(server, chosen, store, parts, schemas[store])
             for store, parts in snapshot["stores"].items()
         }
         about = {name: snapshot[name] for name in ("id", "created_at", "position")} | {"stores": counts}
-        (wanted.directory / "snapshot.json").write_text(json.dumps(about, indent=1) + "\n")
-        (wanted.directory / "_SUCCESS").touch()
+        (chosen.directory / "snapshot.json").write_text(json.dumps(about, indent=1) + "\n")
+        (chosen.directory / "_SUCCESS").touch()
     return counts
 
 
@@ -140,16 +140,16 @@ def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
     return pa.schema([(name, known[name]) for name in (known if wanted is None else wanted)])
 
 
-def _write_store(server: LeanClient, wanted: Wanted, store: str, parts: Mapping[str, Any], schema: pa.Schema) -> int:
+def _write_store(server: LeanClient, chosen: Export, store: str, parts: Mapping[str, Any], schema: pa.Schema) -> int:
     from stateline.client.lean.snapshot_rows import RowsQuery, batches
 
-    folder = wanted.directory / store
+    folder = chosen.directory / store
     folder.mkdir()
-    query, total = RowsQuery(tuple(schema.names), tuple(wanted.bounds.items())), 0
+    query, total = RowsQuery(tuple(schema.names), tuple(chosen.bounds.items())), 0
     for number in sorted(parts, key=int):
-        path = folder / f"part-{int(number):05d}.{wanted.format}"
+        path = folder / f"part-{int(number):05d}.{chosen.format}"
         with closing(batches(server, parts[number]["path"], query)) as found:
-            total += _write(path, wanted.format, found, schema)
+            total += _write(path, chosen.format, found, schema)
     return total
 
 

@@ -157,7 +157,7 @@ def snapshot(
         url = cli_snapshot.url_of(read(application, config_file, None)[1])
     counts = cli_snapshot.export(
         cli_snapshot.server_at(url, token_file, ca_file),
-        cli_snapshot.wanted(names, to, out, columns=columns, prefix=prefix, as_of=as_of, ttl_s=ttl),
+        cli_snapshot.export_of(names, to, out, columns=columns, prefix=prefix, as_of=as_of, ttl_s=ttl),
     )
     for name, count in counts.items():
         typer.echo(f"{out / name}: {count} rows")

@@ -30,7 +30,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 from stateline.log import open_log
 from stateline.server.guard.tokens import hash_of, new_token
 from stateline.server.rows.columns import STREAM_END
-from stateline.spark.reading.change_offsets import OffsetsJson, Told, initial, reached, spans
+from stateline.spark.reading.change_offsets import OffsetsJson, TopicEnds, initial, reached, spans
 from stateline.spark.reading.change_reader import ChangeReader, change_schema
 from stateline.spark.reading.change_requests import ChangeOptions
 from stateline_store import (
@@ -493,12 +493,12 @@ some_offsets = st.dictionaries(st.integers(0, 11), st.integers(0, 30), max_size=
 def test_batches_that_follow_each_other_leave_nothing_out_and_repeat_nothing(
     begin: dict[int, int], looks: list[tuple[dict[int, int], int | None]]
 ) -> None:
-    told = Told("t", "id", 12, begin, {})
+    told = TopicEnds("t", "id", 12, begin, {})
     ends: list[OffsetsJson] = [initial(told)]
     most = dict(begin)
     for end, limit in looks:
         most = {p: max(most.get(p, 0), end.get(p, 0)) for p in range(12)}
-        found = reached(ends[-1], Told("t", "id", 12, None, end), limit)
+        found = reached(ends[-1], TopicEnds("t", "id", 12, None, end), limit)
         assert list(found) == sorted(found)
         assert list(found["next"]) == sorted(found["next"])
         if found is not ends[-1]:
@@ -517,21 +517,21 @@ def test_batches_that_follow_each_other_leave_nothing_out_and_repeat_nothing(
 def test_a_first_batch_is_read_from_where_it_began_wherever_a_query_would_begin_now(
     begin: dict[int, int], later: dict[int, int], end: dict[int, int]
 ) -> None:
-    first = initial(Told("t", "id", 12, begin, {}))
-    batch = reached(first, Told("t", "id", 12, None, end), None)
+    first = initial(TopicEnds("t", "id", 12, begin, {}))
+    batch = reached(first, TopicEnds("t", "id", 12, None, end), None)
     assert batch is not first
-    again = initial(Told("t", "id", 12, later, {}))
+    again = initial(TopicEnds("t", "id", 12, later, {}))
     assert spans(again, batch) == spans(first, batch)
 
 
 def test_partitions_that_are_added_later_are_read_from_their_beginning() -> None:
-    first = reached(initial(told := Told("t", "id", 2, {0: 3}, {0: 5, 1: 1})), told, None)
-    assert reached(first, Told("t", "id", 4, None, {0: 5, 1: 1}), None) is first
-    batch = reached(first, Told("t", "id", 4, None, {0: 5, 1: 1, 3: 2}), None)
+    first = reached(initial(told := TopicEnds("t", "id", 2, {0: 3}, {0: 5, 1: 1})), told, None)
+    assert reached(first, TopicEnds("t", "id", 4, None, {0: 5, 1: 1}), None) is first
+    batch = reached(first, TopicEnds("t", "id", 4, None, {0: 5, 1: 1, 3: 2}), None)
     assert [(span.partition, span.first, span.end) for span in spans(first, batch)] == [(3, 0, 2)]
 
 
 def test_a_batch_has_no_more_changes_than_are_allowed() -> None:
-    told = Told("t", "id", 2, {0: 0, 1: 0}, {0: 100, 1: 50})
+    told = TopicEnds("t", "id", 2, {0: 0, 1: 0}, {0: 100, 1: 50})
     batch = reached(initial(told), told, ReadMaxRows(30).max_rows)
     assert batch["next"] == {"0": 20, "1": 10}

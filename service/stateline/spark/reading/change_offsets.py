@@ -24,7 +24,7 @@ Offsets = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TopicEnds:
     """What the server says: the topic, where a reader begins if it was asked, and the ends of what is committed.
 
     `columns` are those of the changes, each with its `name` and Arrow's name of its `type`.
@@ -39,7 +39,7 @@ class Told:
     columns: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Told:
+    def of(cls, document: Mapping[str, Any]) -> TopicEnds:
         """From the JSON of `GET …/changes/offsets`. Raises `KeyError` or `TypeError` for what is none."""
         begin = document.get("begin")
         return cls(
@@ -68,14 +68,14 @@ class Span:
     end: int
 
 
-def initial(told: Told) -> OffsetsJson:
+def initial(told: TopicEnds) -> OffsetsJson:
     """Where a query begins, of an answer that was asked for that."""
     begin = told.begin or {}
     every = {str(p): begin.get(p, 0) for p in range(told.partitions)}
     return {"id": told.topic_id, "initial": True, "next": _sorted(every), "topic": told.topic}
 
 
-def reached(start: OffsetsJson, told: Told, max_changes: int | None) -> OffsetsJson:
+def reached(start: OffsetsJson, told: TopicEnds, max_changes: int | None) -> OffsetsJson:
     """As far as the micro-batch reads that begins at `start`; `start` itself when there is nothing to do.
 
     `max_changes` bounds the number of offsets; there are more only so that no partition starves. Raises

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from stateline.client.lean.client import LOST, PLANNING_S, PassingError
-from stateline.spark.reading.change_offsets import OffsetsJson, Span, Told, initial, reached, spans
+from stateline.spark.reading.change_offsets import OffsetsJson, Span, TopicEnds, initial, reached, spans
 from stateline.spark.reading.change_requests import ChangeOptions, batches, offsets, offsets_now
 from stateline.spark.reading.row_types import RowShape, default_schema
 
@@ -50,8 +50,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = ChangeOptions.read(options)
         self._schema = schema
         self._initial: OffsetsJson | None = None
-        self._target: Told | None = None
-        self._seen: Told | None = None
+        self._target: TopicEnds | None = None
+        self._seen: TopicEnds | None = None
         self._failed = 0
         self._not_before_s = 0.0
 
@@ -102,7 +102,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, ChangeSpan)
         return _recast(self._options, self._schema, partition.span)
 
-    def _checked(self, told: Told) -> Told:
+    def _checked(self, told: TopicEnds) -> TopicEnds:
         RowShape(self._schema, told.described(self._options.store))  # raises for what it does not have
         return told
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from stateline.client.lean.arrow_body import ArrowBody
 from stateline.client.lean.client import ARROW, LOST, Failover, LeanClient, LeanRequest, PassingError, segment
-from stateline.spark.reading.change_offsets import Span, Told
+from stateline.spark.reading.change_offsets import Span, TopicEnds
 from stateline.spark.reading.source_options import read_server, spelled
 from stateline_store import CursorExpiredError, InvalidArgumentError
 
@@ -60,20 +60,20 @@ class ChangeOptions:
         return cls(read_server(given, os.environ), store, given.get("from", "earliest"), chosen, _most(given))
 
 
-def offsets(options: ChangeOptions, begin: str | None = None, *, patience_s: float | None = None) -> Told:
+def offsets(options: ChangeOptions, begin: str | None = None, *, patience_s: float | None = None) -> TopicEnds:
     """Where the committed changes end, and where `begin` is. Waits for as long as the option `retry_s` says, or so many
     seconds; raises what the server refuses, and `NotReadyError` when time ran out.
     """
-    return _told(options, options.server.ask(_asked(options, begin), patience_s=patience_s))
+    return _topic_ends(options, options.server.ask(_asked(options, begin), patience_s=patience_s))
 
 
-def offsets_now(options: ChangeOptions) -> Told:
+def offsets_now(options: ChangeOptions) -> TopicEnds:
     """The same, each server once. Raises one of `LOST` when none answers."""
     failed: Exception = PassingError("nobody was asked")
     for url in options.server.urls:
         try:
             with options.server.opened(url, _asked(options, None)) as response:
-                return _told(options, json.loads(response.read()))
+                return _topic_ends(options, json.loads(response.read()))
         except LOST as error:
             failed = error
         except ValueError as error:
@@ -117,9 +117,9 @@ def _attempt(
         body.check_end()
 
 
-def _told(options: ChangeOptions, document: Any) -> Told:
+def _topic_ends(options: ChangeOptions, document: Any) -> TopicEnds:
     try:
-        return Told.of(document)
+        return TopicEnds.of(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         url = options.server.urls[0]
         raise InvalidArgumentError(f"{url} answers, but not as a Stateline server: is the option url right?") from error
