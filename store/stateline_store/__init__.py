@@ -38,16 +38,22 @@ from stateline_store.errors import (
 from stateline_store.key_value import KeyValueStore
 from stateline_store.layout import Layout, StoreKind, StoreTypes
 from stateline_store.position import Position, PositionBound, TopicPartition
-from stateline_store.queries import (
+from stateline_store.queries import QueryResult
+from stateline_store.query_types import (
+    CountQuery,
     KeyQuery,
+    KeysQuery,
     MultiVersionedKeyQuery,
     Order,
+    PositionQuery,
+    PrefixQuery,
     Query,
-    QueryResult,
     RangeQuery,
+    SessionKeyQuery,
     TimestampedKeyQuery,
     TimestampedRangeQuery,
     VersionedKeyQuery,
+    VersionedKeysQuery,
     WindowKeyQuery,
     WindowRangeQuery,
 )
@@ -121,12 +127,18 @@ __all__ = [  # noqa: RUF022  # grouped by topic, for the reader
     "Order",
     "KeyQuery",
     "TimestampedKeyQuery",
+    "KeysQuery",
     "RangeQuery",
     "TimestampedRangeQuery",
+    "PrefixQuery",
     "WindowKeyQuery",
     "WindowRangeQuery",
+    "SessionKeyQuery",
     "VersionedKeyQuery",
+    "VersionedKeysQuery",
     "MultiVersionedKeyQuery",
+    "CountQuery",
+    "PositionQuery",
     # positions
     "TopicPartition",
     "Position",

@@ -1,4 +1,4 @@
-"""Queries as values (IQv2: KIP-796, 805, 806, 960, 968, 992), and their execution on one partition.
+"""Queries (`query_types`) run on one partition: what a library's caller asks, and what every request over HTTP runs.
 
 `run` needs nothing but a reader and the store's schema, so that the owner's store, a secondary in another process and a
 store in memory answer the same, at both isolation levels. A query never writes.
@@ -7,30 +7,64 @@ store in memory answer the same, at both isolation levels. A query never writes.
 |------------------------|-------------------------------------|-----------------------------------------------|
 | KeyQuery               | key-value                           | bytes, None when absent                       |
 | TimestampedKeyQuery    | timestamped key-value               | ValueAndTimestamp, None when absent           |
+| KeysQuery              | key-value                           | list of (key, value) of those that are there  |
 | RangeQuery             | key-value                           | scan of (key, bytes)                          |
 | TimestampedRangeQuery  | timestamped key-value               | scan of (key, ValueAndTimestamp)              |
+| PrefixQuery            | key-value                           | scan of (key, value)                          |
 | WindowKeyQuery         | window                              | scan of (start, value)                        |
 | WindowRangeQuery       | window (by start), session (by key) | scan of (Windowed, value)                     |
+| SessionKeyQuery        | session                             | scan of (Windowed, value)                     |
 | VersionedKeyQuery      | versioned                           | VersionedRecord, None when there was no value |
+| VersionedKeysQuery     | versioned                           | list of (key, VersionedRecord)                |
 | MultiVersionedKeyQuery | versioned                           | scan of VersionedRecord                       |
+| CountQuery             | every kind                          | int                                           |
+| PositionQuery          | every kind                          | None                                          |
 
-A window's value is bytes, or ValueAndTimestamp in a timestamped store. Any other pair of query and store raises
+A value is bytes, or ValueAndTimestamp in a timestamped store. Any other pair of query and store raises
 `UnknownQueryTypeError`. The Position of an answer is the reader's at the moment of `run`: a scan shows that state to
 its end, whatever is committed meanwhile.
+
+Another kind of query, in order:
+
+1. its value in `stateline_store/query_types.py`, and in `__all__` of the package;
+2. here its row above, a function, a line of `_ANSWERS`, and of `_ACCEPTED` for a field of a new name; the oracle in
+   `tests/store/query_oracles.py` says what is right, and `tests/store/test_queries.py` asks every reader;
+3. to be asked over HTTP: its word in `service/stateline/query/words.py`; in `query/execution.py` its rows as entries,
+   and the order that those of several partitions have; in `query/wire.py` a field of a new type;
+4. its parameters in `service/stateline/server/queries/requests.py`, a path in `routes.py` and `operations.py` there;
+5. `docs/stores.md`, `docs/http.md`.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 from stateline_store.errors import InvalidArgumentError, NotUpToBoundError, UnknownQueryTypeError
-from stateline_store.layout import StoreKind
+from stateline_store.layout import STORE_KINDS, StoreKind
 from stateline_store.position import Position, PositionBound
+from stateline_store.query_types import (
+    CountQuery,
+    KeyQuery,
+    KeysQuery,
+    MultiVersionedKeyQuery,
+    Order,
+    PositionQuery,
+    PrefixQuery,
+    Query,
+    RangeQuery,
+    SessionKeyQuery,
+    TimestampedKeyQuery,
+    TimestampedRangeQuery,
+    Value,
+    VersionedKeyQuery,
+    VersionedKeysQuery,
+    WindowKeyQuery,
+    WindowRangeQuery,
+)
 from stateline_store.readers import Reader
-from stateline_store.scan import Scan, ValueAndTimestamp
+from stateline_store.scan import KeyRange, Scan, StoreIterator, ValueAndTimestamp
 from stateline_store.segments import Segments
 from stateline_store.session_reads import SessionReads
 from stateline_store.store_schema import StoreSchema
@@ -40,95 +74,7 @@ from stateline_store.window_reads import WindowReads
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, Windowed
 
 Result = TypeVar("Result", covariant=True)
-WindowValue: TypeAlias = bytes | ValueAndTimestamp
-
-
-class Order(enum.Enum):
-    """The order of a scan. Keys compare as serialized bytes, versions by their time."""
-
-    ANY = "any"
-    ASCENDING = "ascending"
-    DESCENDING = "descending"
-
-
-class Query(Generic[Result]):
-    """A question to one store, as a value; its type says what comes back."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KeyQuery(Query[bytes | None]):
-    """The value of a key."""
-
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampedKeyQuery(Query[ValueAndTimestamp | None]):
-    """The value of a key, and its timestamp."""
-
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RangeQuery(Query[Scan[tuple[bytes, bytes]]]):
-    """The entries from `lower` to `upper`, both included, None open. Any order is ascending."""
-
-    lower: bytes | None = None
-    upper: bytes | None = None
-    order: Order = Order.ANY
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampedRangeQuery(Query[Scan[tuple[bytes, ValueAndTimestamp]]]):
-    """As `RangeQuery`, with timestamps."""
-
-    lower: bytes | None = None
-    upper: bytes | None = None
-    order: Order = Order.ANY
-
-
-@dataclass(frozen=True, slots=True)
-class WindowKeyQuery(Query[Scan[tuple[int, WindowValue]]]):
-    """The windows of a key that start from `time_from` to `time_to` (ms, both included, None open). Any order is the
-    oldest first."""
-
-    key: bytes
-    time_from: int | None = None
-    time_to: int | None = None
-    order: Order = Order.ANY
-
-
-@dataclass(frozen=True, slots=True)
-class WindowRangeQuery(Query[Scan[tuple[Windowed, WindowValue]]]):
-    """Of a window store, the windows of all keys that start from `time_from` to `time_to` (ms, both included, None
-    open); of a session store, the sessions of `key`, by their end. Give the one or the other. Any order is ascending:
-    segment by segment of time, by key and then time within one."""
-
-    key: bytes | None = None
-    time_from: int | None = None
-    time_to: int | None = None
-    order: Order = Order.ANY
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedKeyQuery(Query[VersionedRecord | None]):
-    """The latest version of a key, or the one that was valid at `as_of` (ms)."""
-
-    key: bytes
-    as_of: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MultiVersionedKeyQuery(Query[Scan[VersionedRecord]]):
-    """The versions of a key that were valid at some time from `time_from` to `time_to` (ms, both included, None open).
-    Any order is the newest first."""
-
-    key: bytes
-    time_from: int | None = None
-    time_to: int | None = None
-    order: Order = Order.ANY
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +99,9 @@ def run(
     cannot be used, `NotUpToBoundError` when the state is behind `bound` (ask again later), or what the reader raises.
     """
     answer = _ANSWERS.get((type(query), schema.kind))
-    if answer is None or not _can_answer(type(query), schema):
-        able = sorted(kind.__name__ for kind, store in _ANSWERS if store == schema.kind and _can_answer(kind, schema))
-        raise UnknownQueryTypeError(
-            f"A {schema} store cannot answer a {type(query).__name__}; it answers: {', '.join(able)}."
-        )
+    if answer is None or (type(query) in _TIMESTAMPED and not schema.timestamped):
+        able = ", ".join(sorted(kind.__name__ for kind in answered_by(schema)))
+        raise UnknownQueryTypeError(f"A {schema} store cannot answer a {type(query).__name__}; it answers: {able}.")
     _check(query, schema)
     position = reader.position
     if bound is not None and not bound.is_met(position, partition):
@@ -167,18 +111,18 @@ def run(
     return QueryResult(answer(query, reader, schema), position)
 
 
-def _can_answer(query: type[Query[Any]], schema: StoreSchema) -> bool:
-    return schema.timestamped or query not in _TIMESTAMPED
+def answered_by(schema: StoreSchema) -> list[type[Query[Any]]]:
+    """The queries that a store of this schema answers."""
+    return [
+        query for query, kind in _ANSWERS if kind == schema.kind and (schema.timestamped or query not in _TIMESTAMPED)
+    ]
 
 
 def _check(query: Query[Any], schema: StoreSchema) -> None:
     """Refuse what no state can make right, before the bound is looked at: nobody shall wait for it in vain."""
-    by_key = not isinstance(query, WindowRangeQuery) or query.key is not None
-    names: Iterable[str] = query.__slots__  # the fields of a dataclass
-    for name in names:
+    for name, types, words in _FIELDS[type(query)]:
         value = getattr(query, name)
-        types, words = _ACCEPTED[name]
-        if not isinstance(value, types) and (by_key or name != "key"):
+        if not isinstance(value, types):
             raise InvalidArgumentError(f"{name} of a {type(query).__name__} is {words}, not {value!r:.60}.")
     if not isinstance(query, WindowRangeQuery):
         return
@@ -200,8 +144,13 @@ def _timestamped_key(query: TimestampedKeyQuery, reader: Reader, schema: StoreSc
     return None if stored is None else split(stored)
 
 
+def _keys(query: KeysQuery, reader: Reader, schema: StoreSchema) -> list[tuple[bytes, Value]]:
+    stored = _there(query, reader.get, len)
+    return [(key, split(value)) for key, value in stored] if schema.timestamped else list[Any](stored)
+
+
 def _range(query: RangeQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[bytes, bytes]]:
-    rows = reader.range(query.lower, query.upper, reverse=query.order is Order.DESCENDING)
+    rows = _rows_between(query, reader)
     return values_of(rows) if schema.timestamped else rows
 
 
@@ -209,26 +158,32 @@ def _timestamped_range(
     query: TimestampedRangeQuery, reader: Reader, schema: StoreSchema
 ) -> Scan[tuple[bytes, ValueAndTimestamp]]:
     del schema
-    return with_timestamps(reader.range(query.lower, query.upper, reverse=query.order is Order.DESCENDING))
+    return with_timestamps(_rows_between(query, reader))
 
 
-def _window_key(query: WindowKeyQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[int, WindowValue]]:
+def _prefix(query: PrefixQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[bytes, Value]]:
+    rows = reader.prefix_scan(query.prefix, reverse=query.order is Order.DESCENDING)
+    return with_timestamps(rows) if schema.timestamped else rows
+
+
+def _window_key(query: WindowKeyQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[int, Value]]:
     first, last = _times(query)
     rows = _windows(reader, schema).fetch(query.key, first, last, reverse=query.order is Order.DESCENDING)
     return with_timestamps(rows) if schema.timestamped else rows
 
 
-def _window_range(query: WindowRangeQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[Windowed, WindowValue]]:
+def _window_range(query: WindowRangeQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[Windowed, Value]]:
     first, last = _times(query)
     rows = _windows(reader, schema).fetch_all(first, last, reverse=query.order is Order.DESCENDING)
     return with_timestamps(rows) if schema.timestamped else rows
 
 
-def _sessions_of_key(
-    query: WindowRangeQuery, reader: Reader, schema: StoreSchema
-) -> Scan[tuple[Windowed, WindowValue]]:
+def _sessions(
+    query: SessionKeyQuery | WindowRangeQuery, reader: Reader, schema: StoreSchema
+) -> Scan[tuple[Windowed, Value]]:
     assert query.key is not None
-    rows = SessionReads(reader, _segments(schema)).fetch(query.key, reverse=query.order is Order.DESCENDING)
+    reads = SessionReads(reader, _segments(schema))
+    rows = reads.find_sessions(query.key, *_times(query), reverse=query.order is Order.DESCENDING)
     return with_timestamps(rows) if schema.timestamped else rows
 
 
@@ -237,10 +192,56 @@ def _version(query: VersionedKeyQuery, reader: Reader, schema: StoreSchema) -> V
     return reads.get(query.key) if query.as_of is None else reads.get_as_of(query.key, query.as_of)
 
 
+def _version_of_keys(
+    query: VersionedKeysQuery, reader: Reader, schema: StoreSchema
+) -> list[tuple[bytes, VersionedRecord]]:
+    reads, as_of = VersionedReads(reader, _segments(schema)), query.as_of
+    get = reads.get if as_of is None else lambda key: reads.get_as_of(key, as_of)
+    return _there(query, get, lambda version: len(version.value))
+
+
 def _versions(query: MultiVersionedKeyQuery, reader: Reader, schema: StoreSchema) -> Scan[VersionedRecord]:
     ascending = query.order is Order.ASCENDING
     reads = VersionedReads(reader, _segments(schema))
     return reads.get_versions(query.key, query.time_from, query.time_to, ascending=ascending)
+
+
+def _count(query: CountQuery, reader: Reader, schema: StoreSchema) -> int:
+    del query, schema
+    return reader.approximate_num_entries()
+
+
+def _position(query: PositionQuery, reader: Reader, schema: StoreSchema) -> None:
+    del query, reader, schema  # `run` has looked at it
+
+
+def _there(
+    query: KeysQuery | VersionedKeysQuery, get: Callable[[bytes], Found | None], value_bytes: Callable[[Found], int]
+) -> list[tuple[bytes, Found]]:
+    """Those of the keys that are there. Raises `InvalidArgumentError` when they have more than `most_bytes`."""
+    found, size, most = list[tuple[bytes, Found]](), 0, query.most_bytes
+    for key in query.keys:
+        value = get(key)
+        if value is None:
+            continue
+        found.append((key, value))
+        size += len(key) + value_bytes(value)
+        if most is not None and size > most:
+            raise too_large(size)
+    return found
+
+
+def too_large(size: int) -> InvalidArgumentError:
+    """What to say of a query of keys whose values, with the keys, have too many bytes."""
+    return InvalidArgumentError(f"The values of these keys have more than {size} bytes: ask for fewer keys.")
+
+
+def _rows_between(query: RangeQuery | TimestampedRangeQuery, reader: Reader) -> StoreIterator:
+    lower, upper, reverse = query.lower, query.upper, query.order is Order.DESCENDING
+    if lower is not None and upper is not None and lower > upper:
+        # Nothing, as `Reader.range` has it, without its warning: queries come from outside, and would fill the log.
+        return reader.scan(KeyRange(lower, lower), reverse=reverse)
+    return reader.range(lower, upper, reverse=reverse)
 
 
 def _windows(reader: Reader, schema: StoreSchema) -> WindowReads:
@@ -253,30 +254,55 @@ def _segments(schema: StoreSchema) -> Segments:
     return schema.segments
 
 
-def _times(query: WindowKeyQuery | WindowRangeQuery) -> tuple[int, int]:
+def _times(query: WindowKeyQuery | WindowRangeQuery | SessionKeyQuery) -> tuple[int, int]:
     first, last = query.time_from, query.time_to
     return 0 if first is None else first, MAX_TIMESTAMP_MS if last is None else last
 
 
-_ACCEPTED: dict[str, tuple[tuple[type, ...], str]] = {
-    "key": ((bytes,), "bytes"),
-    "lower": ((bytes, type(None)), "bytes or None"),
-    "upper": ((bytes, type(None)), "bytes or None"),
-    "time_from": ((int, type(None)), "milliseconds or None"),
-    "time_to": ((int, type(None)), "milliseconds or None"),
-    "as_of": ((int, type(None)), "milliseconds or None"),
-    "order": ((Order,), "an Order"),
-}
 _TIMESTAMPED = (TimestampedKeyQuery, TimestampedRangeQuery)
 # Typed by `Query[Result]` and the functions above; the table itself cannot say that each pair fits.
-_ANSWERS: dict[tuple[type[Any], StoreKind], Callable[[Any, Reader, StoreSchema], Any]] = {
+_ANSWERS: dict[tuple[type[Query[Any]], StoreKind], Callable[[Any, Reader, StoreSchema], Any]] = {
     (KeyQuery, "key_value"): _key,
     (TimestampedKeyQuery, "key_value"): _timestamped_key,
+    (KeysQuery, "key_value"): _keys,
     (RangeQuery, "key_value"): _range,
     (TimestampedRangeQuery, "key_value"): _timestamped_range,
+    (PrefixQuery, "key_value"): _prefix,
     (WindowKeyQuery, "window"): _window_key,
     (WindowRangeQuery, "window"): _window_range,
-    (WindowRangeQuery, "session"): _sessions_of_key,
+    (WindowRangeQuery, "session"): _sessions,
+    (SessionKeyQuery, "session"): _sessions,
     (VersionedKeyQuery, "versioned"): _version,
+    (VersionedKeysQuery, "versioned"): _version_of_keys,
     (MultiVersionedKeyQuery, "versioned"): _versions,
+    **{(CountQuery, kind): _count for kind in STORE_KINDS},
+    **{(PositionQuery, kind): _position for kind in STORE_KINDS},
+}
+_TIME: tuple[tuple[type, ...], str] = ((int, type(None)), "milliseconds or None")
+_BOUND: tuple[tuple[type, ...], str] = ((bytes, type(None)), "bytes or None")
+# Field → what it accepts, and that in words.
+_ACCEPTED: dict[str, tuple[tuple[type, ...], str]] = {
+    "key": ((bytes,), "bytes"),
+    "keys": ((tuple,), "a tuple of bytes"),
+    "lower": _BOUND,
+    "upper": _BOUND,
+    "prefix": ((bytes,), "bytes"),
+    "time_from": _TIME,
+    "time_to": _TIME,
+    "as_of": _TIME,
+    "order": ((Order,), "an Order"),
+    "most_bytes": ((int, type(None)), "a number of bytes or None"),
+}
+
+
+def _checks(query: type[Any]) -> tuple[tuple[str, tuple[type, ...], str], ...]:
+    """Field, what it accepts, and that in words. The key of a WindowRangeQuery may be left out."""
+    checks = {field.name: _ACCEPTED[field.name] for field in fields(query)}
+    if query is WindowRangeQuery:
+        checks["key"] = ((bytes, type(None)), "bytes")
+    return tuple((name, *accepted) for name, accepted in checks.items())
+
+
+_FIELDS: dict[type[Query[Any]], tuple[tuple[str, tuple[type, ...], str], ...]] = {
+    query: _checks(query) for query, _ in _ANSWERS
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stateline_store.layout import StoreKind
 from stateline_store.segments import Segments
@@ -21,6 +21,11 @@ class StoreSchema:
     segments: Segments | None = None
     window_size_ms: int = 0
     retain_duplicates: bool = False
+
+    def of_stored_values(self) -> StoreSchema:
+        """The same, to be answered with values as they are stored: in a timestamped store each behind its timestamp
+        (`timestamped_rows`). For who passes them on, and takes them apart where they are shown."""
+        return replace(self, timestamped=False) if self.timestamped else self
 
     def __str__(self) -> str:
         return f"timestamped {self.kind}" if self.timestamped else self.kind

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from stateline_store import (
     KeyQuery,
+    KeysQuery,
     KeyValueStore,
     MultiVersionedKeyQuery,
     Order,
+    PrefixQuery,
     Query,
     RangeQuery,
     Scan,
+    SessionKeyQuery,
     SessionStore,
     TimestampedKeyQuery,
     TimestampedKeyValueStore,
@@ -23,6 +26,7 @@ from stateline_store import (
     TransactionalStore,
     ValueAndTimestamp,
     VersionedKeyQuery,
+    VersionedKeysQuery,
     VersionedRecord,
     VersionedStore,
     Windowed,
@@ -124,6 +128,7 @@ def materialized(result: Any) -> Any:
 class KeyValueOracle:
     """Values by key."""
 
+    timestamped: bool
     rows: dict[bytes, ValueAndTimestamp] = field(default_factory=dict)
 
     def put(self, put: Put) -> None:
@@ -142,7 +147,15 @@ class KeyValueOracle:
                 return [(key, stored.value) for key, stored in self.between(lower, upper, order)]
             case TimestampedRangeQuery(lower, upper, order):
                 return self.between(lower, upper, order)
+            case KeysQuery(keys):
+                return [(key, self.shown(self.rows[key])) for key in keys if key in self.rows]
+            case PrefixQuery(prefix, order):
+                inside = self.between(prefix, None, order)
+                return [(key, self.shown(stored)) for key, stored in inside if key.startswith(prefix)]
         raise AssertionError(query)
+
+    def shown(self, stored: ValueAndTimestamp) -> bytes | ValueAndTimestamp:
+        return stored if self.timestamped else stored.value
 
     def between(self, lower: bytes | None, upper: bytes | None, order: Order) -> list[tuple[bytes, ValueAndTimestamp]]:
         inside = (
@@ -195,6 +208,12 @@ class SegmentedOracle:
                     (Windowed(row[0], row[2], row[1]), value)
                     for row, value in self.seen(None, None, order)
                     if row[0] == key
+                ]
+            case SessionKeyQuery(key, first, last, order):
+                return [
+                    (Windowed(row[0], row[2], row[1]), value)
+                    for row, value in self.seen(first, None, order)
+                    if row[0] == key and (last is None or row[2] <= last)
                 ]
             case WindowRangeQuery(None, first, last, order):
                 return [
@@ -250,17 +269,22 @@ class VersionOracle:
 
     def answer(self, query: Query[Any]) -> Any:
         match query:
-            case VersionedKeyQuery(key, None):
-                return next((version for version in self.versions(key) if version.valid_to is None), None)
-            case VersionedKeyQuery(key, int(as_of)):
-                return next((version for version in self.versions(key) if self.is_valid(version, as_of)), None)
+            case VersionedKeyQuery(key, as_of):
+                return self.version(key, as_of)
+            case VersionedKeysQuery(keys, as_of):
+                return [(key, version) for key in keys if (version := self.version(key, as_of)) is not None]
             case MultiVersionedKeyQuery(key, first, last, order):
                 found = [version for version in self.versions(key) if self.overlaps(version, first, last)]
                 return found if order is Order.ASCENDING else found[::-1]
         raise AssertionError(query)
 
-    def is_valid(self, version: VersionedRecord, as_of: int) -> bool:
+    def version(self, key: bytes, as_of: int | None) -> VersionedRecord | None:
+        return next((version for version in self.versions(key) if self.is_valid(version, as_of)), None)
+
+    def is_valid(self, version: VersionedRecord, as_of: int | None) -> bool:
         """Of history no time before the retention is answered; the latest version is, however old."""
+        if as_of is None:
+            return version.valid_to is None
         if version.valid_to is None:
             return version.timestamp <= as_of
         return max(version.timestamp, self.floor) <= as_of < version.valid_to
@@ -298,7 +322,7 @@ def oracle_of(store: TransactionalStore) -> Oracle:
             return SegmentedOracle(isinstance(store, SessionStore), store.timestamped, store.layout.retain_duplicates)
         case VersionedStore():
             return VersionOracle()
-    return KeyValueOracle()
+    return KeyValueOracle(store.timestamped)
 
 
 # -- queries --------------------------------------------------------------------------------------------
@@ -315,8 +339,14 @@ def random_query(rnd: Random, kind: type[Any], times: list[int], *, sessions: bo
         arguments = (key,)
     elif kind in (RangeQuery, TimestampedRangeQuery):
         arguments = (lower, upper, order)
+    elif kind is KeysQuery:
+        arguments = (tuple(rnd.sample([*KEYS, b"absent"], rnd.choice([1, 5]))),)
+    elif kind is PrefixQuery:
+        arguments = (rnd.choice([key, key[:1], b"c", b"a\x01"]), order)
     elif kind is VersionedKeyQuery:
         arguments = (key, as_of)
+    elif kind is VersionedKeysQuery:
+        arguments = (tuple(rnd.sample([*KEYS, b"absent"], rnd.choice([1, 5]))), as_of)
     elif kind is WindowRangeQuery:
         arguments = (key, None, None, order) if sessions else (None, first, last, order)
     else:

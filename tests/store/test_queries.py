@@ -13,17 +13,22 @@ from typing import Any
 import pytest
 
 from stateline_store import (
+    CountQuery,
     InvalidArgumentError,
     IsolationLevel,
     KeyQuery,
+    KeysQuery,
     MultiVersionedKeyQuery,
     NotUpToBoundError,
     Position,
     PositionBound,
+    PositionQuery,
+    PrefixQuery,
     Query,
     RangeQuery,
     Reader,
     SecondaryReader,
+    SessionKeyQuery,
     StoreClosedError,
     StoreContext,
     StoreSchema,
@@ -34,6 +39,7 @@ from stateline_store import (
     UnknownQueryTypeError,
     ValueAndTimestamp,
     VersionedKeyQuery,
+    VersionedKeysQuery,
     VersionedRecord,
     Windowed,
     WindowKeyQuery,
@@ -43,6 +49,7 @@ from stateline_store import (
     store_path,
 )
 from stateline_store.plain_values import PlainValuesReader
+from stateline_store.timestamped_rows import split
 from store.query_oracles import (
     END_OF_TIME,
     KINDS,
@@ -59,24 +66,30 @@ from store.query_oracles import (
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 INPUT, OTHER_PARTITION = TopicPartition("input", 0), TopicPartition("input", 1)
+KEY_VALUE: set[type[Query[Any]]] = {KeyQuery, KeysQuery, RangeQuery, PrefixQuery}
 ANSWERS: dict[str, set[type[Query[Any]]]] = {
-    "key_value": {KeyQuery, RangeQuery},
-    "timestamped_key_value": {KeyQuery, RangeQuery, TimestampedKeyQuery, TimestampedRangeQuery},
+    "key_value": KEY_VALUE,
+    "timestamped_key_value": KEY_VALUE | {TimestampedKeyQuery, TimestampedRangeQuery},
     "window": {WindowKeyQuery, WindowRangeQuery},
     "timestamped_window": {WindowKeyQuery, WindowRangeQuery},
     "window_with_duplicates": {WindowKeyQuery, WindowRangeQuery},
-    "session": {WindowRangeQuery},
-    "timestamped_session": {WindowRangeQuery},
-    "versioned": {VersionedKeyQuery, MultiVersionedKeyQuery},
+    "session": {WindowRangeQuery, SessionKeyQuery},
+    "timestamped_session": {WindowRangeQuery, SessionKeyQuery},
+    "versioned": {VersionedKeyQuery, VersionedKeysQuery, MultiVersionedKeyQuery},
 }
+OF_EVERY_KIND: set[type[Query[Any]]] = {CountQuery, PositionQuery}
 VALID: list[Query[Any]] = [
     KeyQuery(b"a"),
     TimestampedKeyQuery(b"a"),
+    KeysQuery((b"a",)),
     RangeQuery(),
     TimestampedRangeQuery(),
+    PrefixQuery(b"a"),
     WindowKeyQuery(b"a"),
     WindowRangeQuery(),
+    SessionKeyQuery(b"a"),
     VersionedKeyQuery(b"a"),
+    VersionedKeysQuery((b"a",)),
     MultiVersionedKeyQuery(b"a"),
 ]
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
@@ -223,11 +236,15 @@ def test_empty_bytes_are_a_key_and_a_value_and_not_absence(stage: Stage, kind: s
     expected: dict[type[Query[Any]], tuple[Query[Any], object]] = {
         KeyQuery: (KeyQuery(b""), b""),
         TimestampedKeyQuery: (TimestampedKeyQuery(b""), value),
+        KeysQuery: (KeysQuery((b"", b"absent")), [(b"", value)]),
         RangeQuery: (RangeQuery(b"", b""), [(b"", b"")]),
+        PrefixQuery: (PrefixQuery(b""), [(b"", value)]),
         TimestampedRangeQuery: (TimestampedRangeQuery(b"", b""), [(b"", value)]),
         WindowKeyQuery: (WindowKeyQuery(b""), [(7, value)]),
         WindowRangeQuery: (WindowRangeQuery(), [(Windowed(b"", 7, 7 + SIZE), value)]),
+        SessionKeyQuery: (SessionKeyQuery(b""), [(Windowed(b"", 5, 7), value)]),
         VersionedKeyQuery: (VersionedKeyQuery(b"", 7), VersionedRecord(b"", 7, None)),
+        VersionedKeysQuery: (VersionedKeysQuery((b"",)), [(b"", VersionedRecord(b"", 7, None))]),
         MultiVersionedKeyQuery: (MultiVersionedKeyQuery(b""), [VersionedRecord(b"", 7, None)]),
     }
     if scene.store.kind == "session":
@@ -242,7 +259,7 @@ def test_a_query_that_a_kind_of_store_cannot_answer_names_those_that_it_can(
     stage: Stage, kind: str, through: str
 ) -> None:
     scene = stage.scene(kind, through, [], [])
-    able = ", ".join(sorted(query_type.__name__ for query_type in ANSWERS[kind]))
+    able = ", ".join(sorted(query_type.__name__ for query_type in ANSWERS[kind] | OF_EVERY_KIND))
     unable = [query for query in VALID if type(query) not in ANSWERS[kind]]
     assert len(unable) + len(ANSWERS[kind]) == len(VALID)
     behind = PositionBound(Position.of({INPUT: 10**9}))  # no reason to say "ask again later"
@@ -252,11 +269,62 @@ def test_a_query_that_a_kind_of_store_cannot_answer_names_those_that_it_can(
 
 
 def test_a_query_of_somebody_elses_is_unknown(stage: Stage, through: str) -> None:
-    class CountQuery(Query[int]):
+    class SumQuery(Query[int]):
         pass
 
-    with pytest.raises(UnknownQueryTypeError, match="CountQuery"):
-        stage.scene("key_value", through, [], []).ask(CountQuery())
+    with pytest.raises(UnknownQueryTypeError, match="SumQuery"):
+        stage.scene("key_value", through, [], []).ask(SumQuery())
+
+
+@EVERY_KIND
+def test_every_kind_says_about_how_many_rows_it_has_and_where_it_stands(stage: Stage, kind: str, through: str) -> None:
+    scene = stage.scene(kind, through, [[Put(b"a", b"1", time=7, span=2, timestamp=3)]], [])
+    counted, stood = scene.ask(CountQuery()), scene.ask(PositionQuery())
+    assert counted.result == 1
+    assert (stood.result, stood.position, counted.position) == (None, scene.position, scene.position)
+
+
+@EVERY_KIND
+def test_what_is_asked_for_as_stored_is_the_same_with_each_timestamp_before_its_value(
+    stage: Stage, kind: str, through: str
+) -> None:
+    """As every request over HTTP is run: what passes answers on takes them apart where they are shown."""
+    rnd = Random(f"stored {kind}")
+    scene = random_scene(stage, kind, through, rnd, first_ms=0)
+    schema = scene.store.schema.of_stored_values()
+    for query_type in sorted(ANSWERS[kind], key=lambda query_type: query_type.__name__):
+        for _ in range(30):
+            query = random_query(rnd, query_type, scene.times, sessions=scene.store.kind == "session")
+            if query_type not in (TimestampedKeyQuery, TimestampedRangeQuery):
+                stored = materialized(queries.run(query, scene.reader, schema).result)
+                assert shown(stored, query, timestamped=scene.store.timestamped) == scene.oracle.answer(query)
+
+
+def shown(stored: Any, query: Query[Any], *, timestamped: bool) -> Any:
+    """Stored values as the query shows them."""
+    if not timestamped or stored is None:
+        return stored
+    if isinstance(query, KeyQuery):
+        return split(stored).value
+    return [(name, split(value).value if isinstance(query, RangeQuery) else split(value)) for name, value in stored]
+
+
+def test_a_query_of_keys_is_refused_as_soon_as_their_values_are_too_large(stage: Stage, through: str) -> None:
+    puts = [Put(bytes([n]), bytes(100), time=n, span=0, timestamp=n) for n in range(5)]
+    keys = tuple(put.key for put in puts)
+    for kind, query_type in (("key_value", KeysQuery), ("versioned", VersionedKeysQuery)):
+        scene = stage.scene(kind, through, [puts], [])
+        assert len(scene.ask(query_type(keys, most_bytes=5 * 101)).result) == 5
+        with pytest.raises(InvalidArgumentError, match="have more than 303 bytes: ask for fewer keys"):
+            scene.ask(query_type(keys, most_bytes=2 * 101))
+
+
+def test_a_range_of_exchanged_bounds_finds_nothing_and_logs_nothing(
+    stage: Stage, through: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = stage.scene("key_value", through, [[Put(b"b", b"1", time=0, span=0, timestamp=0)]], [])
+    assert materialized(scene.ask(RangeQuery(b"c", b"a")).result) == []
+    assert not caplog.records
 
 
 # -- bounds ---------------------------------------------------------------------------------------------
@@ -305,6 +373,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("key_value", RangeQuery(1), "lower of a RangeQuery is bytes or None, not 1"),  # type: ignore[arg-type]  # the point
     ("key_value", RangeQuery(None, "z"), "upper of a RangeQuery"),  # type: ignore[arg-type]  # the point
     ("key_value", RangeQuery(order="up"), "order of a RangeQuery is an Order, not 'up'"),  # type: ignore[arg-type]  # the point
+    ("key_value", KeysQuery([b"a"]), "keys of a KeysQuery is a tuple of bytes, not"),  # type: ignore[arg-type]  # the point
+    ("key_value", PrefixQuery(None), "prefix of a PrefixQuery is bytes, not None"),  # type: ignore[arg-type]  # the point
     ("timestamped_key_value", TimestampedKeyQuery(bytearray()), "key of a T"),  # type: ignore[arg-type]  # the point
     ("timestamped_key_value", TimestampedRangeQuery("a"), "lower of a T"),  # type: ignore[arg-type]  # the point
     ("window", WindowKeyQuery(7), "key of a WindowKeyQuery is bytes, not 7"),  # type: ignore[arg-type]  # the point

@@ -11,15 +11,19 @@ from typing import Any
 import pytest
 
 from stateline_store import (
+    CountQuery,
     IsolationLevel,
     MultiVersionedKeyQuery,
     Order,
     Position,
+    PositionQuery,
+    PrefixQuery,
     Query,
     RangeQuery,
     Reader,
     RetryLaterError,
     SecondaryReader,
+    SessionKeyQuery,
     SessionStore,
     StoreClosedError,
     StoreContext,
@@ -41,12 +45,14 @@ SCANS: list[tuple[str, Query[Any]]] = [
     ("key_value", RangeQuery()),
     ("timestamped_key_value", RangeQuery(b"a")),
     ("timestamped_key_value", TimestampedRangeQuery(None, b"a\x01")),
+    ("timestamped_key_value", PrefixQuery(b"a")),
     *(
         (kind, query)
         for kind in ("window", "timestamped_window", "window_with_duplicates")
         for query in (WindowKeyQuery(b"a"), WindowRangeQuery(None, 1_000, 70_000))
     ),
     ("session", WindowRangeQuery(b"a")),
+    ("session", SessionKeyQuery(b"a", 1_000, 70_000)),
     ("timestamped_session", WindowRangeQuery(b"a")),
     ("versioned", MultiVersionedKeyQuery(b"a")),
     ("versioned", MultiVersionedKeyQuery(b"a", 1_000, 70_000)),
@@ -228,9 +234,7 @@ class Follower:
 
     def ask(self) -> tuple[queries.QueryResult[Any], Any]:
         """An answer and what it must be."""
-        kinds = [kind for kind, store in queries._ANSWERS if store == self.store.kind]
-        if not self.store.timestamped:
-            kinds = [kind for kind in kinds if kind not in queries._TIMESTAMPED]
+        kinds = [kind for kind in queries.answered_by(self.store.schema) if kind not in (CountQuery, PositionQuery)]
         now = max(0, self.number * 2_000)
         query = random_query(self.rnd, self.rnd.choice(kinds), [now, now - RETENTION], sessions=self.is_session)
         found = queries.run(query, self.reader, self.store.schema)

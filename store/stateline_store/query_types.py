@@ -1,0 +1,153 @@
+"""Queries as values (IQv2: KIP-796, 805, 806, 960, 968, 992, and what Kafka Streams has no query for).
+
+What each is asked of and what it answers stands in `stateline_store.queries`, which runs them. A query can be compared,
+pickled and sent to another process. Thread-safe: it never changes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from stateline_store.scan import Scan, ValueAndTimestamp
+from stateline_store.versioned_reads import VersionedRecord
+from stateline_store.windowed_keys import Windowed
+
+Result = TypeVar("Result", covariant=True)
+Value: TypeAlias = bytes | ValueAndTimestamp
+
+
+class Order(enum.Enum):
+    """The order of a scan. Keys compare as serialized bytes, versions by their time."""
+
+    ANY = "any"
+    ASCENDING = "ascending"
+    DESCENDING = "descending"
+
+
+class Query(Generic[Result]):
+    """A question to one store, as a value; its type says what comes back."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuery(Query[bytes | None]):
+    """The value of a key."""
+
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampedKeyQuery(Query[ValueAndTimestamp | None]):
+    """The value of a key, and its timestamp."""
+
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeysQuery(Query[list[tuple[bytes, Value]]]):
+    """The values of those of these keys that are there, all of one state, in the order given. `InvalidArgumentError` as
+    soon as they have more than `most_bytes`, keys included; None for however many."""
+
+    keys: tuple[bytes, ...]
+    most_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeQuery(Query[Scan[tuple[bytes, bytes]]]):
+    """The entries from `lower` to `upper`, both included, None open. Any order is ascending."""
+
+    lower: bytes | None = None
+    upper: bytes | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampedRangeQuery(Query[Scan[tuple[bytes, ValueAndTimestamp]]]):
+    """As `RangeQuery`, with timestamps."""
+
+    lower: bytes | None = None
+    upper: bytes | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixQuery(Query[Scan[tuple[bytes, Value]]]):
+    """The entries whose key begins with `prefix`. Any order is ascending."""
+
+    prefix: bytes
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class WindowKeyQuery(Query[Scan[tuple[int, Value]]]):
+    """The windows of a key that start from `time_from` to `time_to` (ms, both included, None open). Any order is the
+    oldest first."""
+
+    key: bytes
+    time_from: int | None = None
+    time_to: int | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRangeQuery(Query[Scan[tuple[Windowed, Value]]]):
+    """Of a window store, the windows of all keys that start from `time_from` to `time_to` (ms, both included, None
+    open); of a session store, the sessions of `key`, by their end. Give the one or the other. Any order is ascending:
+    segment by segment of time, by key and then time within one."""
+
+    key: bytes | None = None
+    time_from: int | None = None
+    time_to: int | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKeyQuery(Query[Scan[tuple[Windowed, Value]]]):
+    """The sessions of a key that end at `time_from` or later and start at `time_to` or earlier (ms, None open). Any
+    order is by their end, the earliest first."""
+
+    key: bytes
+    time_from: int | None = None
+    time_to: int | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedKeyQuery(Query[VersionedRecord | None]):
+    """The latest version of a key, or the one that was valid at `as_of` (ms)."""
+
+    key: bytes
+    as_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedKeysQuery(Query[list[tuple[bytes, VersionedRecord]]]):
+    """As `KeysQuery`, of versioned stores: the latest versions, or those that were valid at `as_of` (ms)."""
+
+    keys: tuple[bytes, ...]
+    as_of: int | None = None
+    most_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MultiVersionedKeyQuery(Query[Scan[VersionedRecord]]):
+    """The versions of a key that were valid at some time from `time_from` to `time_to` (ms, both included, None open).
+    Any order is the newest first."""
+
+    key: bytes
+    time_from: int | None = None
+    time_to: int | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class CountQuery(Query[int]):
+    """About how many rows the store has; staged ones may count twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionQuery(Query[None]):
+    """Nothing but the Position that every answer carries."""
