@@ -306,3 +306,5 @@ def _checks(query: type[Any]) -> tuple[tuple[str, tuple[type, ...], str], ...]:
 _FIELDS: dict[type[Query[Any]], tuple[tuple[str, tuple[type, ...], str], ...]] = {
     query: _checks(query) for query, _ in _ANSWERS
 }
+QUERIES: dict[str, type[Any]] = {query.__name__: query for query, _ in _ANSWERS}
+"""Every query that there is, a dataclass, by the name of its class: for who sends them elsewhere."""

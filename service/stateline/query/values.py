@@ -1,18 +1,19 @@
-"""Queries as values, and what one partition answers to them.
+"""What one partition is asked for and answers, whichever process it is in.
 
-Pure: no files, no sockets, no clock. Keys and values are raw stored bytes; the server gives them types. `query_reads`
-executes them.
+The queries themselves are the store library's (`stateline_store.query_types`), run by `execution`. Pure: no files, no
+sockets, no clock. Keys and values are raw stored bytes; the server gives them types. Entries by query:
 
-| query         | asks                 | entries, in the order of                                                      |
-|---------------|----------------------|-------------------------------------------------------------------------------|
-| KeyQuery      | key-value, versioned | (key, stored), of a versioned store (key, VersionedRecord)                    |
-| KeysQuery     | key-value, versioned | as KeyQuery                                                                   |
-| RangeQuery    | key-value            | (key, stored), keys                                                           |
-| WindowsQuery  | window               | (Windowed, stored), start; of all keys: segments of time, keys, start         |
-| SessionsQuery | session              | (Windowed, stored), end and start                                             |
-| VersionsQuery | versioned            | (key, VersionedRecord), timestamp                                             |
-| CountQuery    | every kind           | none: `count`                                                                 |
-| PositionQuery | every kind           | none                                                                          |
+| query                                          | entries, in the order of                                            |
+|------------------------------------------------|---------------------------------------------------------------------|
+| KeyQuery, KeysQuery                            | (key, stored), as asked                                             |
+| RangeQuery, PrefixQuery                        | (key, stored), keys                                                 |
+| VersionedKeyQuery, VersionedKeysQuery          | (key, VersionedRecord), as asked                                    |
+| WindowKeyQuery                                 | (Windowed, stored), start                                           |
+| WindowRangeQuery                               | (Windowed, stored), segments of time, keys, start                   |
+| SessionKeyQuery                                | (Windowed, stored), end and start                                   |
+| MultiVersionedKeyQuery                         | (key, VersionedRecord), timestamp                                   |
+| CountQuery                                     | none: `count`                                                       |
+| PositionQuery                                  | none                                                                |
 
 Which partitions hold a key: Kafka's partitioner puts it into ``(murmur2(key) & 0x7fffffff) % n``, its *home*.
 Not every topic is written with that partitioner, and a processor may put any key into its own partition's
@@ -30,17 +31,23 @@ from confluent_kafka import murmur2
 
 from stateline_store import (
     IsolationLevel,
+    MultiVersionedKeyQuery,
     NotActiveError,
     NotPresentError,
     NotReadyError,
     NotUpToBoundError,
     Position,
     PositionBound,
+    PrefixQuery,
+    RangeQuery,
+    SessionKeyQuery,
     StatelineError,
     StoreState,
     TransactionalStore,
     VersionedRecord,
     Windowed,
+    WindowKeyQuery,
+    WindowRangeQuery,
 )
 
 # A scan stops after about this many bytes, whatever its limit: one answer must not fill the memory of the
@@ -48,99 +55,27 @@ from stateline_store import (
 # in `rest`.
 MAX_RESULT_BYTES = 4 * 1024 * 1024
 
+# Most bytes of the entries of many keys, which are answered all at once.
+MAX_KEYS_BYTES = 4 * MAX_RESULT_BYTES
+
+ScanQuery: TypeAlias = (
+    RangeQuery | PrefixQuery | WindowKeyQuery | WindowRangeQuery | SessionKeyQuery | MultiVersionedKeyQuery
+)
 Value: TypeAlias = bytes | VersionedRecord
 Entry: TypeAlias = tuple[bytes | Windowed, Value]
 ServedBy = Literal["active", "standby", "restoring"]
 
 
 @dataclass(frozen=True, slots=True)
-class KeysQuery:
-    """The values of these keys, or what they were at `as_of` (ms); an absent key has no entry in the answer."""
-
-    keys: tuple[bytes, ...]
-    as_of: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyQuery:
-    """The value of one key, or what it was at `as_of` (ms); the answer has one entry, or none when the key is
-    absent."""
-
-    key: bytes
-    as_of: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RangeQuery:
-    """Entries from `lower` to `upper`, both inclusive and None open, or those whose key begins with `prefix`.
-
-    In the order of serialized keys, or against it when `reverse`; at most `limit` of them.
-    """
-
-    lower: bytes | None = None
-    upper: bytes | None = None
-    prefix: bytes | None = None
-    reverse: bool = False
-    limit: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class WindowsQuery:
-    """The windows of a key, or of all keys when it is None, that start from `time_from` to `time_to` (ms, both
-    inclusive, None open)."""
-
-    key: bytes | None = None
-    time_from: int | None = None
-    time_to: int | None = None
-    reverse: bool = False
-    limit: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class SessionsQuery:
-    """The sessions of a key that end at `time_from` or later and start at `time_to` or earlier (ms, None open)."""
-
-    key: bytes
-    time_from: int | None = None
-    time_to: int | None = None
-    reverse: bool = False
-    limit: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class VersionsQuery:
-    """The versions of a key that were valid at some time from `time_from` to `time_to` (ms, both inclusive, None
-    open); the newest first when `reverse`."""
-
-    key: bytes
-    time_from: int | None = None
-    time_to: int | None = None
-    reverse: bool = False
-    limit: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class CountQuery:
-    """About how many entries there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class PositionQuery:
-    """Nothing but the position that every answer carries."""
-
-
-ScanQuery: TypeAlias = RangeQuery | WindowsQuery | SessionsQuery | VersionsQuery
-Query: TypeAlias = KeyQuery | KeysQuery | ScanQuery | CountQuery | PositionQuery
-
-
-@dataclass(frozen=True, slots=True)
 class Terms:
-    """What an asker demands of whoever answers, whatever the query."""
+    """What an asker demands of whoever answers, whatever the query. `limit` is how many entries of a scan are wanted at
+    first."""
 
     store: str
     isolation_level: IsolationLevel
     bound: PositionBound = field(default_factory=PositionBound)
     require_active: bool = False
+    limit: int = 1000
 
 
 @dataclass(slots=True)  # not frozen, which makes it take three times as long, for every read

@@ -2,12 +2,11 @@
 
     frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
     request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
-                "wait_ms", "query": query}
+                "limit", "wait_ms", "query": query}
              | {"id", "type": "more", "scan", "limit"} | {"id", "type": "drop", "scan"}
              | {"id", "type": "snapshot", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "status"} | {"id", "type": "subscribe"}
-    query   := {"type": "key" | "keys" | "range" | "windows" | "sessions" | "versions" | "count" | "position",
-                …: the fields of that query in `stateline.query.values`}
+    query   := {"type": name of a class of `stateline_store.query_types`, …: its fields}
     reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": {"pid", "connections", "waiting"}}
              | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
@@ -35,25 +34,7 @@ from typing import Any
 
 import orjson
 
-from stateline.query.values import (
-    Answer,
-    CopyStatus,
-    CountQuery,
-    Entry,
-    Failure,
-    KeyQuery,
-    KeysQuery,
-    Outcome,
-    PositionQuery,
-    Query,
-    RangeQuery,
-    Rest,
-    Rows,
-    SessionsQuery,
-    Terms,
-    VersionsQuery,
-    WindowsQuery,
-)
+from stateline.query.values import Answer, CopyStatus, Entry, Failure, Outcome, Rest, Rows, Terms
 from stateline_store import (
     CursorExpiredError,
     InvalidArgumentError,
@@ -62,12 +43,15 @@ from stateline_store import (
     NotPresentError,
     NotReadyError,
     NotUpToBoundError,
+    Order,
     Position,
     PositionBound,
+    Query,
     StatelineError,
     UnknownQueryTypeError,
     VersionedRecord,
     Windowed,
+    queries,
 )
 
 LENGTH = struct.Struct(">I")
@@ -99,7 +83,7 @@ class WireRequest:
     id: int
     terms: Terms
     partition: int
-    query: Query
+    query: Query[Any]
     wait_ms: int = 0
 
 
@@ -142,6 +126,7 @@ def encode_request(request: WireRequest) -> dict[str, Any]:
         "isolation_level": request.terms.isolation_level.value,
         "bound": request.terms.bound.position.to_json(),
         "require_active": request.terms.require_active,
+        "limit": request.terms.limit,
         "wait_ms": request.wait_ms,
         "query": _query_out(request.query),
     }
@@ -155,6 +140,7 @@ def decode_request(message: Mapping[str, Any]) -> WireRequest:
             IsolationLevel(message["isolation_level"]),
             PositionBound(Position.from_json(message["bound"])),
             bool(message["require_active"]),
+            int(message["limit"]),
         )
         query = _query_in(message["query"])
         return WireRequest(int(message["id"]), terms, int(message["partition"]), query, int(message["wait_ms"]))
@@ -228,54 +214,39 @@ def _entry_in(fields: Any) -> Entry:
     raise InvalidArgumentError(f"Not an entry of a query: {fields!r:.100}")
 
 
-_QUERIES: dict[str, type[Query]] = {
-    "key": KeyQuery,
-    "keys": KeysQuery,
-    "range": RangeQuery,
-    "windows": WindowsQuery,
-    "sessions": SessionsQuery,
-    "versions": VersionsQuery,
-    "count": CountQuery,
-    "position": PositionQuery,
-}
-_NAMES = {kind: name for name, kind in _QUERIES.items()}
-_TIMES = ("as_of", "time_from", "time_to")
-
-
-def _query_out(query: Query) -> dict[str, Any]:
-    return {
-        "type": _NAMES[type(query)],
-        **{field.name: _field_out(getattr(query, field.name)) for field in fields(query)},
-    }
+def _query_out(query: Query[Any]) -> dict[str, Any]:
+    name, of_query = type(query).__name__, fields(queries.QUERIES[type(query).__name__])
+    return {"type": name, **{field.name: _field_out(getattr(query, field.name)) for field in of_query}}
 
 
 def _field_out(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return _text(value)
-    return [_text(key) for key in value] if isinstance(value, tuple) else value
+    match value:
+        case bytes():
+            return _text(value)
+        case tuple():
+            return [_text(key) for key in value]
+        case Order():
+            return value.value
+    return value
 
 
-def _query_in(value: Mapping[str, Any]) -> Query:
-    kind = _QUERIES.get(value["type"])
+def _query_in(value: Mapping[str, Any]) -> Query[Any]:
+    kind = queries.QUERIES.get(value["type"])
     if kind is None:
         raise InvalidArgumentError(f"No query is of type {value['type']!r}.")
-    return kind(**{field.name: _field_in(field.name, value[field.name]) for field in fields(kind)})
+    query: Query[Any] = kind(**{field.name: _field_in(field.name, value[field.name]) for field in fields(kind)})
+    return query
 
 
 def _field_in(name: str, value: Any) -> Any:
     match name:
         case "keys":
             return tuple(_bytes(key) for key in value)
-        case "reverse":
-            return bool(value)
-        case "limit":
-            return int(value)
-        case _ if name in _TIMES:
+        case "order":
+            return Order(value)
+        case "time_from" | "time_to" | "as_of" | "most_bytes":
             return None if value is None else int(value)
-        case "key" if value is not None:
-            return _bytes(value)
-        case _:
-            return _optional_bytes(value)
+    return None if value is None else _bytes(value)
 
 
 def _text(data: bytes) -> str:
@@ -287,7 +258,3 @@ def _bytes(text: Any) -> bytes:
         return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, TypeError, ValueError) as error:
         raise InvalidArgumentError("Bytes that are not base64 text.") from error
-
-
-def _optional_bytes(text: Any) -> bytes | None:
-    return None if text is None else _bytes(text)

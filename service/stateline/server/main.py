@@ -123,7 +123,7 @@ def create_app(app: App, config: Config) -> FastAPI:
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
     if admit is not None:
-        api.state.at_once = PointReads(serving, queries.asked, measuring, admit).answer
+        api.state.at_once = PointReads(serving, queries.requests, measuring, admit).answer
     return api
 
 

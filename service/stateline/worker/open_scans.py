@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from typing import NamedTuple
 
-from stateline.query.execution import OpenScan
+from stateline.query.open_scan import OpenScan
 from stateline.query.values import Rows
 from stateline.worker.query_connection import QueryConnection
 from stateline_store import CursorExpiredError, StoreClosedError

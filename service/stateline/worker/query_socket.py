@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from stateline.query.execution import OpenScan
+from stateline.query.open_scan import OpenScan
 from stateline.query.values import Failure, Outcome
 from stateline.query.wire import (
     WireRequest,

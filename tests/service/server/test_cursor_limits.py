@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stateline.query.execution import OpenScan
+from stateline.query.open_scan import OpenScan
 from stateline.server.state import cursors
 from stateline.server.state.cursors import Cursor, Cursors
 from stateline_store.rocksdb_engine import RocksDBEngine

@@ -6,14 +6,15 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stateline.config.settings import load_config
-from stateline.query.values import Answer, KeysQuery, Outcome, Query, Terms, Value, answers_of, home_partition
+from stateline.query.values import Answer, Outcome, Terms, Value, answers_of, home_partition
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
-from stateline_store import IsolationLevel
+from stateline_store import IsolationLevel, KeysQuery, Query
 from support.processes.query_server import PARTITIONS, TOPIC, OwningWorker, make_app
 
 LEVELS = list(IsolationLevel)
@@ -28,7 +29,7 @@ class Watched(Serving):
     after_look: Callable[[], None]
 
     async def _ask_all(
-        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
         outcomes = await super()._ask_all(store, terms, queries, deadline_s)
         self.looks.append({p: set(query.keys) for p, query in queries.items() if isinstance(query, KeysQuery)})
@@ -47,9 +48,9 @@ class Finder:
     def find(self, *keys: str, after_look: Callable[[], None] = lambda: None) -> Found:
         """What `Serving.find` answers; `after_look` happens after each of its looks."""
         self.looks = []
-        encoded = [key.encode() for key in keys]
+        query = KeysQuery(tuple(key.encode() for key in keys))
         return asyncio.run(
-            self._with(after_look, lambda s: s.find(s.store("aircraft"), self._terms, encoded, range(PARTITIONS), None))
+            self._with(after_look, lambda s: s.find(s.store("aircraft"), self._terms, query, range(PARTITIONS), None))
         )
 
     async def _with(self, after_look: Callable[[], None], find: Callable[[Serving], Awaitable[Found]]) -> Found:

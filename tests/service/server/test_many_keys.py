@@ -11,11 +11,11 @@ import pytest
 
 from stateline import serdes
 from stateline.deployment.topology_file import Placement
-from stateline.query.values import Answer, Failure, KeysQuery, Outcome, Terms
+from stateline.query.values import MAX_KEYS_BYTES, Answer, Failure, Outcome, Terms
 from stateline.server.state.many_keys import ask_for_keys
 from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.stores import key_value
-from stateline_store import IsolationLevel, KeyValueStore, StateDirectory, StoreContext, StoreState
+from stateline_store import IsolationLevel, KeysQuery, KeyValueStore, StateDirectory, StoreContext, StoreState
 
 KEYS = tuple(b"%d" % at for at in range(2500))
 SERVED = ServedStore(key_value("s", key=serdes.bytes, value=serdes.bytes), Placement(0, 1, None))
@@ -44,7 +44,7 @@ def written(store: KeyValueStore, value: bytes) -> None:
 
 async def asked(partitions: Partitions, keys: tuple[bytes, ...], in_between: Callable[[], None]) -> tuple[Outcome, int]:
     """The outcome, and how often others had their turn."""
-    asking = asyncio.create_task(ask_for_keys(partitions, SERVED, TERMS, 0, KeysQuery(keys)))
+    asking = asyncio.create_task(ask_for_keys(partitions, SERVED, TERMS, 0, KeysQuery(keys, MAX_KEYS_BYTES)))
     turns = 0
     while not asking.done():
         await asyncio.sleep(0)

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query.values import (
-    Answer,
-    CopyStatus,
-    Entry,
-    RangeQuery,
-    Rest,
-    Rows,
-    ScanQuery,
-    SessionsQuery,
-    VersionsQuery,
-    WindowsQuery,
-)
+from stateline.query.values import Answer, CopyStatus, Entry, Rest, Rows, ScanQuery
 from stateline.server.state import merged_scan
 from stateline.server.state.merged_scan import MergedScan
-from stateline_store import CursorExpiredError, Position, VersionedRecord, Windowed
+from stateline_store import (
+    CursorExpiredError,
+    MultiVersionedKeyQuery,
+    Order,
+    Position,
+    RangeQuery,
+    SessionKeyQuery,
+    VersionedRecord,
+    Windowed,
+    WindowKeyQuery,
+    WindowRangeQuery,
+)
 from stateline_store.windowed_keys import window_key
 
 COPY = CopyStatus("active", 0, 0, 0)
@@ -78,8 +78,12 @@ class _Rest:
         self._partition = None
 
 
-def merged(query: ScanQuery, partitions: Sequence[Partition]) -> MergedScan:
-    return MergedScan(query, {n: partition.answer() for n, partition in enumerate(partitions)})
+def merged(query: ScanQuery, partitions: Sequence[Partition], limit: int = 9) -> MergedScan:
+    return MergedScan(query, {n: partition.answer() for n, partition in enumerate(partitions)}, limit)
+
+
+def goes_down(query: ScanQuery) -> bool:
+    return query.order is Order.DESCENDING
 
 
 async def batches(scan: MergedScan) -> list[list[Entry]]:
@@ -97,15 +101,15 @@ def flat(lists: Sequence[Sequence[Entry]]) -> list[Entry]:
 keys, times = st.binary(max_size=2), st.integers(0, 350)
 ORDERS: dict[type[Any], tuple[st.SearchStrategy[Entry], Callable[[Any], Any]]] = {
     RangeQuery: (st.tuples(keys, keys), itemgetter(0)),
-    WindowsQuery: (
+    WindowRangeQuery: (
         st.tuples(st.builds(lambda k, at: Windowed(k, at, at + 50), keys, times), keys),
         lambda e: (e[0].start_ms // INTERVAL_MS, window_key(e[0].key, e[0].start_ms)),
     ),
-    SessionsQuery: (
+    SessionKeyQuery: (
         st.tuples(st.builds(lambda at, gap: Windowed(b"k", at, at + gap), times, st.integers(0, 60)), keys),
         lambda e: (e[0].end_ms, e[0].start_ms),
     ),
-    VersionsQuery: (
+    MultiVersionedKeyQuery: (
         st.tuples(st.just(b"k"), st.builds(VersionedRecord, keys, times, st.none() | times)),
         lambda e: e[1].timestamp,
     ),
@@ -117,12 +121,12 @@ def scenes(draw: st.DrawFn) -> tuple[ScanQuery, list[Chunks], Callable[[Any], An
     """A query, what its partitions have, in order and in chunks (some of them empty), and what orders it."""
     kind = draw(st.sampled_from(sorted(ORDERS, key=lambda each: each.__name__)))
     entry, order = ORDERS[kind]
-    reverse, limit = draw(st.booleans()), draw(st.integers(1, 9))
-    of_key = {} if kind in (RangeQuery, WindowsQuery) else {"key": b"k"}
-    query: ScanQuery = kind(reverse=reverse, limit=limit, **of_key)
+    down = draw(st.booleans())
+    of_key = {} if kind in (RangeQuery, WindowRangeQuery) else {"key": b"k"}
+    query: ScanQuery = kind(order=Order.DESCENDING if down else Order.ASCENDING, **of_key)
     partitions = []
     for entries in draw(st.lists(st.lists(entry, max_size=12), max_size=4)):
-        ordered = sorted(entries, key=order, reverse=reverse)
+        ordered = sorted(entries, key=order, reverse=down)
         cuts = sorted(draw(st.lists(st.integers(0, len(ordered)), max_size=5)))
         partitions.append([ordered[a:b] for a, b in pairwise([0, *cuts, len(ordered)])])
     return query, partitions, order
@@ -134,7 +138,7 @@ def test_batches_are_all_entries_in_order(scene: tuple[ScanQuery, list[Chunks], 
     partitions = [Partition(each) for each in chunks]
     found = flat(asyncio.run(batches(merged(query, partitions))))
     everything = flat([flat(each) for each in chunks])
-    assert [order(e) for e in found] == sorted(map(order, everything), reverse=query.reverse)
+    assert [order(e) for e in found] == sorted(map(order, everything), reverse=goes_down(query))
     assert sorted(map(repr, found)) == sorted(map(repr, everything)), "each as often as it is there"
     assert [partition.open for partition in partitions] == [0] * len(partitions)
 
@@ -169,29 +173,29 @@ def test_equal_entries_are_in_the_order_of_their_partitions_when_nothing_is_left
     query, chunks, order = scene
     whole = [[flat(each)] for each in chunks]
     found = flat(asyncio.run(batches(merged(query, [Partition(each) for each in whole]))))
-    assert found == sorted(flat([flat(each) for each in chunks]), key=order, reverse=query.reverse)
+    assert found == sorted(flat([flat(each) for each in chunks]), key=order, reverse=goes_down(query))
 
 
 def windows(*starts: int) -> list[Entry]:
     return [(Windowed(b"k", start, start + 10), b"") for start in starts]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_partitions_whose_segments_differ_come_one_after_the_other(reverse: bool) -> None:
+@pytest.mark.parametrize("order", [Order.ASCENDING, Order.DESCENDING])
+def test_partitions_whose_segments_differ_come_one_after_the_other(order: Order) -> None:
     chunks: list[Chunks] = [[windows(1), windows(250)], [windows(2, 3), windows(300)], [[], windows(4)]]
     partitions = [Partition(each, interval_ms) for each, interval_ms in zip(chunks, (100, 200, 100), strict=True)]
-    scan = merged(WindowsQuery(reverse=reverse), partitions)
+    scan = merged(WindowRangeQuery(order=order), partitions)
     assert flat(asyncio.run(batches(scan))) == windows(1, 250, 2, 3, 300, 4)
 
 
 def test_windows_of_one_key_have_one_order_whatever_the_segments() -> None:
     partitions = [Partition([windows(1, 250)], 100), Partition([windows(2, 3)], 200)]
-    assert flat(asyncio.run(batches(merged(WindowsQuery(b"k"), partitions)))) == windows(1, 2, 3, 250)
+    assert flat(asyncio.run(batches(merged(WindowKeyQuery(b"k"), partitions)))) == windows(1, 2, 3, 250)
 
 
 def test_no_partition_is_read_on_before_its_entries_are_wanted() -> None:
     partitions = [Partition([[(b"a", b"")], [(b"x", b"")]]), Partition([[(b"b", b""), (b"c", b"")], [(b"d", b"")]])]
-    scan = merged(RangeQuery(limit=5), partitions)
+    scan = merged(RangeQuery(), partitions, 5)
     assert asyncio.run(scan.page(1)) == [(b"a", b"")]
     assert [partition.limits for partition in partitions] == [[], []]
     assert asyncio.run(scan.page(1)) == [(b"b", b"")]
@@ -201,7 +205,7 @@ def test_no_partition_is_read_on_before_its_entries_are_wanted() -> None:
 def test_a_larger_page_reads_more_at_a_time() -> None:
     letters: list[Entry] = [(bytes([n]), b"") for n in range(6)]
     partition = Partition([[each] for each in letters])
-    scan = merged(RangeQuery(limit=1), [partition])
+    scan = merged(RangeQuery(), [partition], 1)
     assert asyncio.run(scan.page(1)) == letters[:1]
     assert asyncio.run(scan.page(4)) == letters[1:5]
     assert partition.limits == [4] * 4
@@ -210,7 +214,7 @@ def test_a_larger_page_reads_more_at_a_time() -> None:
 def test_a_page_ends_when_it_has_its_share_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merged_scan, "MAX_RESULT_BYTES", 100)
     rows: list[list[Entry]] = [[(bytes([p, n]), b"x" * 30) for n in range(10)] for p in range(3)]
-    scan = merged(RangeQuery(limit=99), [Partition([each]) for each in rows])
+    scan = merged(RangeQuery(), [Partition([each]) for each in rows], 99)
     pages = []
     while page := asyncio.run(scan.page(99)):
         pages.append(page)

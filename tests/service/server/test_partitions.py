@@ -8,10 +8,18 @@ from pathlib import Path
 
 from stateline import serdes
 from stateline.deployment.topology_file import Placement
-from stateline.query.values import Answer, Terms, WindowsQuery
+from stateline.query.values import Answer, Terms
 from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.stores import window
-from stateline_store import IsolationLevel, StateDirectory, StoreContext, StoreState, Windowed, WindowStore
+from stateline_store import (
+    IsolationLevel,
+    StateDirectory,
+    StoreContext,
+    StoreState,
+    Windowed,
+    WindowKeyQuery,
+    WindowStore,
+)
 
 DAY_MS = 86_400_000
 
@@ -36,7 +44,7 @@ def test_a_store_that_was_rebuilt_in_other_segments_is_read_in_those(tmp_path: P
     starts = [day * DAY_MS for day in range(20)]
     for retention_days in (100, 30):  # segments of 50 days, then of 15
         rebuilt(directory, retention_days * DAY_MS, starts)
-        answer = partitions.ask(served, Terms("w", IsolationLevel.READ_COMMITTED), 0, WindowsQuery(b"k"))
+        answer = partitions.ask(served, Terms("w", IsolationLevel.READ_COMMITTED), 0, WindowKeyQuery(b"k"))
         assert isinstance(answer, Answer)
         assert list(answer.rows.entries) == [(Windowed(b"k", start, start + 10), b"v") for start in starts]
     partitions.close()

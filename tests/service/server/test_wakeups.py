@@ -6,16 +6,17 @@ import asyncio
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stateline.config.settings import load_config
-from stateline.query.values import Answer, KeyQuery, Outcome, Query, Terms
+from stateline.query.values import Answer, Outcome, Terms
 from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.serving import Serving
 from stateline.server.state.worker_client import Workers
 from stateline.server.wire.time_limits import TimeLimits
-from stateline_store import IsolationLevel, NotReadyError, Position, PositionBound, TopicPartition
+from stateline_store import IsolationLevel, KeyQuery, NotReadyError, Position, PositionBound, Query, TopicPartition
 from support.processes.query_server import TOPIC, OwningWorker, make_app
 
 
@@ -109,7 +110,7 @@ def test_a_commit_that_comes_while_the_worker_answers_is_not_missed(
         query_worker = serving.workers.query
 
         async def query_then_commit(
-            task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int, declared: str
+            task_id: str, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str
         ) -> Outcome:
             looks.append(await query_worker(task_id, terms, partition, query, 0, declared))
             if len(looks) == 1:
@@ -120,7 +121,7 @@ def test_a_commit_that_comes_while_the_worker_answers_is_not_missed(
 
         monkeypatch.setattr(serving.workers, "query", query_then_commit)
         try:
-            queries: dict[int, Query] = {at.partition: KeyQuery(b"awaited")}
+            queries: dict[int, Query[Any]] = {at.partition: KeyQuery(b"awaited")}
             return await asyncio.wait_for(serving.ask(serving.store("cache"), terms, queries, deadline_s(3600)), 20)
         finally:
             await serving.close()

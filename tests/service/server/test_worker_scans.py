@@ -10,16 +10,16 @@ from typing import Any, cast
 import pytest
 
 from stateline.config.settings import load_config
-from stateline.query.values import Answer, RangeQuery, Terms
+from stateline.query.values import Answer, Terms
 from stateline.server.state.serving import Serving
 from stateline.server.state.worker_client import WorkerConnection
 from stateline.server.wire.time_limits import TimeLimits
-from stateline_store import CursorExpiredError, IsolationLevel, Position, PositionBound, TopicPartition
+from stateline_store import CursorExpiredError, IsolationLevel, Position, PositionBound, PrefixQuery, TopicPartition
 from support.http.paging import Rows
 from support.processes.query_server import TOPIC, OwningWorker, make_app, wait_until
 
-SCAN = RangeQuery(prefix=b"s-", limit=1)
-TERMS = Terms("cache", IsolationLevel.READ_UNCOMMITTED)
+SCAN = PrefixQuery(b"s-")
+TERMS = Terms("cache", IsolationLevel.READ_UNCOMMITTED, limit=1)
 DECLARED = make_app().topology().stores["cache"].description
 
 
@@ -91,7 +91,7 @@ def test_a_query_of_several_partitions_that_is_cancelled_leaves_none_of_those_th
         serving = Serving(make_app().topology(), config, tmp_path)
         await serving.workers.refresh()
         behind = Position.of({TopicPartition(TOPIC, 1): worker.offset(1) + 1})
-        terms = Terms("cache", IsolationLevel.READ_UNCOMMITTED, PositionBound(behind))
+        terms = Terms("cache", IsolationLevel.READ_UNCOMMITTED, PositionBound(behind), limit=1)
         deadline_s = asyncio.get_running_loop().time() + 60
         asking = asyncio.create_task(serving.scan(serving.store("cache"), terms, SCAN, (0, 1, 2), deadline_s))
         await asyncio.to_thread(wait_until, lambda: kept(worker) == 2)

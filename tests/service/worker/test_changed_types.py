@@ -20,7 +20,7 @@ from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.windows import SessionWindows, TumblingWindows
 from stateline.processing.changelog import position_headers, types_headers, types_of_changelog
-from stateline.query.values import Answer, Failure, KeyQuery, Terms
+from stateline.query.values import Answer, Failure, Terms
 from stateline.serde.plain import JsonSerde, Serde
 from stateline.serde.windowed import WindowedSerde
 from stateline.server.state.partitions import Partitions, ServedStore
@@ -29,6 +29,7 @@ from stateline.worker.store_restore import StoreRestore
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
+    KeyQuery,
     NewerFormatError,
     NotReadyError,
     Position,

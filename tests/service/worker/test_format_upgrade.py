@@ -18,14 +18,16 @@ from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded import EmbeddedAdmin
 from stateline.processing.changelog import types_headers
-from stateline.query.values import Answer, KeyQuery, Outcome, RangeQuery, Terms
+from stateline.query.values import Answer, Outcome, Terms
 from stateline.server.state.partitions import Partitions, ServedStore
 from stateline.worker import commit_marks, restorer, store_restore
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.task import TaskState
 from stateline_store import (
     IsolationLevel,
+    KeyQuery,
     LockedError,
+    RangeQuery,
     RetryLaterError,
     StateDirectory,
     StoreContext,

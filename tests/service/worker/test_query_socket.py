@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stateline.query.values import Answer, Failure, HostedPartition, KeyQuery, Outcome, RangeQuery, Rows, Terms
+from stateline.query.values import Answer, Failure, HostedPartition, Outcome, Rows, Terms
 from stateline.query.wire import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -33,12 +33,14 @@ from stateline_store import (
     ConfigurationError,
     CursorExpiredError,
     IsolationLevel,
+    KeyQuery,
     KeyValueStore,
     LockedError,
     NotPresentError,
     NotUpToBoundError,
     Position,
     PositionBound,
+    RangeQuery,
     StoreContext,
     StoreState,
     TopicPartition,
@@ -445,7 +447,7 @@ def test_a_wait_that_runs_out_is_answered_with_where_it_stands(client: Client) -
 
 
 def scan(number: int, level: IsolationLevel = UNCOMMITTED, limit: int = 1) -> bytes:
-    request = WireRequest(number, Terms("letters", level), 0, RangeQuery(limit=limit))
+    request = WireRequest(number, Terms("letters", level, limit=limit), 0, RangeQuery())
     return frame(encode_request(request))
 
 
@@ -562,10 +564,10 @@ def test_a_query_may_scan_more_partitions_than_scans_are_kept_of_one(
     monkeypatch.setattr(open_scans, "MAX_OPEN_SCANS", 2)
     served = QuerySocket(path, lambda name, partition: HostedPartition(letters, StoreState.ACTIVE))
     client = Client(path, served)
-    terms = Terms("letters", UNCOMMITTED)
+    terms = Terms("letters", UNCOMMITTED, limit=1)
     numbers = []
     for partition in range(5):
-        reply = client.ask(frame(encode_request(WireRequest(partition, terms, partition, RangeQuery(limit=1)))))
+        reply = client.ask(frame(encode_request(WireRequest(partition, terms, partition, RangeQuery()))))
         numbers.append(int(reply["outcome"]["rows"]["scan"]))
     assert [given(client.ask(more(9, number, limit=1))) for number in numbers] == [[b"b"]] * 5
     for number in numbers:

@@ -20,7 +20,7 @@ from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, Log, open_log
 from stateline.processing.store_views import StoreView
-from stateline.query.values import CountQuery, Terms
+from stateline.query.values import Terms
 from stateline.query.wire import WireRequest, encode_request, frame
 from stateline.worker import InputRecord, Output
 from stateline.worker.commit_order import Committer
@@ -28,6 +28,7 @@ from stateline.worker.publication import socket_path
 from stateline.worker.task import Task
 from stateline.worker.worker import Worker
 from stateline_store import (
+    CountQuery,
     IsolationLevel,
     LockedError,
     LogUnavailableError,

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from typing import Any
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.processing.reading import readable
-from stateline.query.values import PositionQuery, Query, Terms, answers_of
+from stateline.query.values import Terms, answers_of
 from stateline.serde.plain import shown
 from stateline.server.changes.held import HeldChanges
 from stateline.server.changes.log import ChangeLog
@@ -35,6 +36,8 @@ from stateline_store import (
     InvalidArgumentError,
     IsolationLevel,
     Position,
+    PositionQuery,
+    Query,
     RetryLaterError,
     TopicPartition,
     UnknownQueryTypeError,
@@ -72,7 +75,7 @@ class Committed:
     async def positions(self, partitions: Collection[int]) -> dict[int, Position]:
         """The committed Positions, as the workers tell them; without those that do not answer."""
         terms = Terms(self._store.name, IsolationLevel.READ_COMMITTED)
-        queries: dict[int, Query] = {p: PositionQuery() for p in partitions}
+        queries: dict[int, Query[Any]] = dict.fromkeys(partitions, PositionQuery())
         outcomes = await self._serving.ask(self._store, terms, queries, None)
         return {p: answer.position for p, answer in answers_of(outcomes).items()}
 

@@ -15,15 +15,15 @@ from collections.abc import Callable
 import orjson
 from starlette.types import Scope
 
-from stateline.query.values import Answer, CopyStatus, KeyQuery, home_partition
+from stateline.query.values import Answer, CopyStatus, home_partition
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import COMMON, MAX_URL_BYTES, Arguments, from_query_string, read_key
-from stateline.server.queries.asked import Asked
+from stateline.server.queries.requests import ReadRequest, RequestReader
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
 from stateline.server.telemetry.measuring import Measuring
 from stateline.server.telemetry.request_counts import Answered
-from stateline_store import IsolationLevel, Position, StatelineError
+from stateline_store import IsolationLevel, KeyQuery, Position, StatelineError
 
 _LONGEST = MAX_URL_BYTES // 2  # of a path, and of a query string
 # Query strings that are remembered, with what they ask for: most clients send the same one again and again.
@@ -34,20 +34,19 @@ _ROUTE = "/v1/stores/{store}/keys/{key}"
 # Without what is percent-encoded: decoding has rules of its own.
 _PATH = re.compile(rb"/v1/stores/([^/%]+)/keys/([^/%]*)")
 
-Ask = Callable[[ServedStore, Arguments], Asked]
 Admit = Callable[[Scope, str], str]
 
 
 class PointReads:
-    """Of one server process; for the event loop's thread. `ask` says what a request demands, as for every query;
-    `admit(scope, store)` who asks, by the name of a token, empty where there are none, or raises."""
+    """Of one server process; for the event loop's thread. `requests` reads what one demands, as for every
+    query; `admit(scope, store)` who asks, by the name of a token, empty where there are none, or raises."""
 
-    def __init__(self, serving: Serving, ask: Ask, measuring: Measuring, admit: Admit) -> None:
+    def __init__(self, serving: Serving, requests: RequestReader, measuring: Measuring, admit: Admit) -> None:
         self._serving = serving
-        self._ask = ask
+        self._requests = requests
         self._measuring = measuring
         self._admit = admit
-        self._remembered: dict[tuple[str, bytes], tuple[ServedStore, Asked | None]] = {}
+        self._remembered: dict[tuple[str, bytes], tuple[ServedStore, ReadRequest | None]] = {}
         # Where a store's partition stood last, and how that is shown.
         self._standings: dict[tuple[str, int], tuple[Position, CopyStatus, bytes]] = {}
 
@@ -62,25 +61,25 @@ class PointReads:
         try:
             name = found[1].decode("ascii")
             token = self._admit(scope, name)
-            asked = self._asked(name, scope["query_string"])
-            body = None if asked is None else self._read(asked, found[2].decode("ascii"))
+            read = self._request(name, scope["query_string"])
+            body = None if read is None else self._found(read, found[2].decode("ascii"))
         except (StatelineError, UnicodeDecodeError):
             return None
-        if asked is None or body is None:
+        if read is None or body is None:
             return None
-        answered = Answered(_ROUTE, asked.store.name, asked.terms.isolation_level.value, "ok")
+        answered = Answered(_ROUTE, read.store.name, read.terms.isolation_level.value, "ok")
         self._measuring.tell("GET", answered, 200, time.perf_counter() - began_s, 1, len(body), token)
         return body
 
-    def _read(self, asked: Asked, written: str) -> bytes | None:
-        store, definition = asked.store, asked.store.definition
+    def _found(self, read: ReadRequest, written: str) -> bytes | None:
+        store, definition = read.store, read.store.definition
         key = read_key("The key", written, definition.key, textual=True)
         partition = home_partition(key, store.placement.partitions)
-        answer = self._serving.partitions.ask(store, asked.terms, partition, KeyQuery(key))
+        answer = self._serving.partitions.ask(store, read.terms, partition, KeyQuery(key))
         if not isinstance(answer, Answer) or not answer.rows.entries:
             return None
         ((_, stored),) = answer.rows.entries
-        result = orjson.dumps(result_members(asked.terms, found_members(definition, key, stored)))
+        result = orjson.dumps(result_members(read.terms, found_members(definition, key, stored)))
         # Two objects put together: `{"store":…` and `,"position":…}`.
         return b"%b,%b" % (result[:-1], self._standing(store.name, partition, answer))
 
@@ -93,26 +92,26 @@ class PointReads:
         self._standings[store, partition] = answer.position, answer.copy, text
         return text
 
-    def _asked(self, name: str, query_string: bytes) -> Asked | None:
+    def _request(self, name: str, query_string: bytes) -> ReadRequest | None:
         """What is demanded; None when it cannot be answered here. Raises as the reading of parameters does."""
         if self._serving.stopping:
             return None
         store = self._serving.store(name)
-        of_store, asked = self._remembered.get((name, query_string), (None, None))
+        of_store, read = self._remembered.get((name, query_string), (None, None))
         if of_store is not store:
-            asked = self._asked_anew(store, query_string)
+            read = self._request_anew(store, query_string)
             if len(query_string) <= _LONGEST_REMEMBERED:
                 if len(self._remembered) >= _MOST_REMEMBERED:
                     self._remembered.clear()
-                self._remembered[name, query_string] = store, asked
-        return asked
+                self._remembered[name, query_string] = store, read
+        return read
 
-    def _asked_anew(self, store: ServedStore, query_string: bytes) -> Asked | None:
+    def _request_anew(self, store: ServedStore, query_string: bytes) -> ReadRequest | None:
         definition = store.definition
         if not definition.key_value or not definition.persistent or len(query_string) > _LONGEST:
             return None
         arguments = Arguments(from_query_string(query_string))
         arguments.refuse_others(COMMON)
-        asked = self._ask(store, arguments)
-        everywhere = asked.partitions == store.partitions
-        return asked if everywhere and asked.terms.isolation_level is IsolationLevel.READ_COMMITTED else None
+        read = self._requests.read(store, arguments)
+        everywhere = read.partitions == store.partitions
+        return read if everywhere and read.terms.isolation_level is IsolationLevel.READ_COMMITTED else None

@@ -17,22 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.query.execution import check_type
-from stateline.query.values import (
-    CountQuery,
-    Outcome,
-    PositionQuery,
-    Query,
-    RangeQuery,
-    ScanQuery,
-    SessionsQuery,
-    Terms,
-    Value,
-    VersionsQuery,
-    WindowsQuery,
-    answers_of,
-    failures_of,
-)
+from stateline.query.values import Outcome, Terms, Value, answers_of, failures_of
+from stateline.query.words import check_answered
 from stateline.serde.plain import JsonSerde, shown
 from stateline.server.contract.answers import answer_body, found_members, json_response
 from stateline.server.contract.arguments import (
@@ -43,39 +29,47 @@ from stateline.server.contract.arguments import (
     from_body,
     from_query_string,
     json_text,
-    numbers_shown,
     read_key,
     refuse_bad_percent,
     url_too_long,
 )
-from stateline.server.contract.observation import note_level, note_route
+from stateline.server.contract.observation import note_route
 from stateline.server.contract.problems import failure_response
 from stateline.server.guard.limits import Limits
-from stateline.server.queries.asked import Asked
+from stateline.server.queries.requests import (
+    BODY_PARAMETERS,
+    PAGING,
+    RANGE_PARAMETERS,
+    TIME_PARAMETERS,
+    ReadRequest,
+    RequestReader,
+    keys_query,
+    scan_query,
+)
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
 from stateline.server.wire.time_limits import while_there
-from stateline_store import DoesNotExistError, InvalidArgumentError, IsolationLevel
+from stateline_store import (
+    CountQuery,
+    DoesNotExistError,
+    InvalidArgumentError,
+    IsolationLevel,
+    MultiVersionedKeyQuery,
+    PositionQuery,
+    Query,
+    SessionKeyQuery,
+)
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
 # Keys of a query whose values are made JSON before others have their turn: about a millisecond.
 _SHOWN_AT_ONCE = 500
-PAGING = ("limit", "cursor")
-RANGE_PARAMETERS = ("lower", "upper", "prefix", "order", *PAGING)
-TIME_PARAMETERS = ("from", "to", "order", *PAGING)
-BODY_PARAMETERS = {
-    "key": ("key", "as_of"),
-    "keys": ("keys", "as_of"),
-    "range": RANGE_PARAMETERS,
-    "windows": ("key", *TIME_PARAMETERS),
-    "sessions": ("key", *TIME_PARAMETERS),
-    "versions": ("key", *TIME_PARAMETERS),
-    "count": (),
-}
 # Queries of one key that stand below it in the path.
 OF_A_KEY = ("versions", "windows", "sessions")
-_OF_ONE_KEY: dict[str, type[Query]] = {"sessions": SessionsQuery, "versions": VersionsQuery}  # never of all keys
+_OF_ONE_KEY: dict[str, type[Query[Any]]] = {
+    "sessions": SessionKeyQuery,
+    "versions": MultiVersionedKeyQuery,
+}  # never of all keys
 
 
 class QueryRoutes:
@@ -84,11 +78,7 @@ class QueryRoutes:
     def __init__(self, serving: Serving, limits: Limits) -> None:
         self._serving = serving
         self._scans = ScanAnswers(serving, limits)
-        config = serving.config
-        self._default_level = config.default_state_isolation_level
-        self._wait_max_ms = config.server_wait_max_ms
-        self._limit_default = min(config.server_limit_default, config.server_limit_max)
-        self._limit_max = config.server_limit_max
+        self.requests = RequestReader(serving)
 
     def routes(self) -> list[BaseRoute]:
         """Where they are."""
@@ -114,7 +104,7 @@ class QueryRoutes:
         written = "/".join(segments[4 : None if of_a_key is None else -1])
         key = read_key("The key", _text(written), store.definition.key, textual=True)
         if of_a_key is None:
-            return await self._key_answer(self.asked(store, arguments), key, arguments.time("as_of"))
+            return await self._key_answer(self.requests.read(store, arguments), key, arguments.time("as_of"))
         return await self._scan_answer(request, store, arguments, of_a_key, key)()
 
     async def range(self, request: Request) -> Response:
@@ -130,26 +120,26 @@ class QueryRoutes:
     async def count(self, request: Request) -> Response:
         """GET …/count: about how many entries there are."""
         store, arguments = self._read(request, COMMON)
-        return await self._count_answer(self.asked(store, arguments))
+        return await self._count_answer(self.requests.read(store, arguments))
 
     async def position(self, request: Request) -> Response:
         """GET …/position: how far every partition has come, committed and uncommitted."""
         store, arguments = self._read(request, COMMON)
-        asked = self.asked(store, arguments).from_now()
+        read = self.requests.read(store, arguments).from_now()
         by_level = {}
         for level in IsolationLevel:
-            terms = Terms(store.name, level, asked.terms.bound, asked.terms.require_active)
-            queries: dict[int, Query] = {p: PositionQuery() for p in asked.partitions}
-            by_level[level] = await self._serving.ask(store, terms, queries, asked.deadline_s)
+            terms = Terms(store.name, level, read.terms.bound, read.terms.require_active)
+            queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
+            by_level[level] = await self._serving.ask(store, terms, queries, read.deadline_s)
         failures = {p: f for outcomes in by_level.values() for p, f in failures_of(outcomes).items()}
-        outcomes = by_level[asked.terms.isolation_level]
-        if failures and (not asked.allow_partial or not answers_of(outcomes)):
-            return failure_response(asked.terms, dict(sorted(failures.items())))
+        outcomes = by_level[read.terms.isolation_level]
+        if failures and (not read.allow_partial or not answers_of(outcomes)):
+            return failure_response(read.terms, dict(sorted(failures.items())))
         result = {
             "committed": _positions(by_level[IsolationLevel.READ_COMMITTED]),
             "uncommitted": _positions(by_level[IsolationLevel.READ_UNCOMMITTED]),
         }
-        return json_response(answer_body(asked.terms, outcomes | failures, result))
+        return json_response(answer_body(read.terms, outcomes | failures, result))
 
     async def query(self, request: Request) -> Response:
         """POST …/query: any query, as a JSON body."""
@@ -172,21 +162,21 @@ class QueryRoutes:
         if kind in ("range", "windows", "sessions", "versions"):
             key = arguments.key("key", store.definition.key)
             if key is None and kind in _OF_ONE_KEY and "cursor" not in arguments:
-                check_type(_OF_ONE_KEY[kind], store.name, store.definition.kind)
+                check_answered(_OF_ONE_KEY[kind], store.name, store.definition.kind)
                 raise InvalidArgumentError("key is missing.")
             return self._scan_answer(request, store, arguments, kind, key), arguments.key_bytes
-        asked = self.asked(store, arguments)
+        read = self.requests.read(store, arguments)
         match kind:
             case "key":
                 key = arguments.key("key", store.definition.key)
                 if key is None:
                     raise InvalidArgumentError("key is missing.")
-                return partial(self._key_answer, asked, key, arguments.time("as_of")), arguments.key_bytes
+                return partial(self._key_answer, read, key, arguments.time("as_of")), arguments.key_bytes
             case "keys":
-                keys = arguments.keys(store.definition.key, self._limit_max)
-                return partial(self._keys_answer, asked, keys, arguments.time("as_of")), arguments.key_bytes
+                keys = arguments.keys(store.definition.key, self.requests.limit_max)
+                return partial(self._keys_answer, read, keys, arguments.time("as_of")), arguments.key_bytes
             case _:
-                return partial(self._count_answer, asked), 0
+                return partial(self._count_answer, read), 0
 
     def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
         store = self._serving.store(_text(raw_segments(request)[2]))
@@ -194,38 +184,26 @@ class QueryRoutes:
         arguments.refuse_others(allowed)
         return store, arguments
 
-    def asked(self, store: ServedStore, arguments: Arguments) -> Asked:
-        """What these parameters demand of this store. Raises as `Arguments` does, and `DoesNotExistError` for a
-        partition that there is not."""
-        level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
-        note_level(level.value)
-        wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
-        bound = arguments.bound(self._serving.most_in_bound(store))
-        self._serving.check_bound(store, bound)
-        terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
-        partitions = _chosen(store, arguments.partitions())
-        return Asked(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"))
-
-    async def _key_answer(self, asked: Asked, key: bytes, as_of: int | None) -> Response:
-        found, outcomes = await self._find(asked.from_now(), (key,), as_of)
-        if refused := refusal(asked, outcomes):
+    async def _key_answer(self, read: ReadRequest, key: bytes, as_of: int | None) -> Response:
+        found, outcomes = await self._find(read.from_now(), (key,), as_of)
+        if refused := refusal(read, outcomes):
             return refused
-        result = found_members(asked.store.definition, key, found.get(key))
+        result = found_members(read.store.definition, key, found.get(key))
         partial = bool(failures_of(outcomes))
         status = 200 if found or partial else 404
-        return json_response(answer_body(asked.terms, outcomes, result), status)
+        return json_response(answer_body(read.terms, outcomes, result), status)
 
-    async def _keys_answer(self, asked: Asked, keys: tuple[bytes, ...], as_of: int | None) -> Response:
-        definition = asked.store.definition
-        found, outcomes = await self._find(asked.from_now(), keys, as_of)
-        if refused := refusal(asked, outcomes):
+    async def _keys_answer(self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None) -> Response:
+        definition = read.store.definition
+        found, outcomes = await self._find(read.from_now(), keys, as_of)
+        if refused := refusal(read, outcomes):
             return refused
         entries = []
         for first in range(0, len(keys), _SHOWN_AT_ONCE):
             some = keys[first : first + _SHOWN_AT_ONCE]
             entries += [found_members(definition, key, found.get(key)) for key in some]
             await asyncio.sleep(0)  # many take many milliseconds: let requests in between
-        return json_response(answer_body(asked.terms, outcomes, {"entries": entries}))
+        return json_response(answer_body(read.terms, outcomes, {"entries": entries}))
 
     def _scan_answer(
         self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None
@@ -235,31 +213,26 @@ class QueryRoutes:
             token = self._scans.token(cursor)  # first: with one that does not exist the rest does not matter
             if more := arguments.names() - {"type", *PAGING}:
                 raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
-            limit = self._limit(arguments) if "limit" in arguments else None
+            limit = self.requests.limit(arguments) if "limit" in arguments else None
             return partial(self._scans.follow, request, store, token, limit)
-        limit = self._limit(arguments)
-        query = _scan_query(kind, key, store, arguments, self._scans.limit(request, limit))
-        return partial(self._scans.begin, request, self.asked(store, arguments), query, limit)
+        limit = self.requests.limit(arguments)
+        query = scan_query(kind, key, store.definition, arguments)
+        return partial(self._scans.begin, request, self.requests.read(store, arguments), query, limit)
 
-    def _limit(self, arguments: Arguments) -> int:
-        return arguments.integer("limit", self._limit_default, 1, self._limit_max, "server.limit.max")
-
-    async def _count_answer(self, asked: Asked) -> Response:
-        query = CountQuery()
-        outcomes = await self._everywhere(asked.from_now(), query)
-        if refused := refusal(asked, outcomes):
+    async def _count_answer(self, read: ReadRequest) -> Response:
+        read = read.from_now()
+        queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, CountQuery())
+        outcomes = await self._serving.ask(read.store, read.terms, queries, read.deadline_s)
+        if refused := refusal(read, outcomes):
             return refused
         count = sum(answer.rows.count for answer in answers_of(outcomes).values())
-        return json_response(answer_body(asked.terms, outcomes, {"approximate_entries": count}))
+        return json_response(answer_body(read.terms, outcomes, {"approximate_entries": count}))
 
     async def _find(
-        self, asked: Asked, keys: tuple[bytes, ...], as_of: int | None
+        self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None
     ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
-        return await self._serving.find(asked.store, asked.terms, keys, asked.partitions, asked.deadline_s, as_of)
-
-    async def _everywhere(self, asked: Asked, query: Query) -> dict[int, Outcome]:
-        queries = dict.fromkeys(asked.partitions, query)
-        return await self._serving.ask(asked.store, asked.terms, queries, asked.deadline_s)
+        query = keys_query(read.store.definition, keys, as_of)
+        return await self._serving.find(read.store, read.terms, query, read.partitions, read.deadline_s)
 
 
 def _while_there(
@@ -274,9 +247,6 @@ def _while_there(
             return await handler(request)
 
     return answer
-
-
-_LEVELS = tuple(level.value for level in IsolationLevel)
 
 
 def raw_segments(request: Request) -> list[str]:
@@ -303,17 +273,6 @@ def _text(segment: str) -> str:
         raise InvalidArgumentError(f"{shown(segment)} in the path is not percent-encoded UTF-8.") from error
 
 
-def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:
-    if partitions is None:
-        return store.partitions
-    for partition in partitions:
-        if partition not in store.partitions:
-            raise DoesNotExistError(
-                f"{store.name!r} has no partition {partition}: it has {numbers_shown(len(store.partitions))}."
-            )
-    return partitions
-
-
 def _positions(outcomes: dict[int, Outcome]) -> dict[str, Any]:
     return {str(p): answer.position.to_json() for p, answer in answers_of(outcomes).items()}
 
@@ -323,22 +282,3 @@ def _kind(kind: object) -> str:
         return kind
     what = "type is missing: it is" if kind is None else f"type={json_text(kind)} is not"
     raise InvalidArgumentError(f"{what} one of {', '.join(BODY_PARAMETERS)}.")
-
-
-def _scan_query(kind: str, key: bytes | None, store: ServedStore, arguments: Arguments, limit: int) -> ScanQuery:
-    """The query of this kind. Raises `UnknownQueryTypeError` when the store cannot answer it."""
-    reverse = arguments.choice("order", "desc" if kind == "versions" else "asc", ("asc", "desc")) == "desc"
-    query: ScanQuery
-    if kind == "range":
-        lower, upper, prefix = (arguments.key(name, store.definition.key) for name in ("lower", "upper", "prefix"))
-        if prefix is not None and (lower is not None or upper is not None):
-            raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
-        query = RangeQuery(lower, upper, prefix, reverse, limit)
-    else:
-        times = arguments.time("from"), arguments.time("to")
-        if kind == "windows":
-            query = WindowsQuery(key, *times, reverse, limit)
-        else:
-            assert key is not None
-            query = (SessionsQuery if kind == "sessions" else VersionsQuery)(key, *times, reverse, limit)
-    return query

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.query.execution import check_kind
-from stateline.query.values import (
-    Outcome,
-    PositionQuery,
-    Query,
-    RangeQuery,
-    ScanQuery,
-    WindowsQuery,
-    answers_of,
-    failures_of,
-)
+from stateline.query.values import Outcome, ScanQuery, answers_of, failures_of
+from stateline.query.words import check_answered
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
 from stateline.server.contract.problems import failure_response
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
-from stateline.server.queries.asked import Asked
+from stateline.server.queries.requests import ReadRequest
 from stateline.server.rows.streams import JSON, HeldStream, chunks_of, headers_of, wanted_format
 from stateline.server.state.cursors import Cursor, Page, Token, pinned
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.state.partitions import ServedStore
 from stateline.server.state.serving import Serving
+from stateline_store import PositionQuery, PrefixQuery, Query, RangeQuery, WindowRangeQuery
 
 # Entries that a stream reads of a partition at a time: enough that a step costs little per entry.
 STREAMED_AT_ONCE = 8192
@@ -43,45 +37,42 @@ class ScanAnswers:
         self._limits = limits
         self._cursors = serving.cursors
 
-    @staticmethod
-    def limit(request: Request, limit: int) -> int:
-        """How many entries to ask each partition for at first."""
-        return limit if _format(request) == JSON else STREAMED_AT_ONCE
-
-    async def begin(self, request: Request, asked: Asked, query: ScanQuery, limit: int) -> Response:
+    async def begin(self, request: Request, read: ReadRequest, query: ScanQuery, limit: int) -> Response:
         """The first page, or the stream that the client accepts; to a HEAD what goes before it, and nothing is opened.
         Raises `TooManyRequestsError` beyond a limit."""
-        asked = asked.from_now()
+        read = read.from_now()
         if request.method == "HEAD":
-            return await self._head(request, asked, query)
+            return await self._head(request, read, query)
         async with AsyncExitStack() as running:
             await running.enter_async_context(self._limits.scan())
-            async with self._limits.query(asked.wait_ms):
-                outcomes = await self._serving.scan(asked.store, asked.terms, query, asked.partitions, asked.deadline_s)
-                scan = MergedScan(query, answers_of(outcomes))
-                if refused := refusal(asked, outcomes):
+            async with self._limits.query(read.wait_ms):
+                at_once = limit if _format(request) == JSON else STREAMED_AT_ONCE
+                terms = replace(read.terms, limit=at_once)
+                outcomes = await self._serving.scan(read.store, terms, query, read.partitions, read.deadline_s)
+                scan = MergedScan(query, answers_of(outcomes), at_once)
+                if refused := refusal(read, outcomes):
                     scan.close()
                     return refused
-                with_key = isinstance(query, RangeQuery) or (isinstance(query, WindowsQuery) and query.key is None)
+                with_key = isinstance(query, RangeQuery | PrefixQuery | WindowRangeQuery)
                 outcomes = pinned(outcomes)
                 if (media_type := _format(request)) == JSON:
-                    cursor = Cursor(asked.store, asked.terms, outcomes, scan, limit, with_key, caller_of(request))
+                    cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller_of(request))
                     return _page_response(cursor, await self._cursors.begin(cursor))
             running.callback(scan.close)
             held = running.pop_all()  # by the stream, to its end
-        chunks = chunks_of(media_type, asked.store.definition, scan, with_key=with_key)
-        return HeldStream(chunks, held, self._limits.timeout_s, media_type, headers_of(asked.terms, outcomes))
+        chunks = chunks_of(media_type, read.store.definition, scan, with_key=with_key)
+        return HeldStream(chunks, held, self._limits.timeout_s, media_type, headers_of(read.terms, outcomes))
 
-    async def _head(self, request: Request, asked: Asked, query: ScanQuery) -> Response:
-        check_kind(query, asked.store.name, asked.store.definition.kind)
-        queries: dict[int, Query] = dict.fromkeys(asked.partitions, PositionQuery())
-        async with self._limits.query(asked.wait_ms):
-            outcomes = await self._serving.ask(asked.store, asked.terms, queries, asked.deadline_s)
-        if refused := refusal(asked, outcomes):
+    async def _head(self, request: Request, read: ReadRequest, query: ScanQuery) -> Response:
+        check_answered(type(query), read.store.name, read.store.definition.kind)
+        queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
+        async with self._limits.query(read.wait_ms):
+            outcomes = await self._serving.ask(read.store, read.terms, queries, read.deadline_s)
+        if refused := refusal(read, outcomes):
             return refused
         if (media_type := _format(request)) == JSON:
             return head_response(JSON)
-        return head_response(media_type, headers_of(asked.terms, outcomes))
+        return head_response(media_type, headers_of(read.terms, outcomes))
 
     def token(self, cursor: str) -> Token:
         """As `Cursors.token`."""
@@ -100,12 +91,12 @@ class ScanAnswers:
         return await self._serving.siblings.hand_on(request, token.process, url)
 
 
-def refusal(asked: Asked, outcomes: Mapping[int, Outcome]) -> Response | None:
+def refusal(read: ReadRequest, outcomes: Mapping[int, Outcome]) -> Response | None:
     """The failure of the whole query, if partitions failed and the rest may not, or cannot, stand for it."""
     failures = failures_of(outcomes)
-    if not failures or (asked.allow_partial and len(failures) < len(outcomes)):
+    if not failures or (read.allow_partial and len(failures) < len(outcomes)):
         return None
-    return failure_response(asked.terms, failures)
+    return failure_response(read.terms, failures)
 
 
 def _format(request: Request) -> str:

@@ -7,18 +7,20 @@ anew, and where commits come too fast for that, at last all at once.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from stateline.query.execution import refuse_too_large, size_of
-from stateline.query.values import Answer, Entry, Failure, KeysQuery, Outcome, Rows, Terms
+from stateline.query.open_scan import size_of
+from stateline.query.values import Answer, Entry, Failure, Outcome, Rows, Terms
 from stateline.server.state.partitions import Partitions, ServedStore
-from stateline_store import InvalidArgumentError
+from stateline_store import KeysQuery, VersionedKeysQuery
+from stateline_store.queries import too_large
 
 _AT_ONCE = 1000  # some two milliseconds
 _ATTEMPTS = 3
 
 
 async def ask_for_keys(
-    partitions: Partitions, store: ServedStore, terms: Terms, partition: int, query: KeysQuery
+    partitions: Partitions, store: ServedStore, terms: Terms, partition: int, query: KeysQuery | VersionedKeysQuery
 ) -> Outcome:
     """As `Partitions.ask`."""
     if len(query.keys) > _AT_ONCE:
@@ -29,13 +31,13 @@ async def ask_for_keys(
 
 
 async def _in_slices(
-    partitions: Partitions, store: ServedStore, terms: Terms, partition: int, query: KeysQuery
+    partitions: Partitions, store: ServedStore, terms: Terms, partition: int, query: KeysQuery | VersionedKeysQuery
 ) -> Outcome | None:
     """None when the partition has moved between two slices."""
     entries: list[Entry] = []
     answer, state, size = None, None, 0
     for first in range(0, len(query.keys), _AT_ONCE):
-        some = KeysQuery(query.keys[first : first + _AT_ONCE], query.as_of)
+        some = replace(query, keys=query.keys[first : first + _AT_ONCE])
         outcome = partitions.ask(store, terms, partition, some)
         if not isinstance(outcome, Answer):
             return outcome
@@ -46,10 +48,8 @@ async def _in_slices(
         state, found = shown, list(outcome.rows.entries)
         entries += found
         size += size_of(found)
-        try:
-            refuse_too_large(size)
-        except InvalidArgumentError as error:
-            return Failure(error)
+        if query.most_bytes is not None and size > query.most_bytes:
+            return Failure(too_large(size))
         await asyncio.sleep(0)
     assert answer is not None, "there are keys"
     answer.rows = Rows(entries)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from stateline.query.execution import OpenScan, size_of, sort_key, up_to_bytes
+from stateline.query.execution import sort_key
+from stateline.query.open_scan import OpenScan, size_of, up_to_bytes
 from stateline.query.values import MAX_RESULT_BYTES, Answer, Entry, Rest, Rows, ScanQuery
-from stateline_store import CursorExpiredError
+from stateline_store import CursorExpiredError, Order
 
 # Of one entry, in 64-bit CPython: a tuple of two (56), two bytes headers (33 each), a place in a list (8), and what the
 # allocator rounds up.
@@ -46,16 +47,17 @@ class _Part:
 
 
 class MergedScan:
-    """Begins with what the partitions have answered. Not for several tasks at once; close it, it pins files.
+    """Begins with what the partitions have answered, and asks them for at least `limit` more at a time. Not for several
+    tasks at once; close it, it pins files.
 
     In the order that each partition has (`sort_key`); partition by partition when there is none that they have in
     common. Every method may raise what `Rest.more` raises; nothing can be read after that.
     """
 
-    def __init__(self, query: ScanQuery, answers: Mapping[int, Answer]) -> None:
+    def __init__(self, query: ScanQuery, answers: Mapping[int, Answer], limit: int) -> None:
         self._parts = [_Part(answer.rows) for _, answer in sorted(answers.items())]
-        self._ahead = query.limit
-        self._reverse = query.reverse
+        self._ahead = limit
+        self._reverse = query.order is Order.DESCENDING
         self._key = sort_key(query, {answer.rows.interval_ms for answer in answers.values()})
         self._left: list[Entry] = []
         self._closed = False

@@ -14,16 +14,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from stateline.deployment.epoch_marker import LOADING
 from stateline.deployment.topology_file import Placement, unreadable
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.execution import execute
-from stateline.query.values import Answer, CopyStatus, Failure, Outcome, Query, Terms, served_by
+from stateline.query.values import Answer, CopyStatus, Failure, Outcome, Terms, served_by
 from stateline_store import (
     Layout,
     NotPresentError,
     NotReadyError,
+    Query,
     Reader,
     RetryLaterError,
     SecondaryReader,
@@ -103,7 +105,7 @@ class Partitions:
         self.catch_ups = 0
         """How often one that was open was brought up to its owner's newest commit."""
 
-    def ask(self, store: ServedStore, terms: Terms, partition: int, query: Query) -> Outcome:
+    def ask(self, store: ServedStore, terms: Terms, partition: int, query: Query[Any]) -> Outcome:
         """What this partition answers from its newest commit."""
         try:
             try:
@@ -175,7 +177,7 @@ class Partitions:
             found.reader.close()
         self._open.clear()
 
-    def _execute(self, store: ServedStore, partition: int, query: Query, terms: Terms) -> Outcome:
+    def _execute(self, store: ServedStore, partition: int, query: Query[Any], terms: Terms) -> Outcome:
         task_id = store.placement.task_id(partition)
         found = self._up_to_date(store, task_id)
         outcome = execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
@@ -270,7 +272,8 @@ def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:
     """What queries must know of a store, as it is declared and as its database is written."""
     interval_ms = layout.segment_interval_ms
     segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
-    return StoreSchema(layout.kind, layout.timestamped, segments, definition.window_size_ms, layout.retain_duplicates)
+    # Values stay as they are stored: who shows them takes them apart, a column at a time.
+    return StoreSchema(layout.kind, False, segments, definition.window_size_ms, layout.retain_duplicates)
 
 
 def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:

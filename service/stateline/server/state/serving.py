@@ -13,19 +13,17 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stateline.config.settings import Config
 from stateline.deployment.topology_file import Placement, read_placements
 from stateline.model.topology import Topology
-from stateline.query.execution import check_kind
 from stateline.query.values import (
     Answer,
     Failure,
-    KeysQuery,
     Outcome,
-    Query,
-    RangeQuery,
     Rows,
     ScanQuery,
     Terms,
@@ -35,6 +33,7 @@ from stateline.query.values import (
     failures_of,
     home_partition,
 )
+from stateline.query.words import check_answered
 from stateline.serde.plain import shown
 from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.cursors import Cursors, held_on_disk, signing_key
@@ -49,14 +48,19 @@ from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,
     IsolationLevel,
+    KeysQuery,
     NotPresentError,
     NotReadyError,
     NotUpToBoundError,
     PositionBound,
+    PrefixQuery,
+    Query,
+    RangeQuery,
     RetryLaterError,
     StateDirectory,
     StatelineError,
     UnknownQueryTypeError,
+    VersionedKeysQuery,
 )
 
 # How often files of the workers are looked at, and connections and secondaries that are missing are tried
@@ -135,7 +139,7 @@ class Serving:
         return [name for name, definition in self.topology.stores.items() if definition.kind != "custom"]
 
     async def ask(
-        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
         """What each of these partitions answers; those behind the bound, or for which there is no copy to ask or not
         the one that is demanded, are waited for until the deadline.
@@ -145,10 +149,10 @@ class Serving:
         return await self._whole.seen(store, terms, lambda: self._ask_all(store, terms, queries, deadline_s))
 
     async def _ask_all(
-        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
         for query in queries.values():
-            check_kind(query, store.name, store.definition.kind)
+            check_answered(type(query), store.name, store.definition.kind)
         if self._stopping:
             raise shutting_down()
         if any(self._foreign_topics(store, terms.bound, p) for p in queries):
@@ -170,10 +174,9 @@ class Serving:
         self,
         store: ServedStore,
         terms: Terms,
-        keys: Iterable[bytes],
+        query: KeysQuery | VersionedKeysQuery,
         partitions: Iterable[int],
         deadline_s: float | None,
-        as_of: int | None = None,
     ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
         """(key → what is stored of those found, partition → outcome): at home first, then in the other
         partitions.
@@ -181,9 +184,9 @@ class Serving:
         A partition that has to be asked for more keys is asked for all of its keys again, because it may have moved:
         what an answer has of a partition comes from one look at it, the one whose position it carries.
         """
-        homes = {key: home_partition(key, store.placement.partitions) for key in keys}
+        homes = {key: home_partition(key, store.placement.partitions) for key in query.keys}
         outcomes = await self._whole.seen(
-            store, terms, lambda: self._find_all(store, terms, homes, partitions, deadline_s, as_of)
+            store, terms, lambda: self._find_all(store, terms, query, homes, partitions, deadline_s)
         )
         return _rows_found(outcomes, homes), outcomes
 
@@ -191,16 +194,17 @@ class Serving:
         self,
         store: ServedStore,
         terms: Terms,
+        query: KeysQuery | VersionedKeysQuery,
         homes: Mapping[bytes, int],
         partitions: Iterable[int],
         deadline_s: float | None,
-        as_of: int | None,
     ) -> dict[int, Outcome]:
         wanted = {p: {key for key, home in homes.items() if home == p} for p in partitions}
         outcomes: dict[int, Outcome] = {}
         more = wanted
         while more and not failures_of(outcomes):
-            outcomes |= await self._ask_keys(store, terms, more, deadline_s, as_of)
+            queries: dict[int, Query[Any]] = {p: replace(query, keys=tuple(some)) for p, some in more.items() if some}
+            outcomes |= await self._ask_all(store, terms, queries, deadline_s) if queries else {}
             found = _rows_found(outcomes, homes)
             # A key can vanish between two looks, and is looked for everywhere then. `wanted` only grows, so this ends.
             missing = homes.keys() - found.keys()
@@ -228,15 +232,15 @@ class Serving:
         partitions: Collection[int],
         deadline_s: float | None,
     ) -> dict[int, Outcome]:
-        key = None if isinstance(query, RangeQuery) else query.key
+        key = None if isinstance(query, RangeQuery | PrefixQuery) else query.key
         home = None if key is None else home_partition(key, store.placement.partitions)
         if home is None or home not in partitions:
             return await self._ask_all(store, terms, dict.fromkeys(partitions, query), deadline_s)
         outcomes = await self._ask_all(store, terms, {home: query}, deadline_s)
         outcome = outcomes[home]
-        if isinstance(outcome, Failure) or await _has_entries(outcome, query.limit):
+        if isinstance(outcome, Failure) or await _has_entries(outcome, terms.limit):
             return outcomes
-        others: dict[int, Query] = {p: query for p in partitions if p != home}
+        others: dict[int, Query[Any]] = {p: query for p in partitions if p != home}
         return outcomes | (await self._ask_all(store, terms, others, deadline_s) if others else {})
 
     def most_in_bound(self, store: ServedStore) -> int:
@@ -348,22 +352,22 @@ class Serving:
         return known if known and known.placement == placement else ServedStore(self.topology.stores[name], placement)
 
     async def _ask_once(
-        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
         if self._needs_worker(store, terms.isolation_level):
             return await self._ask_workers(store, terms, queries, deadline_s)
         outcomes: dict[int, Outcome] = {}
         for partition, query in queries.items():
-            if isinstance(query, KeysQuery):
+            if isinstance(query, KeysQuery | VersionedKeysQuery):
                 outcomes[partition] = await ask_for_keys(self.partitions, store, terms, partition, query)
             else:
                 outcomes[partition] = self.partitions.ask(store, terms, partition, query)
-            if isinstance(query, ScanQuery | KeysQuery):
+            if isinstance(query, ScanQuery | KeysQuery | VersionedKeysQuery):
                 await asyncio.sleep(0)  # a large one takes many milliseconds: let requests in between
         return outcomes
 
     async def _ask_workers(
-        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query], deadline_s: float | None
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
         left_s = 0.0 if deadline_s is None else deadline_s - asyncio.get_running_loop().time()
         wait_ms = max(0, int(left_s * 1000))
@@ -375,17 +379,6 @@ class Serving:
             )
         )
         return dict(zip(queries, outcomes, strict=True))
-
-    async def _ask_keys(
-        self,
-        store: ServedStore,
-        terms: Terms,
-        keys: Mapping[int, set[bytes]],
-        deadline_s: float | None,
-        as_of: int | None,
-    ) -> dict[int, Outcome]:
-        queries: dict[int, Query] = {p: KeysQuery(tuple(some), as_of) for p, some in keys.items() if some}
-        return await self._ask_all(store, terms, queries, deadline_s) if queries else {}
 
     def _needs_worker(self, store: ServedStore, level: IsolationLevel) -> bool:
         return level is IsolationLevel.READ_UNCOMMITTED or not store.definition.persistent

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stateline.deployment.instance_file import Instance, lock_path, read_instances
-from stateline.query.values import Failure, Outcome, Query, Rows, Terms
+from stateline.query.values import Failure, Outcome, Rows, Terms
 from stateline.query.wire import (
     LENGTH,
     WireRequest,
@@ -28,7 +28,14 @@ from stateline.query.wire import (
     frame_size,
 )
 from stateline.server.wire.time_limits import TimeLimits
-from stateline_store import CursorExpiredError, InvalidArgumentError, NotPresentError, NotReadyError, StatelineError
+from stateline_store import (
+    CursorExpiredError,
+    InvalidArgumentError,
+    NotPresentError,
+    NotReadyError,
+    Query,
+    StatelineError,
+)
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.inspection import lock_holder
 
@@ -94,7 +101,7 @@ class WorkerConnection:
             self._owed_since_s = asyncio.get_running_loop().time()
             self._send({"id": _SIGN_OF_LIFE, "type": "status"})
 
-    async def query(self, terms: Terms, partition: int, query: Query, wait_ms: int, declared: str) -> Outcome:
+    async def query(self, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str) -> Outcome:
         """What the worker answers. Raises `NotPresentError` when it does not, `StatelineError` when it
         cannot, and `NotReadyError` when it has the store as something else than `declared`
         (`StoreDefinition.description`), or, for a query that may wait, when the server is shutting down.
@@ -324,7 +331,7 @@ class Workers:
         return owner is not None and self.answers(owner)
 
     async def query(
-        self, task_id: str, terms: Terms, partition: int, query: Query, wait_ms: int, declared: str
+        self, task_id: str, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str
     ) -> Outcome:
         """Ask the task's owner, as of the last `refresh`; `declared` is as in `WorkerConnection.query`."""
         owner = self.owner(task_id)

@@ -7,46 +7,46 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query.execution import MAX_CHUNKS, OpenScan, check_kind, execute, sort_key
-from stateline.query.values import (
-    Answer,
-    CopyStatus,
-    CountQuery,
-    Entry,
-    Failure,
-    KeyQuery,
-    KeysQuery,
-    PositionQuery,
-    Query,
-    RangeQuery,
-    Rows,
-    SessionsQuery,
-    Terms,
-    VersionsQuery,
-    WindowsQuery,
-    home_partition,
-    served_by,
-)
+from stateline.query.execution import execute, sort_key
+from stateline.query.open_scan import MAX_CHUNKS, OpenScan
+from stateline.query.values import Answer, CopyStatus, Entry, Failure, Rows, Terms, home_partition, served_by
+from stateline.query.words import check_answered
 from stateline.server.state.serving import _has_entries
 from stateline_store import (
+    CountQuery,
     IsolationLevel,
+    KeyQuery,
+    KeysQuery,
     KeyValueStore,
+    MultiVersionedKeyQuery,
     NotActiveError,
     NotUpToBoundError,
+    Order,
     Position,
     PositionBound,
+    PositionQuery,
+    PrefixQuery,
+    Query,
+    RangeQuery,
+    SessionKeyQuery,
     SessionStore,
     StoreContext,
     StoreState,
+    TimestampedKeyValueStore,
     TopicPartition,
     UnknownQueryTypeError,
+    VersionedKeyQuery,
+    VersionedKeysQuery,
     VersionedStore,
     Windowed,
+    WindowKeyQuery,
+    WindowRangeQuery,
     WindowStore,
 )
 from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
@@ -83,14 +83,15 @@ def rest_of(outcome: Answer | Failure) -> OpenScan:
 
 def ask(
     store: KeyValueStore,
-    query: Query,
+    query: Query[Any],
     level: IsolationLevel = COMMITTED,
     bound: Position | None = None,
     *,
     copy: CopyStatus = ACTIVE,
     require_active: bool = False,
+    limit: int = 1000,
 ) -> Answer | Failure:
-    terms = Terms(store.name, level, PositionBound(bound or Position()), require_active)
+    terms = Terms(store.name, level, PositionBound(bound or Position()), require_active, limit)
     return execute(query, store.reader(level), store.schema, 0, terms, copy)
 
 
@@ -122,7 +123,7 @@ def test_a_range_includes_both_ends(store: KeyValueStore) -> None:
 
 
 def test_a_range_goes_down_when_asked(store: KeyValueStore) -> None:
-    assert [key for key, _ in rows(ask(store, RangeQuery(reverse=True), UNCOMMITTED))] == [b"f", b"e", b"d"]
+    assert [key for key, _ in rows(ask(store, RangeQuery(order=Order.DESCENDING), UNCOMMITTED))] == [b"f", b"e", b"d"]
 
 
 def test_a_range_of_exchanged_ends_is_empty(store: KeyValueStore) -> None:
@@ -130,19 +131,19 @@ def test_a_range_of_exchanged_ends_is_empty(store: KeyValueStore) -> None:
 
 
 def test_a_limit_that_leaves_entries_out_says_so(store: KeyValueStore) -> None:
-    outcome = ask(store, RangeQuery(limit=2))
+    outcome = ask(store, RangeQuery(), limit=2)
     assert rows(outcome) == [(b"b", b"1"), (b"d", b"2")]
     rest_of(outcome).close()
 
 
 def test_a_limit_that_is_just_reached_leaves_nothing_out(store: KeyValueStore) -> None:
-    outcome = ask(store, RangeQuery(limit=3))
+    outcome = ask(store, RangeQuery(), limit=3)
     assert isinstance(outcome, Answer)
     assert outcome.rows.rest is None
 
 
 def test_a_scan_stops_at_its_share_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateline.query.execution.MAX_RESULT_BYTES", 100)
+    monkeypatch.setattr("stateline.query.open_scan.MAX_RESULT_BYTES", 100)
     store = KeyValueStore("big", persistent=False)
     store.init(StoreContext("0_0", tmp_path))
     store.put_all([(bytes([i]), b"x" * 60) for i in range(9)])
@@ -158,7 +159,7 @@ def test_a_scan_stops_at_its_share_of_bytes(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("level", IsolationLevel)
 def test_the_rest_of_a_scan_is_of_the_state_it_began_with(store: KeyValueStore, level: IsolationLevel) -> None:
     before = rows(ask(store, RangeQuery(), level))
-    rest = rest_of(outcome := ask(store, RangeQuery(limit=1), level))
+    rest = rest_of(outcome := ask(store, RangeQuery(), level, limit=1))
     store.put_all([(b"c", b"new"), (b"f", b"changed"), (b"z", b"new")])
     store.commit({})
     assert [*rows(outcome), *rest.rows(1).entries, *rest.rows(99).entries] == before
@@ -167,7 +168,7 @@ def test_the_rest_of_a_scan_is_of_the_state_it_began_with(store: KeyValueStore, 
 
 
 def test_a_rest_that_was_closed_has_nothing_more(store: KeyValueStore) -> None:
-    rest = rest_of(ask(store, RangeQuery(limit=1)))
+    rest = rest_of(ask(store, RangeQuery(), limit=1))
     rest.close()
     rest.close()
     assert rest.rows(9) == Rows([])
@@ -185,7 +186,7 @@ def test_windows_of_all_keys_are_in_the_order_that_partitions_are_merged_by(
         windows.init(StoreContext("0_0", Path(directory)))
         for key, start in puts:
             windows.put(key, b"v", start)
-        terms, query = Terms("w", UNCOMMITTED), WindowsQuery(reverse=reverse)
+        terms, query = Terms("w", UNCOMMITTED), WindowRangeQuery(order=Order.DESCENDING if reverse else Order.ASCENDING)
         outcome = execute(query, windows.reader(UNCOMMITTED), windows.schema, 0, terms, ACTIVE)
     assert isinstance(outcome, Answer)
     order = sort_key(query, {outcome.rows.interval_ms})
@@ -199,7 +200,7 @@ def test_a_scan_that_looks_at_many_rows_in_vain_lets_others_in_between(tmp_path:
     windows.init(StoreContext("0_0", tmp_path))
     for at_ms in range(MAX_CHUNKS * LARGEST_CHUNK * 2):
         windows.put(b"key", b"v", at_ms)
-    last = WindowsQuery(time_from=at_ms)
+    last = WindowRangeQuery(time_from=at_ms)
     outcome = execute(last, windows.reader(UNCOMMITTED), windows.schema, 0, Terms("w", UNCOMMITTED), ACTIVE)
     assert rows(outcome) == []
     found = rest_of(outcome).rows(9)
@@ -216,7 +217,7 @@ def test_a_scan_of_one_key_has_entries_also_when_many_rows_come_before_them(tmp_
         sessions.put(Windowed(b"key", at_ms, at_ms), b"v")
     terms = Terms("s", UNCOMMITTED)
     for time_to, found in ((0, [(Windowed(b"key", 0, 0), b"v")]), (-1, [])):
-        query = SessionsQuery(b"key", time_to=time_to, reverse=True)
+        query = SessionKeyQuery(b"key", time_to=time_to, order=Order.DESCENDING)
         answer = execute(query, sessions.reader(UNCOMMITTED), sessions.schema, 0, terms, ACTIVE)
         assert isinstance(answer, Answer)
         assert rows(answer) == []
@@ -230,7 +231,7 @@ def test_large_versions_are_not_read_ahead(tmp_path: Path) -> None:
     store.init(StoreContext("0_0", tmp_path))
     for at_ms in range(20):
         store.put(b"key", bytes(200_000), at_ms)
-    terms, query = Terms("v", UNCOMMITTED), VersionsQuery(b"key", limit=1)
+    terms, query = Terms("v", UNCOMMITTED, limit=1), MultiVersionedKeyQuery(b"key", order=Order.ASCENDING)
     rest = rest_of(execute(query, store.reader(UNCOMMITTED), store.schema, 0, terms, ACTIVE))
     assert rest.held_bytes < LARGEST_CHUNK_BYTES + 200_000
     assert sum(len(rest.rows(20).entries) for _ in range(3)) == 19
@@ -238,8 +239,8 @@ def test_large_versions_are_not_read_ahead(tmp_path: Path) -> None:
 
 
 def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:
-    rest = rest_of(ask(store, RangeQuery(limit=1)))
-    rest_of(ask(store, RangeQuery(limit=1))).close()
+    rest = rest_of(ask(store, RangeQuery(), limit=1))
+    rest_of(ask(store, RangeQuery(), limit=1)).close()
     assert rest.rows(9).entries == [(b"d", b"2"), (b"f", b"3")]
     rest.close()
 
@@ -247,20 +248,32 @@ def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:
 @pytest.mark.parametrize(
     ("query", "kind", "able"),
     [
-        (KeyQuery(b"k"), "window", "windows or count"),
-        (KeyQuery(b"k", as_of=1), "key_value", "key, keys, range or count"),
-        (KeysQuery((b"k",), as_of=1), "key_value", "key, keys, range or count"),
-        (RangeQuery(), "versioned", "key, keys, versions or count"),
-        (WindowsQuery(), "session", "sessions or count"),
-        (VersionsQuery(b"k"), "key_value", "key, keys, range or count"),
-        (WindowsQuery(), "timestamped_key_value", "key, keys, range or count"),
-        (KeyQuery(b"k"), "timestamped_window", "windows or count"),
-        (WindowsQuery(), "timestamped_session", "sessions or count"),
+        (KeyQuery, "window", "'key': ask for windows or count"),
+        (VersionedKeyQuery, "key_value", "as_of: ask for key, keys, range or count"),
+        (VersionedKeysQuery, "timestamped_key_value", "as_of: ask for key, keys, range or count"),
+        (VersionedKeysQuery, "window", "'keys': ask for windows or count"),
+        (RangeQuery, "versioned", "'range': ask for key, keys, versions or count"),
+        (PrefixQuery, "versioned", "'range': ask for key, keys, versions or count"),
+        (WindowKeyQuery, "session", "'windows': ask for sessions or count"),
+        (WindowRangeQuery, "session", "'windows': ask for sessions or count"),
+        (MultiVersionedKeyQuery, "key_value", "'versions': ask for key, keys, range or count"),
+        (WindowKeyQuery, "timestamped_key_value", "'windows': ask for key, keys, range or count"),
+        (KeyQuery, "timestamped_window", "'key': ask for windows or count"),
+        (WindowRangeQuery, "timestamped_session", "'windows': ask for sessions or count"),
     ],
 )
-def test_a_kind_that_cannot_answer_says_what_it_can(query: Query, kind: str, able: str) -> None:
-    with pytest.raises(UnknownQueryTypeError, match=f"of kind {kind} and .* ask for {able}"):
-        check_kind(query, "letters", kind)
+def test_a_kind_that_cannot_answer_says_what_it_can(query: type[Query[Any]], kind: str, able: str) -> None:
+    with pytest.raises(UnknownQueryTypeError, match=f"of kind {kind} and cannot answer {able}[.]$"):
+        check_answered(query, "letters", kind)
+
+
+def test_values_come_as_they_are_stored_also_from_a_timestamped_store(tmp_path: Path) -> None:
+    store = TimestampedKeyValueStore("stamped", persistent=False)
+    store.init(StoreContext("0_0", tmp_path))
+    store.put_with_timestamp(b"k", b"v", 7)
+    for query in (KeyQuery(b"k"), KeysQuery((b"k",)), RangeQuery(), PrefixQuery(b"k")):
+        assert rows(ask(store, query, UNCOMMITTED)) == [(b"k", bytes(7) + b"\x07" + b"v")]
+    store.close()
 
 
 def test_a_count_is_of_entries(store: KeyValueStore) -> None:

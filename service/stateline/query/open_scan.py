@@ -1,0 +1,85 @@
+"""`OpenScan`: what a scan has beyond its first entries, read on as it is wanted, and how many bytes entries have."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+from stateline.query.values import MAX_RESULT_BYTES, Entry, Rows
+from stateline_store import Scan, VersionedRecord, Windowed
+
+# Chunks that are read at a time, of which few or no rows may be asked for: a few milliseconds, after which others have
+# their turn.
+MAX_CHUNKS = 8
+
+
+class OpenScan:
+    """A scan that was begun: the `Rest` of itself. For the thread of its reader, whose refreshes do not move it."""
+
+    def __init__(self, scan: Scan[Entry]) -> None:
+        self._scan = scan
+        self._chunks = scan.chunks()
+        self._ahead: list[Entry] = []
+        self._at = 0  # in what was read ahead
+
+    @property
+    def held_bytes(self) -> int:
+        """About how many bytes were read ahead."""
+        return size_of(self._ahead[self._at :])
+
+    def rows(self, limit: int) -> Rows:
+        """The next entries: `limit` of them at most, not many more bytes than `MAX_RESULT_BYTES`, and fewer, or none,
+        when many rows were looked at. Without a rest there are none after them, and the scan is closed.
+        """
+        entries: list[Entry] = []
+        size = 0
+        for _ in range(MAX_CHUNKS):
+            if self._at >= len(self._ahead):
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    self.close()
+                    return Rows(entries)
+                self._ahead, self._at = chunk, 0
+            if self._at < len(self._ahead) and (len(entries) >= limit or size >= MAX_RESULT_BYTES):
+                break
+            wanted = self._ahead[self._at : self._at + limit - len(entries)]
+            taken, taken_bytes = up_to_bytes(wanted, MAX_RESULT_BYTES - size)
+            self._at += len(taken)
+            entries += taken
+            size += taken_bytes
+        return Rows(entries, rest=self)
+
+    async def more(self, limit: int) -> Rows:
+        """As `rows`."""
+        return self.rows(limit)
+
+    def close(self) -> None:
+        """Let go of the state. It has no more entries then."""
+        self._ahead, self._at = [], 0
+        self._scan.close()
+
+
+def size_of(entries: list[Entry]) -> int:
+    """About how many bytes entries of one scan have."""
+    if not entries:
+        return 0
+    names: Any = map(itemgetter(0), entries)
+    values: Any = map(itemgetter(1), entries)
+    if isinstance(entries[0][0], Windowed):
+        names = (windowed.key for windowed in names)
+    elif isinstance(entries[0][1], VersionedRecord):
+        values = (version.value for version in values)
+    return sum(map(len, names)) + sum(map(len, values))  # the times of an entry are not counted
+
+
+def up_to_bytes(entries: list[Entry], most: int) -> tuple[list[Entry], int]:
+    """The first of these entries, and how many bytes these have: all when they have no more, else until they have
+    reached as many."""
+    size = size_of(entries)
+    if size <= most:
+        return entries, size
+    size = count = 0
+    while size < most:
+        size += size_of(entries[count : count + 1])
+        count += 1
+    return entries[:count], size

@@ -1,0 +1,132 @@
+"""`RequestReader`: what a request demands, whatever its query (`ReadRequest`). And the store's query that it is
+translated onto, which `stateline_store.queries` runs: what a client writes becomes bytes and milliseconds here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
+from stateline.server.contract.arguments import Arguments, numbers_shown
+from stateline.server.contract.observation import note_level
+from stateline.server.state.partitions import ServedStore
+from stateline.server.state.serving import Serving
+from stateline_store import (
+    DoesNotExistError,
+    InvalidArgumentError,
+    IsolationLevel,
+    KeysQuery,
+    MultiVersionedKeyQuery,
+    Order,
+    PrefixQuery,
+    RangeQuery,
+    SessionKeyQuery,
+    VersionedKeysQuery,
+    WindowKeyQuery,
+    WindowRangeQuery,
+)
+
+PAGING = ("limit", "cursor")
+RANGE_PARAMETERS = ("lower", "upper", "prefix", "order", *PAGING)
+TIME_PARAMETERS = ("from", "to", "order", *PAGING)
+# Word of a query → its own members in a body.
+BODY_PARAMETERS = {
+    "key": ("key", "as_of"),
+    "keys": ("keys", "as_of"),
+    "range": RANGE_PARAMETERS,
+    "windows": ("key", *TIME_PARAMETERS),
+    "sessions": ("key", *TIME_PARAMETERS),
+    "versions": ("key", *TIME_PARAMETERS),
+    "count": (),
+}
+_LEVELS = tuple(level.value for level in IsolationLevel)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """One request, read: the store, the terms, and where and for how long to look."""
+
+    store: ServedStore
+    terms: Terms
+    partitions: tuple[int, ...] | range
+    wait_ms: int
+    allow_partial: bool
+    deadline_s: float | None = None
+    """Until when, on the loop's clock; None for a single look, and until it begins."""
+
+    def from_now(self) -> ReadRequest:
+        """The same, begun: on the event loop's thread."""
+        if not self.wait_ms:
+            return self
+        return replace(self, deadline_s=asyncio.get_running_loop().time() + self.wait_ms / 1000)
+
+
+class RequestReader:
+    """Reads what all queries have in common, by the settings of one server process. For any thread."""
+
+    def __init__(self, serving: Serving) -> None:
+        config = serving.config
+        self._serving = serving
+        self._default_level = config.default_state_isolation_level
+        self._wait_max_ms = config.server_wait_max_ms
+        self._limit_default = min(config.server_limit_default, config.server_limit_max)
+        self.limit_max = config.server_limit_max
+        """The most entries that may be asked for at once."""
+
+    def read(self, store: ServedStore, arguments: Arguments) -> ReadRequest:
+        """What these parameters demand of this store. Raises as `Arguments` does, and `DoesNotExistError` for a
+        partition that there is not."""
+        level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
+        note_level(level.value)
+        wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
+        bound = arguments.bound(self._serving.most_in_bound(store))
+        self._serving.check_bound(store, bound)
+        terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
+        partitions = _chosen(store, arguments.partitions())
+        return ReadRequest(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"))
+
+    def limit(self, arguments: Arguments) -> int:
+        """How many entries a page may have."""
+        return arguments.integer("limit", self._limit_default, 1, self.limit_max, "server.limit.max")
+
+
+def keys_query(
+    definition: StoreDefinition, keys: tuple[bytes, ...], as_of: int | None
+) -> KeysQuery | VersionedKeysQuery:
+    """The query of these keys. With `as_of` it is one that only stores with a history answer."""
+    if definition.kind == "versioned" or as_of is not None:
+        return VersionedKeysQuery(keys, as_of, MAX_KEYS_BYTES)
+    return KeysQuery(keys, MAX_KEYS_BYTES)
+
+
+def scan_query(word: str, key: bytes | None, definition: StoreDefinition, arguments: Arguments) -> ScanQuery:
+    """The query of this word: `range`, `windows`, `sessions` or `versions`; the last two of a key."""
+    down = arguments.choice("order", "desc" if word == "versions" else "asc", ("asc", "desc")) == "desc"
+    order = Order.DESCENDING if down else Order.ASCENDING
+    if word == "range":
+        lower, upper, prefix = (arguments.key(name, definition.key) for name in ("lower", "upper", "prefix"))
+        if prefix is None:
+            return RangeQuery(lower, upper, order)
+        if lower is not None or upper is not None:
+            raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
+        return PrefixQuery(prefix, order)
+    time_from, time_to = arguments.time("from"), arguments.time("to")
+    if word == "windows":
+        if key is None:
+            return WindowRangeQuery(None, time_from, time_to, order)
+        return WindowKeyQuery(key, time_from, time_to, order)
+    assert key is not None
+    return (SessionKeyQuery if word == "sessions" else MultiVersionedKeyQuery)(key, time_from, time_to, order)
+
+
+def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:
+    if partitions is None:
+        return store.partitions
+    for partition in partitions:
+        if partition not in store.partitions:
+            raise DoesNotExistError(
+                f"{store.name!r} has no partition {partition}: it has {numbers_shown(len(store.partitions))}."
+            )
+    return partitions
