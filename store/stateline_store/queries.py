@@ -38,8 +38,8 @@ Another kind of query, in order:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import fields
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from stateline_store.errors import InvalidArgumentError, NotUpToBoundError, UnknownQueryTypeError
 from stateline_store.layout import STORE_KINDS, StoreKind
@@ -73,12 +73,11 @@ from stateline_store.versioned_reads import VersionedReads, VersionedRecord
 from stateline_store.window_reads import WindowReads
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, Windowed
 
-Result = TypeVar("Result", covariant=True)
+Result = TypeVar("Result")
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True, slots=True)
-class QueryResult(Generic[Result]):
+class QueryResult(NamedTuple, Generic[Result]):
     """An answer, and the Position of the state that it shows."""
 
     result: Result
@@ -98,11 +97,16 @@ def run(
     Raises `UnknownQueryTypeError` when this kind of store cannot answer it, `InvalidArgumentError` for a value that
     cannot be used, `NotUpToBoundError` when the state is behind `bound` (ask again later), or what the reader raises.
     """
-    answer = _ANSWERS.get((type(query), schema.kind))
-    if answer is None or (type(query) in _TIMESTAMPED and not schema.timestamped):
-        able = ", ".join(sorted(kind.__name__ for kind in answered_by(schema)))
-        raise UnknownQueryTypeError(f"A {schema} store cannot answer a {type(query).__name__}; it answers: {able}.")
-    _check(query, schema)
+    kind = type(query)
+    answer = _ANSWERS.get((kind, schema.kind))
+    if answer is None or (kind in _TIMESTAMPED and not schema.timestamped):
+        able = ", ".join(sorted(each.__name__ for each in answered_by(schema)))
+        raise UnknownQueryTypeError(f"A {schema} store cannot answer a {kind.__name__}; it answers: {able}.")
+    for name, types, words in _FIELDS[kind]:
+        if not isinstance(getattr(query, name), types):
+            raise InvalidArgumentError(f"{name} of a {kind.__name__} is {words}, not {getattr(query, name)!r:.60}.")
+    if isinstance(query, WindowRangeQuery):
+        _check_key_or_times(query, schema)
     position = reader.position
     if bound is not None and not bound.is_met(position, partition):
         raise NotUpToBoundError(
@@ -118,14 +122,8 @@ def answered_by(schema: StoreSchema) -> list[type[Query[Any]]]:
     ]
 
 
-def _check(query: Query[Any], schema: StoreSchema) -> None:
+def _check_key_or_times(query: WindowRangeQuery, schema: StoreSchema) -> None:
     """Refuse what no state can make right, before the bound is looked at: nobody shall wait for it in vain."""
-    for name, types, words in _FIELDS[type(query)]:
-        value = getattr(query, name)
-        if not isinstance(value, types):
-            raise InvalidArgumentError(f"{name} of a {type(query).__name__} is {words}, not {value!r:.60}.")
-    if not isinstance(query, WindowRangeQuery):
-        return
     has_times = query.time_from is not None or query.time_to is not None
     if schema.kind == "window" and query.key is not None:
         raise InvalidArgumentError("A WindowRangeQuery of a window store takes time_from and time_to, not a key.")
@@ -259,7 +257,7 @@ def _times(query: WindowKeyQuery | WindowRangeQuery | SessionKeyQuery) -> tuple[
     return 0 if first is None else first, MAX_TIMESTAMP_MS if last is None else last
 
 
-_TIMESTAMPED = (TimestampedKeyQuery, TimestampedRangeQuery)
+_TIMESTAMPED = frozenset[type[Any]]((TimestampedKeyQuery, TimestampedRangeQuery))
 # Typed by `Query[Result]` and the functions above; the table itself cannot say that each pair fits.
 _ANSWERS: dict[tuple[type[Query[Any]], StoreKind], Callable[[Any, Reader, StoreSchema], Any]] = {
     (KeyQuery, "key_value"): _key,

@@ -44,6 +44,8 @@ from stateline_store import (
 from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
 from stateline_store.windowed_keys import window_key
 
+_OF_ONE_KEY = (KeyQuery, VersionedKeyQuery)
+
 
 def execute(
     query: Query[Any], reader: Reader, schema: StoreSchema, partition: int, terms: Terms, copy: CopyStatus
@@ -58,16 +60,16 @@ def execute(
     if terms.require_active and copy.served_by != "active":
         return Failure(_not_active(terms.store, partition, copy), reader.position)
     try:
-        found = queries.run(query, reader, schema.of_stored_values(), bound=terms.bound, partition=partition)
+        result, position = queries.run(query, reader, schema.of_stored_values(), bound=terms.bound, partition=partition)
     except NotUpToBoundError:
         return Failure(_behind(terms.store, partition), reader.position)
-    return Answer(_rows(query, found.result, schema, terms.limit), found.position, copy)
+    return Answer(_rows(query, result, schema, terms.limit), position, copy)
 
 
 def _rows(query: Query[Any], result: Any, schema: StoreSchema, limit: int) -> Rows:
+    if isinstance(query, _OF_ONE_KEY):  # first, and no `match`, which takes longer: most queries are
+        return Rows() if result is None else Rows(((query.key, result),))
     match query:
-        case KeyQuery(key) | VersionedKeyQuery(key):
-            return Rows() if result is None else Rows(((key, result),))
         case KeysQuery() | VersionedKeysQuery():
             return Rows(result)
         case CountQuery():
