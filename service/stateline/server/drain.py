@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from stateline.server.state.serving import Serving
+from stateline.server.serving import Serving
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 
 # How long answers that have begun may take after the drain; those that wait are ended at once.

@@ -43,10 +43,10 @@ from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
 from stateline.server.queries.point_reads import PointReads
 from stateline.server.queries.routes import QueryRoutes
+from stateline.server.serving import Serving
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots.routes import SnapshotRoutes
-from stateline.server.state.serving import Serving
 from stateline.server.state_routes import StateRoutes
 from stateline.server.telemetry.access_log import AccessLog
 from stateline.server.telemetry.measuring import Measuring, MeasuringMiddleware

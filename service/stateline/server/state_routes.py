@@ -25,8 +25,8 @@ from stateline.server.contract.problems import problem_response
 from stateline.server.guard.caller import is_known, may_read, reads_all
 from stateline.server.rows.columns import row_columns
 from stateline.server.rows.streams import accepted
+from stateline.server.serving import Serving
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.pipelines import PipelineStates
 from stateline_store import NotReadyError, StatelineError

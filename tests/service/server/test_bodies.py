@@ -18,7 +18,7 @@ from stateline.config.settings import load_config
 from stateline.server.contract.arguments import Arguments, from_body
 from stateline.server.guard.limits import Limits
 from stateline.server.queries.routes import QueryRoutes
-from stateline.server.state.serving import Serving
+from stateline.server.serving import Serving
 from stateline_store import InvalidArgumentError
 from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
 

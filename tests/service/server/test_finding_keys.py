@@ -12,8 +12,8 @@ import pytest
 
 from stateline.config.settings import load_config
 from stateline.query.values import Answer, Outcome, Terms, Value, answers_of, home_partition
+from stateline.server.serving import Serving
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline_store import IsolationLevel, KeysQuery, Query
 from support.processes.query_server import PARTITIONS, TOPIC, OwningWorker, make_app
 

@@ -227,9 +227,9 @@ TAKEN = {
     ("rows/event_stream.py", "_fill"): "to goodbye",
     ("contract/problems.py", "problem_response"): "to its _response",
     ("contract/problems.py", "on_http_error"): "to its _response",
-    ("state/serving.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
-    ("state/serving.py", "_why_unreadable"): "to problem_response, as one of the reasons",
-    ("state/serving.py", "keep"): "to problem_response, as one of the reasons",
+    ("serving.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
+    ("serving.py", "_why_unreadable"): "to problem_response, as one of the reasons",
+    ("serving.py", "keep"): "to problem_response, as one of the reasons",
     ("snapshots/keeper.py", "keep"): "to the log",
     ("contract/hidden_paths.py", "told"): "it is what hides",
 }

@@ -14,7 +14,7 @@ import uvicorn
 from stateline.config.settings import load_config
 from stateline.dsl.app import App
 from stateline.server.main import create_app, uvicorn_settings
-from stateline.server.state.serving import Serving
+from stateline.server.serving import Serving
 from support.processes.ports import free_port
 from support.processes.query_server import make_app, wait_until
 from support.run.patience import HANGING_S

@@ -30,8 +30,8 @@ from stateline.server.changes.held import HeldChanges
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.topic_reader import After, AfterInput, Begin
 from stateline.server.contract.arguments import numbers_shown, parsed_json
+from stateline.server.serving import Serving
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline_store import (
     InvalidArgumentError,
     IsolationLevel,

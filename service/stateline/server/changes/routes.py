@@ -28,8 +28,8 @@ from stateline.server.contract.arguments import Argument, Arguments, from_query_
 from stateline.server.contract.openapi import Operation
 from stateline.server.guard.caller import caller_of
 from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
+from stateline.server.serving import Serving
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,

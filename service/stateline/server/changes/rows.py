@@ -37,8 +37,8 @@ from stateline.server.contract.openapi import Operation
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
 from stateline.server.rows.streams import JSON, HeldStream
+from stateline.server.serving import Serving
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
 
 if TYPE_CHECKING:

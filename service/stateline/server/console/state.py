@@ -28,7 +28,7 @@ from starlette.routing import BaseRoute, Route
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments, from_query_string
 from stateline.server.guard.caller import may_read, reads_all
-from stateline.server.state.serving import Serving
+from stateline.server.serving import Serving
 from stateline.server.state_routes import StateRoutes
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.store_metrics import Noticed, noticed

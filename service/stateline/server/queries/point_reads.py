@@ -19,8 +19,8 @@ from stateline.query.values import Answer, CopyStatus, home_partition
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import COMMON, MAX_URL_BYTES, Arguments, from_query_string, read_key
 from stateline.server.queries.requests import ReadRequest, RequestReader
+from stateline.server.serving import Serving
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline.server.telemetry.measuring import Measuring
 from stateline.server.telemetry.request_counts import Answered
 from stateline_store import IsolationLevel, KeyQuery, Position, StatelineError

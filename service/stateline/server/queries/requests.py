@@ -11,8 +11,8 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
 from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.observation import note_level
+from stateline.server.serving import Serving
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,

@@ -47,8 +47,8 @@ from stateline.server.queries.requests import (
     scan_query,
 )
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
+from stateline.server.serving import Serving
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline.server.wire.time_limits import while_there
 from stateline_store import (
     CountQuery,

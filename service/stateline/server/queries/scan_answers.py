@@ -19,10 +19,10 @@ from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
 from stateline.server.queries.requests import ReadRequest
 from stateline.server.rows.streams import JSON, HeldStream, chunks_of, headers_of, wanted_format
+from stateline.server.serving import Serving
 from stateline.server.state.cursors import Cursor, Page, Token, pinned
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline_store import PositionQuery, PrefixQuery, Query, RangeQuery, WindowRangeQuery
 
 # Entries that a stream reads of a partition at a time: enough that a step costs little per entry.

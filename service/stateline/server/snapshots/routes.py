@@ -33,11 +33,11 @@ from stateline.server.guard.caller import caller_of, may_read, name_of, require_
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import HeldStream
+from stateline.server.serving import Serving
 from stateline.server.snapshots.filter import Wanted, read_wanted, read_wanted_keys
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS
 from stateline.server.state.partitions import ServedStore
-from stateline.server.state.serving import Serving
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.clock import now_ms

@@ -31,8 +31,8 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from stateline.server.changes.routes import ChangeRoutes
+from stateline.server.serving import Serving
 from stateline.server.snapshots.keeper import SnapshotKeeper
-from stateline.server.state.serving import Serving
 from stateline.server.telemetry.pipelines import PipelineCollector, PipelineStates
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector, noticed
