@@ -191,7 +191,7 @@ def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
 async def _lifespan(
     serving: Serving, snapshots: SnapshotKeeper, measuring: Measuring, scratch: Path
 ) -> AsyncIterator[None]:
-    keepers = [asyncio.create_task(serving.keep()), asyncio.create_task(snapshots.keep())]
+    keepers = [asyncio.create_task(serving.keeper.keep()), asyncio.create_task(snapshots.keep())]
     if measuring.metrics.shared:
         keepers.append(asyncio.create_task(measuring.metrics.keep_shared()))
     try:

@@ -26,7 +26,7 @@ from stateline.server.guard.caller import is_known, may_read, reads_all
 from stateline.server.rows.columns import row_columns
 from stateline.server.rows.streams import accepted
 from stateline.server.serving import Serving
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.pipelines import PipelineStates
 from stateline_store import NotReadyError, StatelineError
@@ -50,7 +50,7 @@ class StateRoutes:
     async def store(self, request: Request) -> Response:
         """GET /v1/stores/{store}: one store."""
         refuse_parameters(request)
-        store = self._serving.store(request.path_params["store"])
+        store = self._serving.stores.get(request.path_params["store"])
         return json_response(self.describe(store.name))
 
     async def topology(self, request: Request) -> Response:
@@ -121,7 +121,7 @@ class StateRoutes:
         }
 
     def _readable(self, request: Request) -> list[str]:
-        return [name for name in self._serving.served_names() if may_read(request, name)]
+        return [name for name in self._serving.stores.names if may_read(request, name)]
 
     def describe(self, name: str) -> dict[str, Any]:
         """A store that can be asked, and its partitions as they are now."""
@@ -134,7 +134,7 @@ class StateRoutes:
             "changelog": definition.changelog(self._serving.topology.application_id),
         }
         try:
-            store = self._serving.store(name)
+            store = self._serving.stores.get(name)
         except NotReadyError as error:  # declared, and no worker runs it yet
             return described | {"partitions": {}, "not_ready": told(error)}
         return described | {"partitions": {str(p): self._partition(store, p) for p in store.partitions}}

@@ -17,7 +17,7 @@ from stateline.query.execution import execute, sort_key
 from stateline.query.open_scan import MAX_CHUNKS, OpenScan
 from stateline.query.values import Answer, CopyStatus, Entry, Failure, Rows, Terms, home_partition, served_by
 from stateline.query.words import check_answered
-from stateline.server.serving import _has_entries
+from stateline.server.routing.query_routing import _has_entries
 from stateline_store import (
     CountQuery,
     IsolationLevel,

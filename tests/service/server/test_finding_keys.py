@@ -12,8 +12,9 @@ import pytest
 
 from stateline.config.settings import load_config
 from stateline.query.values import Answer, Outcome, Terms, Value, answers_of, home_partition
+from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.serving import Serving
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import IsolationLevel, KeysQuery, Query
 from support.processes.query_server import PARTITIONS, TOPIC, OwningWorker, make_app
 
@@ -22,16 +23,16 @@ TIMESTAMP_BYTES = 8
 Found = tuple[dict[bytes, Value], dict[int, Outcome]]
 
 
-class Watched(Serving):
+class Watched(QueryRouting):
     """Notes which keys each look asks of which partition, and lets something happen after each."""
 
     looks: list[dict[int, set[bytes]]]
     after_look: Callable[[], None]
 
-    async def _ask_all(
+    async def _ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        outcomes = await super()._ask_all(store, terms, queries, deadline_s)
+        outcomes = await super()._ask(store, terms, queries, deadline_s)
         self.looks.append({p: set(query.keys) for p, query in queries.items() if isinstance(query, KeysQuery)})
         self.after_look()
         return outcomes
@@ -46,19 +47,25 @@ class Finder:
         self.looks: list[dict[int, set[bytes]]] = []
 
     def find(self, *keys: str, after_look: Callable[[], None] = lambda: None) -> Found:
-        """What `Serving.find` answers; `after_look` happens after each of its looks."""
+        """What `QueryRouting.find` answers; `after_look` happens after each of its looks."""
         self.looks = []
         query = KeysQuery(tuple(key.encode() for key in keys))
         return asyncio.run(
-            self._with(after_look, lambda s: s.find(s.store("aircraft"), self._terms, query, range(PARTITIONS), None))
+            self._with(
+                after_look, lambda routing, store: routing.find(store, self._terms, query, range(PARTITIONS), None)
+            )
         )
 
-    async def _with(self, after_look: Callable[[], None], find: Callable[[Serving], Awaitable[Found]]) -> Found:
+    async def _with(
+        self, after_look: Callable[[], None], find: Callable[[QueryRouting, ServedStore], Awaitable[Found]]
+    ) -> Found:
         config = load_config("flights-app", overrides=[f"state.dir={self._state_dir}"])
-        serving = Watched(make_app().topology(), config, self._scratch)
-        serving.looks, serving.after_look = self.looks, after_look
+        serving = Serving(make_app().topology(), config, self._scratch)
+        there = serving.routing
+        watched = Watched(there._copies, there._bounds, there._whole, there._commits)
+        watched.looks, watched.after_look = self.looks, after_look
         try:
-            return await find(serving)
+            return await find(watched, serving.stores.get("aircraft"))
         finally:
             await serving.close()
 

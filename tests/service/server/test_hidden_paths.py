@@ -164,12 +164,16 @@ def test_what_describes_the_service_names_no_path(here: Here, monkeypatch: pytes
     def fail(*_: object) -> NoReturn:
         raise NotReadyError(FAULT)
 
-    for owner, name in ((here.serving.partitions, "open"), (here.serving.partitions, "check"), (here.serving, "store")):
+    for owner, name in (
+        (here.serving.partitions, "open"),
+        (here.serving.partitions, "check"),
+        (here.serving.stores, "get"),
+    ):
         monkeypatch.setattr(owner, name, fail)
         for path in DESCRIBING:
             answer = here.client.get(path)
             assert "mallory" not in answer.text, (name, path)
-            assert (name, path) != ("store", "/v1/console") or "not_ready" in answer.text, "it looks anew"
+            assert (name, path) != ("get", "/v1/console") or "not_ready" in answer.text, "it looks anew"
     assert "<path>" in here.client.get("/readyz").text
 
 
@@ -227,9 +231,9 @@ TAKEN = {
     ("rows/event_stream.py", "_fill"): "to goodbye",
     ("contract/problems.py", "problem_response"): "to its _response",
     ("contract/problems.py", "on_http_error"): "to its _response",
-    ("serving.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
-    ("serving.py", "_why_unreadable"): "to problem_response, as one of the reasons",
-    ("serving.py", "keep"): "to problem_response, as one of the reasons",
+    ("state/keeper.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
+    ("state/keeper.py", "_why_unreadable"): "to problem_response, as one of the reasons",
+    ("state/keeper.py", "keep"): "to problem_response, as one of the reasons",
     ("snapshots/keeper.py", "keep"): "to the log",
     ("contract/hidden_paths.py", "told"): "it is what hides",
 }

@@ -13,7 +13,8 @@ from stateline import serdes
 from stateline.deployment.topology_file import Placement
 from stateline.query.values import MAX_KEYS_BYTES, Answer, Failure, Outcome, Terms
 from stateline.server.state.many_keys import ask_for_keys
-from stateline.server.state.partitions import Partitions, ServedStore
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStore
 from stateline.stores import key_value
 from stateline_store import IsolationLevel, KeysQuery, KeyValueStore, StateDirectory, StoreContext, StoreState
 

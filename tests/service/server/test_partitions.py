@@ -9,7 +9,8 @@ from pathlib import Path
 from stateline import serdes
 from stateline.deployment.topology_file import Placement
 from stateline.query.values import Answer, Terms
-from stateline.server.state.partitions import Partitions, ServedStore
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStore
 from stateline.stores import window
 from stateline_store import (
     IsolationLevel,

@@ -122,7 +122,9 @@ def test_a_commit_that_comes_while_the_worker_answers_is_not_missed(
         monkeypatch.setattr(serving.workers, "query", query_then_commit)
         try:
             queries: dict[int, Query[Any]] = {at.partition: KeyQuery(b"awaited")}
-            return await asyncio.wait_for(serving.ask(serving.store("cache"), terms, queries, deadline_s(3600)), 20)
+            return await asyncio.wait_for(
+                serving.routing.ask(serving.stores.get("cache"), terms, queries, deadline_s(3600)), 20
+            )
         finally:
             await serving.close()
 

@@ -93,7 +93,9 @@ def test_a_query_of_several_partitions_that_is_cancelled_leaves_none_of_those_th
         behind = Position.of({TopicPartition(TOPIC, 1): worker.offset(1) + 1})
         terms = Terms("cache", IsolationLevel.READ_UNCOMMITTED, PositionBound(behind), limit=1)
         deadline_s = asyncio.get_running_loop().time() + 60
-        asking = asyncio.create_task(serving.scan(serving.store("cache"), terms, SCAN, (0, 1, 2), deadline_s))
+        asking = asyncio.create_task(
+            serving.routing.scan(serving.stores.get("cache"), terms, SCAN, (0, 1, 2), deadline_s)
+        )
         await asyncio.to_thread(wait_until, lambda: kept(worker) == 2)
         pending = serving.workers._connections["w1"]._pending
         await asyncio.to_thread(wait_until, lambda: len(pending) == 1)  # both answers have arrived

@@ -23,7 +23,8 @@ from stateline.processing.changelog import position_headers, types_headers, type
 from stateline.query.values import Answer, Failure, Terms
 from stateline.serde.plain import JsonSerde, Serde
 from stateline.serde.windowed import WindowedSerde
-from stateline.server.state.partitions import Partitions, ServedStore
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStore
 from stateline.worker import restorer, store_restore
 from stateline.worker.store_restore import StoreRestore
 from stateline_store import (

@@ -19,7 +19,8 @@ from stateline.log import Record
 from stateline.log.embedded import EmbeddedAdmin
 from stateline.processing.changelog import types_headers
 from stateline.query.values import Answer, Outcome, Terms
-from stateline.server.state.partitions import Partitions, ServedStore
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStore
 from stateline.worker import commit_marks, restorer, store_restore
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.task import TaskState

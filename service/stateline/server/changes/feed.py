@@ -31,7 +31,7 @@ from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.topic_reader import After, AfterInput, Begin
 from stateline.server.contract.arguments import numbers_shown, parsed_json
 from stateline.server.serving import Serving
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     InvalidArgumentError,
     IsolationLevel,
@@ -76,7 +76,7 @@ class Committed:
         """The committed Positions, as the workers tell them; without those that do not answer."""
         terms = Terms(self._store.name, IsolationLevel.READ_COMMITTED)
         queries: dict[int, Query[Any]] = dict.fromkeys(partitions, PositionQuery())
-        outcomes = await self._serving.ask(self._store, terms, queries, None)
+        outcomes = await self._serving.routing.ask(self._store, terms, queries, None)
         return {p: answer.position for p, answer in answers_of(outcomes).items()}
 
     def _read(self, partition: int) -> int | None:

@@ -29,7 +29,7 @@ from stateline.server.contract.openapi import Operation
 from stateline.server.guard.caller import caller_of
 from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
 from stateline.server.serving import Serving
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
@@ -84,7 +84,7 @@ class ChangeRoutes:
 
     async def changes(self, request: Request) -> Response:
         """GET …/changes: every committed change after a position, then live."""
-        store = self._serving.store(request.path_params["store"])
+        store = self._serving.stores.get(request.path_params["store"])
         topic = changes_topic(self._serving, store)
         given = from_query_string(request.scope["query_string"])
         arguments = Arguments(given)

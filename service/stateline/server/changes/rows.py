@@ -38,7 +38,7 @@ from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
 from stateline.server.rows.streams import JSON, HeldStream
 from stateline.server.serving import Serving
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class ChangeRowRoutes:
 
     async def offsets(self, request: Request) -> Response:
         """GET …/changes/offsets: where the committed changes end now, and where `from` begins."""
-        store = self._serving.store(request.path_params["store"])
+        store = self._serving.stores.get(request.path_params["store"])
         topic = changes_topic(self._serving, store)
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(("from",))
@@ -228,7 +228,7 @@ class ChangeRowRoutes:
         return {p: self._ends[key] for p, key in keys.items() if key in self._ends}
 
     def _asked(self, name: str, arguments: Arguments) -> _Asked:
-        store = self._serving.store(name)
+        store = self._serving.stores.get(name)
         topic = changes_topic(self._serving, store)
         arguments.refuse_others(("partition", "begin", "end", "topic_id", "columns"))
         for needed in ("partition", "begin", "end", "topic_id"):

@@ -78,7 +78,7 @@ class ConsoleState:
             if time.monotonic() - self._looked_at_s < _FRESH_S:
                 return
             stores = {}
-            for name in self._serving.served_names():
+            for name in self._serving.stores.names:
                 stores[name] = _summary(self._state.describe(name))
                 await asyncio.sleep(0)  # a store of many partitions takes a millisecond or two
             self._stores, self._seen = stores, noticed(self._serving.partitions)

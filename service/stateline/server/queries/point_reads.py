@@ -20,7 +20,7 @@ from stateline.server.contract.answers import found_members, result_members, sta
 from stateline.server.contract.arguments import COMMON, MAX_URL_BYTES, Arguments, from_query_string, read_key
 from stateline.server.queries.requests import ReadRequest, RequestReader
 from stateline.server.serving import Serving
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline.server.telemetry.measuring import Measuring
 from stateline.server.telemetry.request_counts import Answered
 from stateline_store import IsolationLevel, KeyQuery, Position, StatelineError
@@ -96,7 +96,7 @@ class PointReads:
         """What is demanded; None when it cannot be answered here. Raises as the reading of parameters does."""
         if self._serving.stopping:
             return None
-        store = self._serving.store(name)
+        store = self._serving.stores.get(name)
         of_store, read = self._remembered.get((name, query_string), (None, None))
         if of_store is not store:
             read = self._request_anew(store, query_string)

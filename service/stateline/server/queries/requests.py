@@ -12,7 +12,7 @@ from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
 from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.observation import note_level
 from stateline.server.serving import Serving
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,
@@ -81,8 +81,8 @@ class RequestReader:
         level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
         note_level(level.value)
         wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
-        bound = arguments.bound(self._serving.most_in_bound(store))
-        self._serving.check_bound(store, bound)
+        bound = arguments.bound(self._serving.bounds.most_named(store))
+        self._serving.bounds.check(store, bound)
         terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
         partitions = _chosen(store, arguments.partitions())
         return ReadRequest(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"))

@@ -48,7 +48,7 @@ from stateline.server.queries.requests import (
 )
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
 from stateline.server.serving import Serving
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.time_limits import while_there
 from stateline_store import (
     CountQuery,
@@ -95,7 +95,7 @@ class QueryRoutes:
     async def key(self, request: Request) -> Response:
         """GET …/keys/{key}: the value of one key; …/keys/{key}/windows, /sessions, /versions: its entries."""
         segments = raw_segments(request)
-        store = self._serving.store(_text(segments[2]))
+        store = self._serving.stores.get(_text(segments[2]))
         of_a_key = segments[-1] if len(segments) > 5 and segments[-1] in OF_A_KEY else None
         if of_a_key is not None:
             note_route(f"/v1/stores/{{store}}/keys/{{key}}/{of_a_key}")
@@ -130,7 +130,7 @@ class QueryRoutes:
         for level in IsolationLevel:
             terms = Terms(store.name, level, read.terms.bound, read.terms.require_active)
             queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
-            by_level[level] = await self._serving.ask(store, terms, queries, read.deadline_s)
+            by_level[level] = await self._serving.routing.ask(store, terms, queries, read.deadline_s)
         failures = {p: f for outcomes in by_level.values() for p, f in failures_of(outcomes).items()}
         outcomes = by_level[read.terms.isolation_level]
         if failures and (not read.allow_partial or not answers_of(outcomes)):
@@ -143,7 +143,7 @@ class QueryRoutes:
 
     async def query(self, request: Request) -> Response:
         """POST …/query: any query, as a JSON body."""
-        store = self._serving.store(_text(raw_segments(request)[2]))
+        store = self._serving.stores.get(_text(raw_segments(request)[2]))
         given = from_query_string(request.scope["query_string"])
         parse = partial(self._from_body, request, store, given)
         async with self._serving.bodies.read(request, parse) as answer, while_there(request):
@@ -179,7 +179,7 @@ class QueryRoutes:
                 return partial(self._count_answer, read), 0
 
     def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
-        store = self._serving.store(_text(raw_segments(request)[2]))
+        store = self._serving.stores.get(_text(raw_segments(request)[2]))
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(allowed)
         return store, arguments
@@ -222,7 +222,7 @@ class QueryRoutes:
     async def _count_answer(self, read: ReadRequest) -> Response:
         read = read.from_now()
         queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, CountQuery())
-        outcomes = await self._serving.ask(read.store, read.terms, queries, read.deadline_s)
+        outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)
         if refused := refusal(read, outcomes):
             return refused
         count = sum(answer.rows.count for answer in answers_of(outcomes).values())
@@ -232,7 +232,7 @@ class QueryRoutes:
         self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None
     ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
         query = keys_query(read.store.definition, keys, as_of)
-        return await self._serving.find(read.store, read.terms, query, read.partitions, read.deadline_s)
+        return await self._serving.routing.find(read.store, read.terms, query, read.partitions, read.deadline_s)
 
 
 def _while_there(

@@ -22,7 +22,7 @@ from stateline.server.rows.streams import JSON, HeldStream, chunks_of, headers_o
 from stateline.server.serving import Serving
 from stateline.server.state.cursors import Cursor, Page, Token, pinned
 from stateline.server.state.merged_scan import MergedScan
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import PositionQuery, PrefixQuery, Query, RangeQuery, WindowRangeQuery
 
 # Entries that a stream reads of a partition at a time: enough that a step costs little per entry.
@@ -48,7 +48,7 @@ class ScanAnswers:
             async with self._limits.query(read.wait_ms):
                 at_once = limit if _format(request) == JSON else STREAMED_AT_ONCE
                 terms = replace(read.terms, limit=at_once)
-                outcomes = await self._serving.scan(read.store, terms, query, read.partitions, read.deadline_s)
+                outcomes = await self._serving.routing.scan(read.store, terms, query, read.partitions, read.deadline_s)
                 scan = MergedScan(query, answers_of(outcomes), at_once)
                 if refused := refusal(read, outcomes):
                     scan.close()
@@ -67,7 +67,7 @@ class ScanAnswers:
         check_answered(type(query), read.store.name, read.store.definition.kind)
         queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
         async with self._limits.query(read.wait_ms):
-            outcomes = await self._serving.ask(read.store, read.terms, queries, read.deadline_s)
+            outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)
         if refused := refusal(read, outcomes):
             return refused
         if (media_type := _format(request)) == JSON:

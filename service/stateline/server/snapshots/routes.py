@@ -37,7 +37,7 @@ from stateline.server.serving import Serving
 from stateline.server.snapshots.filter import Wanted, read_wanted, read_wanted_keys
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.clock import now_ms
@@ -197,7 +197,7 @@ class SnapshotRoutes:
         return 1000 * arguments.integer("ttl_s", default_s, 1, self._longest_s, "server.snapshot.ttl.max.ms")
 
     def _persistent(self, name: str) -> ServedStore:
-        store = self._serving.store(name)
+        store = self._serving.stores.get(name)
         if not store.definition.persistent:
             raise InvalidArgumentError(
                 f"stores: {name!r} is a store in memory, and only stores on disk can be in a snapshot: read it with a "

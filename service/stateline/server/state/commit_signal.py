@@ -19,7 +19,8 @@ class CommitSignal:
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
-        self._closed = False
+        self.closed = False
+        """Whether nobody waits any more, because the server shuts down."""
         self.waiting = 0
         """How many wait at the moment."""
 
@@ -30,7 +31,7 @@ class CommitSignal:
 
     def close(self) -> None:
         """Wake everyone; whoever waits from now on, or is waiting, gets `NotReadyError`."""
-        self._closed = True
+        self.closed = True
         self.announce()
 
     def next_commit(self) -> asyncio.Event:
@@ -53,6 +54,6 @@ class CommitSignal:
             pass  # the caller looks again, and comes back unless its time is up
         finally:
             self.waiting -= 1
-        if self._closed:
+        if self.closed:
             raise shutting_down()
         return True

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from stateline.query.values import Answer, Entry, Outcome, Rows, Terms
 from stateline.serde.plain import shown
 from stateline.server.state.merged_scan import MergedScan, memory_of
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError
 from stateline_store.durable_files import create_file, refused
 from stateline_store.snapshot_directory import SNAPSHOTS

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from stateline.model.topology import Topology
 from stateline.query.values import Answer, Failure, Outcome, Terms, answers_of
 from stateline.server.state.commit_signal import CommitSignal
-from stateline.server.state.partitions import ServedStore
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import IsolationLevel, NotReadyError
 
 # Longer than a worker that was killed in the middle of a commit takes to come back and finish it.

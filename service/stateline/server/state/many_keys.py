@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from stateline.query.open_scan import size_of
 from stateline.query.values import Answer, Entry, Failure, Outcome, Rows, Terms
-from stateline.server.state.partitions import Partitions, ServedStore
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import KeysQuery, VersionedKeysQuery
 from stateline_store.queries import too_large
 

@@ -1,7 +1,7 @@
 """`Partitions`: the stores' committed state, as this process reads it: one RocksDB secondary per store
 partition.
 
-Secondaries are opened when they are first needed (or by the keeper of `serving`), kept, and closed together.
+Secondaries are opened when they are first needed (or by the `Keeper`), kept, and closed together.
 A read is refresh, then query, without anything in between: data and position belong together because only
 `refresh` moves a secondary, and all of this runs on the event loop's thread without an await.
 """
@@ -17,10 +17,11 @@ from types import MappingProxyType
 from typing import Any
 
 from stateline.deployment.epoch_marker import LOADING
-from stateline.deployment.topology_file import Placement, unreadable
+from stateline.deployment.topology_file import unreadable
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.execution import execute
 from stateline.query.values import Answer, CopyStatus, Failure, Outcome, Terms, served_by
+from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     Layout,
     NotPresentError,
@@ -42,24 +43,6 @@ from stateline_store.directory import holds_database
 from stateline_store.plain_values import PlainValuesReader
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedStore:
-    """A store that this server answers for: what it is, and where its partitions are."""
-
-    definition: StoreDefinition
-    placement: Placement
-
-    @property
-    def name(self) -> str:
-        """The store's name."""
-        return self.definition.name
-
-    @property
-    def partitions(self) -> range:
-        """The partition numbers that there are."""
-        return range(self.placement.partitions)
 
 
 @dataclass(slots=True)
@@ -165,6 +148,12 @@ class Partitions:
         """(task, store, reader) of every secondary that is open."""
         for (task_id, store), found in self._open.items():
             yield task_id, store, found.reader
+
+    def catch_up(self) -> None:
+        """Let every secondary follow its owner: one that nobody asks keeps the files of the commit that it saw last."""
+        for found in list(self._open.values()):
+            with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
+                found.reader.refresh()
 
     @property
     def open_count(self) -> int:

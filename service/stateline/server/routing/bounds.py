@@ -1,0 +1,56 @@
+"""`PositionBounds`: which position bounds can be met at all, by the topics that a store is made of."""
+
+from __future__ import annotations
+
+from stateline.model.topology import Topology
+from stateline.serde.plain import shown
+from stateline.server.state.served_stores import ServedStore
+from stateline_store import InvalidArgumentError, NotUpToBoundError, PositionBound
+
+# Topics and partitions that a position bound may name however few the application has: a millisecond to look at.
+_LEAST_NAMED = 1000
+
+
+class PositionBounds:
+    """Thread-safe: it never changes."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+
+    def most_named(self, store: ServedStore) -> int:
+        """How many topics and partitions a bound may name: what positions of all the application's topics would, and
+        some that there are no more."""
+        topics = {topic.name for each in self._topology.subtopologies for topic in each.sources}
+        return max(_LEAST_NAMED, len(topics) * (1 + store.placement.partitions))
+
+    def check(self, store: ServedStore, bound: PositionBound) -> None:
+        """Refuse a bound that names what cannot exist: `InvalidArgumentError` for a partition that an input of the
+        store cannot have, `NotUpToBoundError` for one of another topic.
+        """
+        count = store.placement.partitions
+        for topic, offsets in bound.position.offsets.items():
+            beyond = next((p for p in offsets if p >= count), None)
+            if beyond is None:
+                continue
+            if topic not in self._inputs(store):
+                raise self._never_met(store, topic)
+            raise InvalidArgumentError(
+                f"position_bound names partition {beyond} of {topic!r}, which is read in {count} partitions by "
+                f"{store.name!r}: name 0 to {count - 1}. Partitions that are added are not read."
+            )
+
+    def why_never_met(self, store: ServedStore, bound: PositionBound, partition: int) -> NotUpToBoundError | None:
+        """What to say where the bound names, for this partition, a topic that is no input of the store; else None."""
+        for topic, offsets in bound.position.offsets.items():
+            if partition in offsets and topic not in self._inputs(store):
+                return self._never_met(store, topic)
+        return None
+
+    def _inputs(self, store: ServedStore) -> list[str]:
+        return [topic.name for topic in self._topology.subtopology_of(store.name).sources]
+
+    def _never_met(self, store: ServedStore, topic: str) -> NotUpToBoundError:
+        return NotUpToBoundError(
+            f"position_bound can never be met: {shown(topic)} is not an input of {store.name!r}, which reads "
+            f"{', '.join(self._inputs(store))}."
+        )

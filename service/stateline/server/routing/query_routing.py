@@ -1,0 +1,170 @@
+"""`QueryRouting`: which partitions of a store are asked, in which order, and for how long.
+
+A key is looked for at home first, then everywhere (`stateline.query.values`). Partitions that are behind a bound, or
+have no copy to ask just now, are asked again after the next commit. Which copy of a partition answers is `copies`' to
+decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from stateline.query.values import (
+    Answer,
+    Failure,
+    Outcome,
+    Rows,
+    ScanQuery,
+    Terms,
+    Value,
+    answers_of,
+    any_may_come,
+    failures_of,
+    home_partition,
+)
+from stateline.query.words import check_answered
+from stateline.server.routing.bounds import PositionBounds
+from stateline.server.routing.copies import Copies
+from stateline.server.state.commit_signal import CommitSignal
+from stateline.server.state.epochs import WholeEpochs
+from stateline.server.state.served_stores import ServedStore
+from stateline.server.wire.time_limits import shutting_down
+from stateline_store import KeysQuery, PrefixQuery, Query, RangeQuery, VersionedKeysQuery
+
+
+class QueryRouting:
+    """Of one server process; for the event loop's thread. Deadlines are of the loop's clock, None for a single look.
+
+    Every method raises `UnknownQueryTypeError` for a query that this kind of store cannot answer, and `NotReadyError`
+    when the server is shutting down.
+    """
+
+    def __init__(self, copies: Copies, bounds: PositionBounds, whole: WholeEpochs, commits: CommitSignal) -> None:
+        self._copies = copies
+        self._bounds = bounds
+        self._whole = whole
+        self._commits = commits
+
+    async def ask(
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
+    ) -> dict[int, Outcome]:
+        """What each of these partitions answers; those behind the bound, or for which there is no copy to ask or not
+        the one that is demanded, are waited for until the deadline."""
+        return await self._whole.seen(store, terms, lambda: self._ask(store, terms, queries, deadline_s))
+
+    async def find(
+        self,
+        store: ServedStore,
+        terms: Terms,
+        query: KeysQuery | VersionedKeysQuery,
+        partitions: Iterable[int],
+        deadline_s: float | None,
+    ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
+        """(key → what is stored of those found, partition → outcome): at home first, then in the other
+        partitions.
+
+        A partition that has to be asked for more keys is asked for all of its keys again, because it may have moved:
+        what an answer has of a partition comes from one look at it, the one whose position it carries.
+        """
+        homes = {key: home_partition(key, store.placement.partitions) for key in query.keys}
+        outcomes = await self._whole.seen(
+            store, terms, lambda: self._find(store, terms, query, homes, partitions, deadline_s)
+        )
+        return _rows_found(outcomes, homes), outcomes
+
+    async def scan(
+        self,
+        store: ServedStore,
+        terms: Terms,
+        query: ScanQuery,
+        partitions: Collection[int],
+        deadline_s: float | None,
+    ) -> dict[int, Outcome]:
+        """The first entries of these partitions, each with its rest. What is asked of one key is asked at home first,
+        and in the other partitions when there is nothing."""
+        return await self._whole.seen(store, terms, lambda: self._scan(store, terms, query, partitions, deadline_s))
+
+    async def _ask(
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
+    ) -> dict[int, Outcome]:
+        for query in queries.values():
+            check_answered(type(query), store.name, store.definition.kind)
+        if self._commits.closed:
+            raise shutting_down()
+        if any(self._bounds.why_never_met(store, terms.bound, p) for p in queries):
+            deadline_s = None  # whoever waits would wait for nothing
+        await self._copies.look_for_owners(store, terms, queries)
+        outcomes: dict[int, Outcome] = {}
+        while True:
+            change = self._commits.next_commit()
+            outcomes |= await self._copies.ask(store, terms, queries, deadline_s)
+            if deadline_s is None or not any_may_come(outcomes.values()):
+                break
+            if not await self._commits.wait(change, deadline_s):
+                break
+            queries = {p: query for p, query in queries.items() if isinstance(outcomes[p], Failure)}
+        return {p: self._copies.explained(store, p, terms, outcome) for p, outcome in outcomes.items()}
+
+    async def _find(
+        self,
+        store: ServedStore,
+        terms: Terms,
+        query: KeysQuery | VersionedKeysQuery,
+        homes: Mapping[bytes, int],
+        partitions: Iterable[int],
+        deadline_s: float | None,
+    ) -> dict[int, Outcome]:
+        wanted = {p: {key for key, home in homes.items() if home == p} for p in partitions}
+        outcomes: dict[int, Outcome] = {}
+        more = wanted
+        while more and not failures_of(outcomes):
+            queries: dict[int, Query[Any]] = {p: replace(query, keys=tuple(some)) for p, some in more.items() if some}
+            outcomes |= await self._ask(store, terms, queries, deadline_s) if queries else {}
+            found = _rows_found(outcomes, homes)
+            # A key can vanish between two looks, and is looked for everywhere then. `wanted` only grows, so this ends.
+            missing = homes.keys() - found.keys()
+            more = {p: some | missing for p, some in wanted.items() if missing - some}
+            wanted = wanted | more
+        return outcomes
+
+    async def _scan(
+        self,
+        store: ServedStore,
+        terms: Terms,
+        query: ScanQuery,
+        partitions: Collection[int],
+        deadline_s: float | None,
+    ) -> dict[int, Outcome]:
+        key = None if isinstance(query, RangeQuery | PrefixQuery) else query.key
+        home = None if key is None else home_partition(key, store.placement.partitions)
+        if home is None or home not in partitions:
+            return await self._ask(store, terms, dict.fromkeys(partitions, query), deadline_s)
+        outcomes = await self._ask(store, terms, {home: query}, deadline_s)
+        outcome = outcomes[home]
+        if isinstance(outcome, Failure) or await _has_entries(outcome, terms.limit):
+            return outcomes
+        others: dict[int, Query[Any]] = {p: query for p in partitions if p != home}
+        return outcomes | (await self._ask(store, terms, others, deadline_s) if others else {})
+
+
+async def _has_entries(answer: Answer, limit: int) -> bool:
+    """Whether there are any. A scan that has looked at many rows in vain is read on to find out."""
+    while not answer.rows.entries and answer.rows.rest is not None:
+        rows = await answer.rows.rest.more(limit)
+        answer.rows = Rows(rows.entries, interval_ms=answer.rows.interval_ms, rest=rows.rest)
+        await asyncio.sleep(0)
+    return bool(answer.rows.entries)
+
+
+def _rows_found(outcomes: Mapping[int, Outcome], homes: Mapping[bytes, int]) -> dict[bytes, Value]:
+    """Key → what is stored; of a key that several partitions hold, the row at home, else of the lowest partition."""
+    found: dict[bytes, Value] = {}
+    for partition, answer in answers_of(outcomes).items():
+        for key, value in answer.rows.entries:
+            assert isinstance(key, bytes), "a query of keys finds no windows"
+            if key not in found or homes[key] == partition:
+                found[key] = value
+    return found

@@ -1,0 +1,102 @@
+"""`Keeper`: follows the workers of the application, and says what cannot be queried at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+
+from stateline.server.state.cursors import Cursors
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStore, ServedStores
+from stateline.server.state.worker_client import Workers
+from stateline_store import IsolationLevel, NotReadyError, StatelineError
+
+# How often files of the workers are looked at, and connections and secondaries that are missing are tried
+# again.
+_KEEP_INTERVAL_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Of one server process; for the event loop's thread. `default_level` is what queries that name none are at."""
+
+    def __init__(
+        self,
+        stores: ServedStores,
+        partitions: Partitions,
+        workers: Workers,
+        cursors: Cursors,
+        default_level: IsolationLevel,
+    ) -> None:
+        self._stores = stores
+        self._partitions = partitions
+        self._workers = workers
+        self._cursors = cursors
+        self._default_level = default_level
+        self._fault = ""  # what is met at the moment, in words
+
+    async def keep(self) -> None:
+        """Follow the workers until cancelled: their files, their sockets, the stores that they opened."""
+        while True:
+            try:
+                self._cursors.expire()
+                await self._follow_workers()
+                self._fault = ""
+            except (StatelineError, OSError) as error:
+                self._note_fault(f"Following the workers fails: {error}")
+            except Exception as error:  # noqa: BLE001 - a defect; without the keeper nothing new would ever be found
+                self._note_fault(f"Following the workers fails: {type(error).__name__}.", error)
+            await asyncio.sleep(_KEEP_INTERVAL_S)
+
+    async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
+        """What cannot be queried, of these stores or of all, one sentence each; empty when all can. Requests are let in
+        between, for each partition that has a new commit is read."""
+        reasons = [self._fault] if self._fault else []
+        for name in self._stores.names if names is None else names:
+            try:
+                store = self._stores.get(name)
+            except StatelineError as error:
+                reasons.append(str(error))
+                continue
+            for partition in store.partitions:
+                if (why := self._why_unreadable(store, partition)) is not None:
+                    reasons.append(why)
+                await asyncio.sleep(0)
+        return list(dict.fromkeys(reasons))
+
+    def _note_fault(self, fault: str, defect: Exception | None = None) -> None:
+        """Log what is new: a fault that lasts is met twice a second."""
+        if fault != self._fault:
+            _log.warning("%s", fault, exc_info=defect)
+        self._fault = fault
+
+    async def _follow_workers(self) -> None:
+        with contextlib.suppress(NotReadyError):  # no worker yet: whoever asks for a store is told so
+            self._stores.read()
+        await self._workers.refresh()
+        self._workers.look_after()
+        for store in self._stores:
+            for partition in store.partitions:
+                if store.definition.persistent:
+                    self._open_quietly(store, partition)
+                    await asyncio.sleep(0)  # opening takes milliseconds: let requests in between
+
+    def _open_quietly(self, store: ServedStore, partition: int) -> None:
+        try:
+            self._partitions.open(store, partition)
+        except StatelineError as error:  # whoever asks for it is told why
+            _log.debug("Partition %d of %r: %s", partition, store.name, error)
+
+    def _why_unreadable(self, store: ServedStore, partition: int) -> str | None:
+        if store.definition.persistent:
+            try:
+                self._partitions.check(store, partition)
+            except StatelineError as error:
+                return f"Partition {partition} of {store.name!r}: {error}"
+        by_worker = not store.is_read_here(self._default_level)
+        if by_worker and not self._workers.has_answering_owner(store.placement.task_id(partition)):
+            return f"Partition {partition} of {store.name!r}: no worker that answers has it."
+        return None

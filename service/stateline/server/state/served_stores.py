@@ -1,0 +1,83 @@
+"""`ServedStores`: the stores that a server can be asked for, and where the workers have put their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateline.deployment.topology_file import Placement, read_placements
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topology
+from stateline.serde.plain import shown
+from stateline_store import DoesNotExistError, IsolationLevel, NotReadyError, UnknownQueryTypeError
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStore:
+    """A store that this server answers for: what it is, and where its partitions are."""
+
+    definition: StoreDefinition
+    placement: Placement
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self.definition.name
+
+    @property
+    def partitions(self) -> range:
+        """The partition numbers that there are."""
+        return range(self.placement.partitions)
+
+    def is_read_here(self, level: IsolationLevel) -> bool:
+        """Whether this process reads it at this level: what is committed to disk. All else its workers answer."""
+        return self.definition.persistent and level is IsolationLevel.READ_COMMITTED
+
+
+class ServedStores:
+    """Of one server process; for the event loop's thread."""
+
+    def __init__(self, topology: Topology, application: Path) -> None:
+        self._declared = topology.stores
+        self._application = application
+        self._served: dict[str, ServedStore] = {}
+
+    def __iter__(self) -> Iterator[ServedStore]:
+        """Those that workers have placed, as of the last `read`."""
+        return iter(list(self._served.values()))
+
+    @property
+    def names(self) -> list[str]:
+        """The stores that can be asked: all but those of the user's own kinds."""
+        return [name for name, definition in self._declared.items() if definition.kind != "custom"]
+
+    def get(self, name: str) -> ServedStore:
+        """The store of this name. Raises `DoesNotExistError`, or `NotReadyError` when no worker runs it
+        yet, or any more.
+        """
+        served = self._served.get(name)
+        if served is not None:
+            if served.placement.refused is not None:
+                raise NotReadyError(served.placement.refused)
+            return served
+        if name not in self._declared:
+            known = ", ".join(sorted(self._declared)) or "none"
+            raise DoesNotExistError(f"There is no store {shown(name)}; there are: {known}.")
+        if self._declared[name].kind == "custom":
+            raise UnknownQueryTypeError(f"{name!r} is a store of the application's own kind: only processors ask it.")
+        self.read()
+        if name not in self._served:
+            raise NotReadyError(
+                f"The workers that run do not know the store {name!r} yet: restart them, then ask again."
+            )
+        return self.get(name)
+
+    def read(self) -> None:
+        """Read anew what the workers have left. Raises `NotReadyError` when there was none yet."""
+        names, placements = self.names, read_placements(self._application)
+        self._served = {name: self._unless_known(name, placements[name]) for name in placements if name in names}
+
+    def _unless_known(self, name: str, placement: Placement) -> ServedStore:
+        known = self._served.get(name)
+        return known if known and known.placement == placement else ServedStore(self._declared[name], placement)
