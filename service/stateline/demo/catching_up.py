@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
-import httpx
 import orjson
 
-from stateline.demo.client import Client
+from stateline.client import Client, RequestError, UnreachableError
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.log import Log
 from stateline_store import DoesNotExistError, NotUpToBoundError, Position, TopicPartition
@@ -25,13 +24,10 @@ Idle = Callable[[], None]
 
 def read_so_far(client: Client, store: str) -> Position:
     """The committed Position of a store; empty while the server or the store is not up yet."""
-    try:
-        answer = client.get(f"/v1/stores/{store}/position")
-    except httpx.TransportError:
-        return Position()
     position = Position()
-    for partition in answer.body.get("committed", {}).values():
-        position = position.merge(Position.from_json(partition))
+    with suppress(UnreachableError, RequestError):
+        for partition in client.store(store).position().committed.values():
+            position = position.merge(partition)
     return position
 
 
@@ -41,22 +37,15 @@ def await_store(client: Client, store: str, position: Position, idle: Idle, *, t
     Raises `NotUpToBoundError` with the server's last word when that takes longer than `timeout_s`.
     """
     deadline, last = time.monotonic() + timeout_s, "the server does not answer"
-    question = {
-        "position_bound": position.to_json(),
-        "wait_ms": _WAIT_MS,
-        "isolation_level": "read_committed",
-    }
     while time.monotonic() < deadline:
         idle()
         try:
-            answer = client.get(f"/v1/stores/{store}/count", question)
-        except httpx.TransportError:
-            time.sleep(_LOOK_INTERVAL_S)
-            continue
-        if answer.status == 200:
+            client.store(store).count(bound=position, wait_ms=_WAIT_MS, isolation_level="read_committed")
             return
-        last = str(answer.body.get("detail", f"status {answer.status}"))
-        if answer.status != 412:  # 412 has waited already
+        except NotUpToBoundError as error:  # it has waited already
+            last = str(error)
+        except (UnreachableError, RequestError) as error:
+            last = str(error)
             time.sleep(_LOOK_INTERVAL_S)
     raise NotUpToBoundError(f"{store} did not catch up within {timeout_s:g} s: {last}")
 

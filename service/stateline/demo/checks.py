@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
-from stateline.demo.client import Answer, Client
+from stateline.client import Client, Entry, Position
+from stateline.client.terms import TermArguments
 from stateline.demo.oracle import Answers, Value
 
 _CHUNK = 5_000  # keys of one request; the server takes up to server.limit.max, 10,000
@@ -36,7 +36,7 @@ class Tally:
         return f"checked {self.checked:,} answers, {len(self.wrong):,} wrong"
 
 
-def check_stores(client: Client, bounds: Mapping[str, Any], expected: Answers, tally: Tally) -> None:
+def check_stores(client: Client, bounds: Mapping[str, Position], expected: Answers, tally: Tally) -> None:
     """Every key of `aircraft`, `airport_totals` and `delays`, by key and by range.
 
     `bounds` has the position that the answers of each of these stores must reflect.
@@ -48,17 +48,17 @@ def check_stores(client: Client, bounds: Mapping[str, Any], expected: Answers, t
         "delays": expected.delays,
     }
     for store, values in wanted.items():
-        more = at_least(bounds[store])
-        check_keys(client, store, values, times if store == "aircraft" else {}, more, tally)
+        terms = at_least(bounds[store])
+        check_keys(client, store, values, times if store == "aircraft" else {}, terms, tally)
         for prefix in sorted({_prefix(store, key) for key in values}):
-            query = {"type": "range", "prefix": prefix, "limit": _LIMIT, **more}
+            answered = list(client.store(store).range(prefix=prefix, page_size=_LIMIT, **terms))
             of_prefix = {key: value for key, value in values.items() if key.startswith(prefix)}
-            check_range(f"{store} {prefix}*", client.query(store, query), of_prefix, tally)
+            check_range(f"{store} {prefix}*", answered, of_prefix, tally)
 
 
-def at_least(position: Any) -> dict[str, Any]:
-    """Parameters of a query whose answer must reflect this Position."""
-    return {"position_bound": position, "wait_ms": 10_000, "isolation_level": "read_committed"}
+def at_least(position: Position) -> TermArguments:
+    """The terms of a query whose answer must reflect this Position."""
+    return {"bound": position, "wait_ms": 10_000, "isolation_level": "read_committed"}
 
 
 def check_keys(
@@ -66,28 +66,22 @@ def check_keys(
     store: str,
     values: Mapping[str, Value],
     times: Mapping[str, int],
-    more: Mapping[str, Any],
+    terms: TermArguments,
     tally: Tally,
 ) -> None:
     """Every key and one that is absent; timestamps where `times` has them."""
     for keys in _chunks([*values, _ABSENT]):
-        answer = client.query(store, {"type": "keys", "keys": keys, **more})
-        found = {entry["key"]: entry for entry in answer.body.get("entries", ()) if entry["found"]}
-        if answer.status != 200:
-            tally.check(f"{store}: {answer.body.get('detail')}", answer.status, 200)
-        for key in keys:
-            entry = found.get(key, {})
-            tally.check(f"{store} {key}", entry.get("value"), values.get(key))
-            if key in times:
-                tally.check(f"{store} {key} timestamp", entry.get("timestamp"), times[key])
+        for entry in client.store(store).get_many(keys, **terms).entries:
+            tally.check(f"{store} {entry.key}", entry.value if entry.found else None, values.get(entry.key))
+            if entry.key in times:
+                tally.check(f"{store} {entry.key} timestamp", entry.timestamp, times[entry.key])
 
 
-def check_range(what: str, answer: Answer, values: Mapping[str, Value], tally: Tally) -> None:
+def check_range(what: str, entries: Sequence[Entry], values: Mapping[str, Value], tally: Tally) -> None:
     """Exactly these keys, in order, with these values."""
-    entries = answer.body.get("entries", [])
-    tally.check(f"keys of {what}", [entry["key"] for entry in entries], sorted(values))
+    tally.check(f"keys of {what}", [entry.key for entry in entries], sorted(values))
     for entry in entries:
-        tally.check(f"{what} {entry['key']}", entry["value"], values.get(entry["key"]))
+        tally.check(f"{what} {entry.key}", entry.value, values.get(entry.key))
 
 
 def _prefix(store: str, key: str) -> str:

@@ -17,6 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import httpx
+
+from stateline.client import NEVER, Client
 from stateline.demo import oracle
 from stateline.demo.catching_up import (
     await_pipeline,
@@ -26,7 +29,6 @@ from stateline.demo.catching_up import (
     read_so_far,
 )
 from stateline.demo.checks import Tally, check_keys, check_stores
-from stateline.demo.client import Client
 from stateline.demo.data import data_directory, departures
 from stateline.demo.flights import app, by_airport, weather_by_airport
 from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
@@ -51,6 +53,7 @@ _QUICK_PER_SECOND, _SLOW_PER_SECOND = 400, 50
 _CATCH_UP_TIMEOUT_S = 300.0  # minutes more than it takes; a stuck process must not hang the demo for ever
 _LOOK_INTERVAL_S = 0.5
 _TICK_S = 0.05
+_TIMEOUT_S = 90.0
 # Pipeline → the topic of its markers; each is called as the store of its results.
 _PIPELINES = {name: epochs_topic(app.application_id, name) for name in app.topology().pipelines}
 
@@ -73,24 +76,34 @@ def run_demo(
     data_directory()  # before anything is wiped or started
     with fresh_directory(state_dir), _sigterm_as_ctrl_c(), closing(open_log("embedded", state_dir)) as log:
         create_topics(log)
-        screen.headline(f"Starting Spark pipelines, a worker and a server on http://{host}:{port}")
+        url = f"http://{host}:{port}"
+        screen.headline(f"Starting Spark pipelines, a worker and a server on {url}")
         screen.say(f"  What they say goes to {state_dir / 'output.log'}.")
         with (
             running_services(app, demo_settings(state_dir, host, port), screen.say) as services,
-            Client(f"http://{host}:{port}") as client,
+            httpx.Client(trust_env=False) as http,  # a proxy would not reach 127.0.0.1
+            Client(url, retries=NEVER, timeout_s=_TIMEOUT_S, http=http) as client,
             closing(log.producer()) as producer,
         ):
             load_tables(log)
             feed = Feed(producer, departures())
-            return _Demo(log, client, services, feed, screen, state_dir).run(once=once)
+            return _Demo(url, log, client, services, feed, screen, state_dir).run(once=once)
 
 
 class _Demo:
     """One run, once everything has been started."""
 
     def __init__(
-        self, log: Log, client: Client, services: Services, feed: Feed, screen: Screen, directory: Path
+        self,
+        url: str,
+        log: Log,
+        client: Client,
+        services: Services,
+        feed: Feed,
+        screen: Screen,
+        directory: Path,
     ) -> None:
+        self._url = url
         self._log = log
         self._client = client
         self._services = services
@@ -102,11 +115,11 @@ class _Demo:
     def run(self, *, once: bool) -> int:
         started = time.monotonic()
         self._load()
-        tour = Tour(self._client, self._screen, self._tally)
-        tour.of_everything_loaded()
-        replay = Replay(self._feed, _QUICK_PER_SECOND)
-        tour.both_isolation_levels(replay)
-        tour.read_after_write(self._feed)
+        with closing(Tour(self._url, self._screen, self._tally)) as tour:
+            tour.of_everything_loaded()
+            replay = Replay(self._feed, _QUICK_PER_SECOND)
+            tour.both_isolation_levels(replay)
+            tour.read_after_write(self._feed)
         self._stream(replay, _KEPT_FOR_STREAMING - _STREAMED_BEFORE_THE_CHECK)
         self._check()
         self._screen.say(f"  {time.monotonic() - started:.0f} s since the start")
@@ -163,16 +176,18 @@ class _Demo:
     def _check(self) -> None:
         self._screen.headline(f"Checking against the CSV files: {self._feed.sent:,} departures")
         bounds = self._settle(_at_most_every(_LOOK_INTERVAL_S, self._services.poll))
-        positions = {store: position.to_json() for store, position in bounds.items()}
-        url, directory = self._client.base_url, self._directory
-        with self._room_for_spark() as poll, self._screen.live_line() as show, RankingProcess(url, directory) as job:
+        with (
+            self._room_for_spark() as poll,
+            self._screen.live_line() as show,
+            RankingProcess(self._url, self._directory) as job,
+        ):
             show("reading the CSV files, while a Spark job reads a snapshot")
             expected, weather = oracle.expected(self._feed.sent), oracle.expected_weather()
             show("asking for every key")
-            check_stores(self._client, positions, expected, self._tally)
+            check_stores(self._client, bounds, expected, self._tally)
             poll()
             show(f"asking for windows, sessions and versions, after {self._tally.checked:,} answers")
-            check_times(self._client, positions, expected, weather, self._tally)
+            check_times(self._client, bounds, expected, weather, self._tally)
             for name in TABLES:
                 check_keys(self._client, name, oracle.expected_table(name), {}, {}, self._tally)
             show(f"waiting for the Spark job, after {self._tally.checked:,} answers")
@@ -197,13 +212,13 @@ class _Demo:
 
     def _show_ranking(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._screen.say("# a Spark job over a snapshot of the running server: where one waits longest")
-        self._screen.say(f"$ python -m stateline.demo.ranking {self._client.base_url}")
+        self._screen.say(f"$ python -m stateline.demo.ranking {self._url}")
         for place, row in enumerate(rows, 1):
             self._screen.say(f"  {ranking_line(place, row)}")
 
     def _serve(self) -> None:
         """Replay the rest, then go on answering, until Ctrl-C."""
-        url = self._client.base_url
+        url = self._url
         self._screen.headline(f"Serving on {url} (try {url}/docs) until Ctrl-C, while the rest streams in")
         replay = Replay(self._feed, _SLOW_PER_SECOND)
         try:

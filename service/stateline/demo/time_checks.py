@@ -9,18 +9,19 @@ from typing import Any
 
 import orjson
 
-from stateline.client import Client as StoreClient
+from stateline.client import Client, Position
+from stateline.client.requests import TimeArguments
+from stateline.client.terms import TermArguments
 from stateline.demo.checks import Tally, at_least
-from stateline.demo.client import Client
 from stateline.demo.oracle import Answers, Value
 from stateline.demo.oracle_times import Version
 
 _HOUR_MS = 3_600_000
 _LIMIT = 10_000
 _EVERY = 20  # of so many aircraft one is asked for by a request of its own
-_ALL_TIMES = {"from": 0, "to": 2**62, "order": "asc", "limit": _LIMIT}
+_ALL_TIMES: TimeArguments = {"time_from": 0, "time_to": 2**62, "order": "asc", "page_size": _LIMIT}
 
-Bounds = Mapping[str, Any]
+Bounds = Mapping[str, Position]
 """Store → the position that its answers must reflect."""
 
 
@@ -30,25 +31,25 @@ def check_times(
     """Every window of `delay_windows`, every session of `aircraft_days`, every version of `weather_as_of`."""
     check_windows(client, at_least(bounds["delay_windows"]), expected.delay_windows, tally)
     check_sessions_of_some(client, at_least(bounds["aircraft_days"]), expected.aircraft_days, tally)
-    check_sessions(client.base_url, expected.aircraft_days, tally)
+    check_sessions(client, expected.aircraft_days, tally)
     check_versions(client, at_least(bounds["weather_as_of"]), weather, tally)
     check_weather_at_departures(client, expected.aircraft, weather, tally)
 
 
-def check_windows(client: Client, bound: Bounds, windows: Mapping[tuple[str, int], Value], tally: Tally) -> None:
+def check_windows(client: Client, terms: TermArguments, windows: Mapping[tuple[str, int], Value], tally: Tally) -> None:
     """Exactly these windows, an hour long each."""
     left = dict(windows)
-    for entry in client.entries("/v1/stores/delay_windows/windows", {**_ALL_TIMES, **bound}):
-        key, start = entry["key"], entry["start"]
+    for window in client.store("delay_windows", **terms).all_windows(**_ALL_TIMES):
+        key, start = window.key, window.start
         expected = (start + _HOUR_MS, left.pop((key, start), None))
-        tally.check(f"delay_windows {key} {start}", (entry["end"], entry["value"]), expected)
+        tally.check(f"delay_windows {key} {start}", (window.end, window.value), expected)
     tally.check("windows that are missing", sorted(left), [])
 
 
-def check_sessions(url: str, sessions: Mapping[tuple[str, int, int], Value], tally: Tally) -> None:
+def check_sessions(client: Client, sessions: Mapping[tuple[str, int, int], Value], tally: Tally) -> None:
     """Exactly these sessions, in a snapshot: there are too many to ask for each aircraft's by themselves."""
     left = dict(sessions)
-    with StoreClient(url) as client, client.snapshot(["aircraft_days"]) as snapshot:
+    with client.snapshot(["aircraft_days"]) as snapshot:
         for partition in snapshot.details.stores["aircraft_days"]:
             for batch in snapshot.read("aircraft_days", partition, columns=["key", "start", "end", "value"]):
                 for tail, start, end, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -58,23 +59,25 @@ def check_sessions(url: str, sessions: Mapping[tuple[str, int, int], Value], tal
 
 
 def check_sessions_of_some(
-    client: Client, bound: Bounds, sessions: Mapping[tuple[str, int, int], Value], tally: Tally
+    client: Client, terms: TermArguments, sessions: Mapping[tuple[str, int, int], Value], tally: Tally
 ) -> None:
     """The sessions of some aircraft, by a query each."""
     by_tail: dict[str, list[tuple[int, int, Value]]] = {}
     for (tail, start, end), value in sessions.items():
         by_tail.setdefault(tail, []).append((start, end, value))
     for tail in sorted(by_tail)[::_EVERY]:
-        answered = client.entries(f"/v1/stores/aircraft_days/keys/{tail}/sessions", {**_ALL_TIMES, **bound})
-        days = [(entry["start"], entry["end"], entry["value"]) for entry in answered]
+        answered = client.store("aircraft_days", **terms).sessions(tail, **_ALL_TIMES)
+        days = [(day.start, day.end, day.value) for day in answered]
         tally.check(f"aircraft_days of {tail}", days, sorted(by_tail[tail], key=lambda day: day[0]))
 
 
-def check_versions(client: Client, bound: Bounds, weather: Mapping[str, Sequence[Version]], tally: Tally) -> None:
+def check_versions(
+    client: Client, terms: TermArguments, weather: Mapping[str, Sequence[Version]], tally: Tally
+) -> None:
     """Exactly these versions of each airport's weather."""
     for origin, versions in weather.items():
-        entries = client.entries(f"/v1/stores/weather_as_of/keys/{origin}/versions", {**_ALL_TIMES, **bound})
-        answered = [Version(entry["value"], entry["timestamp"], entry["valid_to"]) for entry in entries]
+        entries = client.store("weather_as_of", **terms).versions(origin, **_ALL_TIMES)
+        answered = [Version(entry.value, entry.timestamp, entry.valid_to) for entry in entries]
         tally.check(f"number of versions of {origin}", len(answered), len(versions))
         for one, expected in zip(answered, versions, strict=False):
             tally.check(f"weather_as_of {origin} {one.valid_from}", one, expected)
@@ -86,11 +89,11 @@ def check_weather_at_departures(
     """The weather when the latest flight of some aircraft left."""
     for tail in sorted(latest)[::_EVERY]:
         origin, left = latest[tail]["origin"], left_at_ms(latest[tail])
-        answer = client.key("weather_as_of", origin, {"as_of": left, "isolation_level": "read_committed"})
+        answer = client.store("weather_as_of").get(origin, as_of=left, isolation_level="read_committed")
         versions = weather[origin]
         valid = bisect_right(versions, left, key=lambda version: version.valid_from)
         expected = versions[valid - 1].value if valid else None
-        tally.check(f"weather_as_of {origin} as of {left}", answer.body.get("value"), expected)
+        tally.check(f"weather_as_of {origin} as of {left}", answer.value, expected)
 
 
 def left_at_ms(departure: Mapping[str, Any]) -> int:

@@ -3,51 +3,49 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
+import httpx
+
+from stateline.client import Entry
 from stateline.demo.checks import Tally, check_range
-from stateline.demo.client import Answer, curl_of_get
+from stateline.demo.shown import curl_of, shortened
 
-ENTRIES: list[dict[str, Any]] = [{"key": "a", "value": {"n": 1}}, {"key": "b", "value": {"n": 2}}]
-
-
-def _range(entries: list[dict[str, Any]]) -> Answer:
-    return Answer("curl", 200, {"entries": entries})
+ENTRIES = [Entry(key="a", value={"n": 1}, timestamp=None), Entry(key="b", value={"n": 2}, timestamp=None)]
 
 
 def test_right_answers_are_counted() -> None:
     tally = Tally()
-    check_range("totals", _range(ENTRIES), {"a": {"n": 1}, "b": {"n": 2.0}}, tally)
+    check_range("totals", ENTRIES, {"a": {"n": 1}, "b": {"n": 2.0}}, tally)
     assert tally.verdict == "checked 3 answers, all right"
 
 
 def test_a_wrong_value_is_named_with_both_values() -> None:
     tally = Tally()
-    check_range("totals", _range(ENTRIES), {"a": {"n": 1}, "b": {"n": 3}}, tally)
+    check_range("totals", ENTRIES, {"a": {"n": 1}, "b": {"n": 3}}, tally)
     assert tally.wrong == ["totals b: answered {'n': 2}, expected {'n': 3}"]
     assert tally.verdict == "checked 3 answers, 1 wrong"
 
 
 def test_a_key_that_is_missing_or_too_many_or_out_of_order_is_wrong() -> None:
     expected = {"a": {"n": 1}, "b": {"n": 2}}
-    for entries in (ENTRIES[:1], [*ENTRIES, {"key": "c", "value": None}], ENTRIES[::-1], []):
+    for entries in (ENTRIES[:1], [*ENTRIES, Entry(key="c", value=None, timestamp=None)], ENTRIES[::-1], []):
         tally = Tally()
-        check_range("totals", _range(entries), expected, tally)
+        check_range("totals", entries, expected, tally)
         assert tally.wrong, entries
 
 
 def test_a_request_is_shown_as_a_curl_line_that_a_shell_reads_back() -> None:
     url = "http://127.0.0.1:8000/v1/stores/aircraft/keys/N1"
     bound = '{"departures":{"2":17}}'
-    assert shlex.split(curl_of_get(url, {})) == ["curl", "-s", url]
-    line = curl_of_get(url, {"position_bound": bound, "wait_ms": "500"})
+    assert shlex.split(curl_of(httpx.Request("GET", url))) == ["curl", "-s", url]
+    line = curl_of(httpx.Request("GET", url, params={"position_bound": bound, "wait_ms": "500"}))
     wanted = ["curl", "-sG", url, "--data-urlencode", f"position_bound={bound}", "-d", "wait_ms=500"]
     assert shlex.split(line) == wanted
 
 
 def test_a_long_answer_is_shown_shortened() -> None:
     entries = [{"key": f"k{number}", "value": number} for number in range(100)]
-    shown = Answer("curl", 200, {"entries": entries, "partitions": {"0": {}, "1": {}}}).shown
+    shown = shortened({"entries": entries, "partitions": {"0": {}, "1": {}}})
     assert '"k2"' in shown
     assert '"k3"' not in shown
     assert "… and 97 more" in shown
