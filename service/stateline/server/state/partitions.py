@@ -183,7 +183,7 @@ class Partitions:
             path = self._directory.store(task_id, store.name, timestamped=timestamped)
             _check_declared(store.definition, found.reader, path)
             found.layout = found.reader.layout
-            found.schema = schema_of(store.definition, found.layout)
+            found.schema = store_schema(store.definition, found.layout)
         return found
 
     def _whole_epochs(self, store: str, partition: int, reader: SecondaryReader) -> tuple[int, ...]:
@@ -254,10 +254,10 @@ class Partitions:
 
 def _open(reader: SecondaryReader, definition: StoreDefinition, *, plain: bool) -> _Open:
     shown = PlainValuesReader(reader) if plain else reader
-    return _Open(reader, plain, shown, reader.layout, schema_of(definition, reader.layout))
+    return _Open(reader, plain, shown, reader.layout, store_schema(definition, reader.layout))
 
 
-def schema_of(definition: StoreDefinition, layout: Layout) -> StoreSchema:
+def store_schema(definition: StoreDefinition, layout: Layout) -> StoreSchema:
     """What queries must know of a store, as it is declared and as its database is written."""
     interval_ms = layout.segment_interval_ms
     segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
