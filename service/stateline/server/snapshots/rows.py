@@ -37,7 +37,7 @@ from stateline.server.rows.arrow_rows import (
     value_columns,
 )
 from stateline.server.snapshots.filter import Wanted
-from stateline.server.state.partitions import schema_of as store_schema
+from stateline.server.state.partitions import store_schema
 from stateline_store import DamagedDataError, StoreSchema
 from stateline_store.checkpoints import Checkpoint
 from stateline_store.scan import KeyRange
