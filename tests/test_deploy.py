@@ -22,6 +22,7 @@ from stateline.config.sources import PREFIX
 from stateline.spark.connector import JARS
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -238,7 +239,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
     subprocess.run([*program, "produce", given[0], "flights", *given[1:]], **place, check=True, input=typed)
     process = subprocess.Popen([*program, "run", *given], **place, stdout=subprocess.DEVNULL)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
             wait_until(lambda: is_ready(client), timeout_s=90)
             wait_until(lambda: client.get("/v1/stores/aircraft/keys/a").status_code == 200, timeout_s=60)
             client.get("/v1/stores/aircraft/range")
@@ -249,7 +250,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
         yield {s.name: set(s.labels) for family in families for s in family.samples}
     finally:
         process.terminate()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=HANGING_S) == 0
 
 
 def is_ready(client: httpx.Client) -> bool:

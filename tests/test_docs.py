@@ -53,6 +53,7 @@ from stateline_store import (
 from stateline_store.windowed_keys import window_key
 from support.processes.running_worker import Stores, create, eventually, produce, read_all, running
 from support.processes.served_here import served_here
+from support.run.patience import HANGING_S
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -100,7 +101,9 @@ class Hello(NamedTuple):
 
 def run_in(directory: Path, *arguments: str, typed: str = "") -> str:
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=directory, input=typed, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=directory, input=typed, capture_output=True, text=True, timeout=HANGING_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -165,8 +168,8 @@ def asked(command: str, url: str) -> httpx.Response:
     data = [words[n + 1] for n, word in enumerate(words) if word in ("-d", "--data-urlencode")]
     if "-G" in words:
         pairs = (text.partition("=") for text in data)
-        return httpx.get(at, params={name: value for name, _, value in pairs}, timeout=30)
-    return httpx.post(at, content=data[0], timeout=30) if data else httpx.get(at, timeout=30)
+        return httpx.get(at, params={name: value for name, _, value in pairs}, timeout=HANGING_S)
+    return httpx.post(at, content=data[0], timeout=HANGING_S) if data else httpx.get(at, timeout=30)
 
 
 def assert_shown(shown: Any, actual: Any, where: str) -> None:

@@ -252,7 +252,7 @@ def _serves_both(steps: Steps, unchanged: bytes) -> None:
     port, worker = free_port(), steps.start(*IN_PLACE, timestamped=True)
     server = steps.start(*IN_PLACE, f"server.port={port}", command="serve", timestamped=True)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
 
             def answers() -> bool:
                 try:

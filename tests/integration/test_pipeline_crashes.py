@@ -77,7 +77,7 @@ class Reader:
     """Committed stores, over HTTP."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, timeout=30)
+        self.client = httpx.Client(base_url=url, timeout=HANGING_S)
 
     def store(self, name: str) -> Sums:
         """All of a store that is kept of results."""

@@ -27,6 +27,7 @@ from support import TESTS
 from support.oracles.crash_watch import KEYS, PARTITIONS, WatchedRun
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
 
 KILLS = 10
 CLIENTS = 3
@@ -76,7 +77,7 @@ class Asker(threading.Thread):
 
     def run(self) -> None:
         try:
-            with httpx.Client(base_url=self._url, timeout=30) as client:
+            with httpx.Client(base_url=self._url, timeout=HANGING_S) as client:
                 while not self.done.is_set():
                     self._ask(client)
         except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread

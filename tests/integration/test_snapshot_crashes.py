@@ -52,7 +52,7 @@ class Scene:
             f"server.port={(port := free_port())}",
         ]
         self.directory = SnapshotDirectory(root / "state" / f"crashes-{self.run}")
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._feeder.start()
 

@@ -27,6 +27,7 @@ from stateline_store import (
 )
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import Tuning
+from support.run.patience import HANGING_S
 
 SMALL = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
 CHANGELOG = TopicPartition("changelog", 0)
@@ -209,7 +210,7 @@ def test_a_directory_of_another_user_is_refused_by_path_owner_and_what_to_do() -
         directory = StateDirectory(state_dir, "app")
         make_store(directory, "0_0")
         ran = subprocess.run(
-            [sys.executable, "-c", _STRANGER, name], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", _STRANGER, name], capture_output=True, text=True, check=True, timeout=HANGING_S
         )
         lines = ran.stdout.splitlines()
         assert len(lines) == 5

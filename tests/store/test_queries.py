@@ -63,6 +63,7 @@ from store.query_oracles import (
     random_query,
     write,
 )
+from support.run.patience import HANGING_S
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 INPUT, OTHER_PARTITION = TopicPartition("input", 0), TopicPartition("input", 1)
@@ -451,7 +452,7 @@ def test_another_process_answers_the_same(stage: Stage, kind: str, tmp_path: Pat
         cwd=Path(__file__).parents[1],
         input=pickle.dumps([(query, scene.store.schema) for query in asked]),
         capture_output=True,
-        timeout=60,
+        timeout=HANGING_S,
         check=False,
     )
     assert process.returncode == 0, process.stderr.decode()

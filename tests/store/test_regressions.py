@@ -85,6 +85,7 @@ from stateline_store import (
 )
 from stateline_store.scan import EVERY_KEY
 from store.query_oracles import KINDS, RETENTION, Put, materialized, random_puts, random_query, write
+from support.run.patience import HANGING_S
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 CHANGELOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
@@ -226,7 +227,7 @@ def test_a_late_put_survives_a_kill_with_its_offset(
     cleared: ExitStack, context: StoreContext, kind: str, flushed: bool
 ) -> None:
     command = [sys.executable, "-c", LATE_PUT, kind, str(context.directory), str(flushed)]
-    killed = subprocess.run(command, cwd=Path(__file__).parents[1], check=False, timeout=60)
+    killed = subprocess.run(command, cwd=Path(__file__).parents[1], check=False, timeout=HANGING_S)
     assert killed.returncode == -signal.SIGKILL
     store = opened(cleared, kind, context)
     assert (store.commit_number, store.committed_offset(CHANGELOG)) == (3, 2)

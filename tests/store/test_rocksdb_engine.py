@@ -33,6 +33,7 @@ from stateline_store.engine import Commit
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import DEFAULT_TUNING, WRITE_BUFFERS_BYTES, primary_options
 from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK_BYTES
+from support.run.patience import HANGING_S
 
 CHANGELOG = TopicPartition("my-topic", 3)
 
@@ -197,7 +198,7 @@ def test_a_real_write_error_poisons_the_store_and_loses_nothing_committed(tmp_pa
         "except PoisonedError: print(n)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=HANGING_S
     )
     committed = int(ran.stdout)
     store = KeyValueStore("s")

@@ -28,6 +28,7 @@ from stateline_store import (
 )
 from stateline_store.secondary import _Secondary
 from store import store_processes as programs
+from support.run.patience import HANGING_S
 
 INPUT = TopicPartition("input", 0)
 
@@ -352,8 +353,8 @@ def test_readers_follow_a_writer_through_whatever_it_does(tmp_path: Path, seed: 
         )
         for i in range(2)
     ]
-    subprocess.run([*command, "everything", str(tmp_path), str(seed), str(commits)], check=True, timeout=120)
+    subprocess.run([*command, "everything", str(tmp_path), str(seed), str(commits)], check=True, timeout=HANGING_S)
     for follower in followers:
-        out, errors = follower.communicate(timeout=60)
+        out, errors = follower.communicate(timeout=HANGING_S)
         assert follower.returncode == 0, errors.decode()
         assert int(out) > 5

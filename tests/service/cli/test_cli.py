@@ -38,6 +38,7 @@ from stateline_store import (
     StoreContext,
     TopicPartition,
 )
+from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
 APPLICATION = """
@@ -84,7 +85,7 @@ def stateline(*arguments: str, standard_input: str = "", **environment: str) -> 
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
-        timeout=60,
+        timeout=HANGING_S,
         check=False,
     )
 
@@ -361,7 +362,7 @@ def closed(project: Path) -> Iterator[Callable[[], None]]:
 def as_a_reader(*arguments: str) -> Any:
     """What a listing shows, as JSON, to whom may not write; nothing else is said."""
     command = [*AS_A_READER, SCRIPT, *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGING_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
@@ -542,7 +543,7 @@ def test_run_starts_everything_and_ctrl_c_ends_it_cleanly(project: Path) -> None
     address = seen[-1].split()[-1]
     eventually(lambda: is_ready(address) and Path(".stateline/flights/instances/worker-0.json").exists())
     process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=HANGING_S)
     assert process.returncode == 0, [*seen, rest]
     stopped = [line.split("| ")[1] for line in rest.splitlines() if " stopped " in line]
     assert stopped == ["server stopped (exit code 0).", "worker-0 stopped (exit code 0)."], [*seen, rest]

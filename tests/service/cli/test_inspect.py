@@ -32,6 +32,7 @@ from stateline_store import (
     Windowed,
     WindowStore,
 )
+from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
@@ -335,7 +336,9 @@ def test_a_directory_that_is_none_of_statelines_is_refused(tmp_path: Path) -> No
 
 
 def stateline(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([SCRIPT, "inspect", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [SCRIPT, "inspect", *arguments], capture_output=True, text=True, timeout=HANGING_S, check=False
+    )
 
 
 def test_the_command_prints_and_ends_with_its_status(state: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from support.http.faulty_proxy import Cut, FaultyProxy, faulty_proxy
 from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker, server_process, wait_until
+from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
 
@@ -41,7 +42,7 @@ def command(*words: str | Path) -> list[str]:
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=HANGING_S)
 
 
 def kept(client: httpx.Client) -> list[str]:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from stateline.cli.tokens import commands, expiry, new_entry, tokens_file, with_entry, without_entry
 from stateline.server.guard.tokens import Tokens, TokensFile, hash_of, read_tokens_file
 from stateline_store import ConfigurationError, DoesNotExistError, InvalidArgumentError, UnauthenticatedError
+from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
 NOW = datetime(2026, 11, 21, 12, 0, 0, 5, tzinfo=UTC)
@@ -126,7 +127,7 @@ def test_commands_at_once_lose_nothing(file: Path) -> None:
     names = [f"t{number}" for number in range(4)]
     command = [str(SCRIPT), "token", "add", "--file", str(file)]
     adding = [subprocess.Popen([*command, name], stdout=subprocess.DEVNULL) for name in names]
-    assert [process.wait(timeout=120) for process in adding] == [0] * len(names)
+    assert [process.wait(timeout=HANGING_S) for process in adding] == [0] * len(names)
     assert sorted(entry.name for entry in read_tokens_file(file).tokens) == names
 
 

@@ -22,6 +22,7 @@ from stateline_store import (
 )
 from support.kafka.kafka_broker import KafkaBroker
 from support.log.log_bench import Bench, until
+from support.run.patience import HANGING_S
 
 
 def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafka_broker: KafkaBroker) -> None:
@@ -151,7 +152,7 @@ def test_a_broker_that_has_just_started_tells_that_a_group_has_no_offsets() -> N
     )
     with KafkaBroker() as broker:
         command = [sys.executable, "-c", asking, broker.bootstrap_servers]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANGING_S, check=False)
     assert (done.returncode, done.stdout) == (0, "{}\n"), done.stderr
 
 

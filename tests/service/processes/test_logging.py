@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from stateline.processes.logging import REPEAT_AFTER_S, SaidOnce, last_words, say_error, use_log_format, write_json_line
+from support.run.patience import HANGING_S
 
 FAILED = "FAIL [rdkafka#producer-%d] [thrd:a:1/bootstrap]: Connect to ipv4#127.0.0.1:1 failed (after %dms in state UP)"
 
@@ -109,7 +110,7 @@ def test_a_whole_application_logs_json_and_nothing_else(tmp_path: Path) -> None:
         "app.table(app.topic('nowhere', key=serdes.string, value=serdes.string), store='kept')\n"
     )
     command = [sys.executable, "-m", "stateline", "run", "lacking:app"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANGING_S, check=False)
     assert ended.returncode == 2
     said = [json.loads(line) for line in [*ended.stdout.splitlines(), *ended.stderr.splitlines()]]
     (last,) = [line for line in said if line.get("process") == "worker-0" and line.get("level") == "CRITICAL"]

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from support.processes.served_here import Here
+from support.run.patience import HANGING_S
 
 SAID = {
     "x-content-type-options": "nosniff",
@@ -60,7 +61,7 @@ def test_what_is_refused_or_not_sent_again_says_it_too(here: Here) -> None:
 
 @pytest.mark.parametrize("sent", NO_REQUEST)
 def test_what_is_no_request_is_told_so_with_the_same_headers(here: Here, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as connection:
         connection.sendall(sent)
         answer = b""
         while more := connection.recv(65536):

@@ -21,6 +21,7 @@ from stateline.server.queries.routes import QueryRoutes
 from stateline.server.serving import Serving
 from stateline_store import InvalidArgumentError
 from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
+from support.run.patience import HANGING_S
 
 LEVEL = "default.state.isolation.level=read_committed"
 
@@ -32,7 +33,7 @@ def head(length: int) -> bytes:
 @contextlib.contextmanager
 def connected(client: httpx.Client) -> Iterator[socket.socket]:
     address = (client.base_url.host, client.base_url.port)
-    with socket.create_connection(address, timeout=30) as connection:
+    with socket.create_connection(address, timeout=HANGING_S) as connection:
         yield connection
 
 

@@ -24,6 +24,7 @@ from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import InvalidArgumentError, TooManyRequestsError
 from support.processes.query_server import OwningWorker, server_process, wait_until
 from support.processes.served_here import served_here
+from support.run.patience import HANGING_S
 
 QUERY = "/v1/stores/aircraft/query"
 MOST = 64 * 1024
@@ -211,7 +212,7 @@ def test_all_bodies_together_have_a_bound_and_small_queries_go_on(state_dir: Pat
         assert client.post(QUERY, content=large).status_code == 200
         for _ in range(2 * LARGEST_AT_ONCE):
             address = (client.base_url.host, client.base_url.port)
-            connection = held.enter_context(socket.create_connection(address, timeout=30))
+            connection = held.enter_context(socket.create_connection(address, timeout=HANGING_S))
             connection.sendall(head + b" " * (MOST - 1))  # and never the last byte
         wait_until(lambda: client.post(QUERY, content=large).status_code == 429)
         refused = client.post(QUERY, content=large)
@@ -230,7 +231,9 @@ def test_clients_that_have_hung_up_take_no_room_and_wait_for_nothing(state_dir: 
             body = (bound % key).encode().ljust(MOST)
             with contextlib.ExitStack() as held:
                 for _ in range(LARGEST_AT_ONCE):
-                    connection = held.enter_context(socket.create_connection(("127.0.0.1", here.port), timeout=30))
+                    connection = held.enter_context(
+                        socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S)
+                    )
                     connection.sendall(f"POST {QUERY} HTTP/1.1\r\nHost: localhost\r\n".encode())
                     connection.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
                 wait_until(lambda: serving.commits.waiting == LARGEST_AT_ONCE)
@@ -242,7 +245,7 @@ def test_clients_that_have_hung_up_take_no_room_and_wait_for_nothing(state_dir: 
 def test_a_client_that_hangs_up_ends_its_query_that_waits(state_dir: Path, worker: OwningWorker) -> None:
     with served_here(state_dir) as here:
         waiting = "wait_ms=60000&position_bound=%7B%22flights%22:%7B%220%22:999999%7D%7D&partition=0"
-        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as connection:
             connection.sendall(f"GET /v1/stores/aircraft/count?{waiting} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             wait_until(lambda: here.serving.commits.waiting == 1)
         wait_until(lambda: here.serving.commits.waiting == 0)

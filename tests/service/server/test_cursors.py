@@ -17,6 +17,7 @@ from stateline_store.rocksdb_engine import RocksDBEngine
 from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
+from support.run.patience import HANGING_S
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,9 @@ def test_two_requests_at_once_get_the_same_page(here: Here, worker: OwningWorker
     rows = Rows(worker, f"twice-{level}-")
     whole, found = first(here.client, rows, level=level), [first(here.client, rows, level=level, limit=4)]
     with ThreadPoolExecutor(4) as threads, ExitStack() as closing:
-        clients = [closing.enter_context(httpx.Client(base_url=here.client.base_url, timeout=30)) for _ in range(4)]
+        clients = [
+            closing.enter_context(httpx.Client(base_url=here.client.base_url, timeout=HANGING_S)) for _ in range(4)
+        ]
         while "cursor" in found[-1]:
             cursor = found[-1]["cursor"]
             same = list(threads.map(lambda client, cursor=cursor: good(follow(client, cursor)), clients))

@@ -29,6 +29,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.console.console_browser import served_flights
+from support.run.patience import HANGING_S
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
 COVERING = 2000  # requests that do not depend on it, at least
@@ -83,7 +84,7 @@ def test_the_server_does_what_its_openapi_document_says(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_whatever_a_change_feed_is_asked_for_it_begins_or_says_why_not(tmp_path: Path) -> None:
     statuses = set()
-    with served_flights(tmp_path) as (_, url), httpx.Client(base_url=url, timeout=60) as client:
+    with served_flights(tmp_path) as (_, url), httpx.Client(base_url=url, timeout=HANGING_S) as client:
         documented = client.get("/openapi.json").json()["paths"][ENDLESS]["get"]["responses"].keys()
 
         @settings(max_examples=EXAMPLES * 10, deadline=None, suppress_health_check=list(HealthCheck))
@@ -119,7 +120,7 @@ def _of_what_exists(document: dict[str, Any]) -> dict[str, Any]:
 
 def _outcomes(url: str) -> list[str]:
     """The server's counters of requests, a line each."""
-    text = httpx.get(f"{url}/metrics", timeout=30).text
+    text = httpx.get(f"{url}/metrics", timeout=HANGING_S).text
     return [line for line in text.splitlines() if line.startswith("stateline_http_requests_total{")]
 
 

@@ -16,6 +16,7 @@ import pytest
 from support import TESTS
 from support.processes.ports import free_port
 from support.processes.query_server import OwningWorker, wait_until
+from support.run.patience import HANGING_S
 
 IDLE = 5_000
 _SHELLS_LIMIT = 1024  # what a login shell gives
@@ -44,8 +45,8 @@ def test_thousands_of_idle_connections_leave_queries_answered(state_dir: Path, w
         stack.callback(server.kill)
         wait_until(lambda: server.poll() is not None or _answers(port))
         for _ in range(IDLE):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=HANGING_S))
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
             for _ in range(20):
                 assert client.get("/v1/stores/aircraft/keys/idle").json()["value"] == 1
         assert server.poll() is None

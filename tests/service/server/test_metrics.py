@@ -102,7 +102,7 @@ def test_a_query_that_waits_is_seen_waiting(client: httpx.Client, worker: Owning
     bound = {"position_bound": f'{{"flights": {{"0": {worker.offset(0)}}}}}', "wait_ms": "30000", "partition": "0"}
     answers: list[httpx.Response] = []
     url = f"{client.base_url}/v1/stores/aircraft/keys/awaited"
-    asking = threading.Thread(target=lambda: answers.append(httpx.get(url, params=bound, timeout=60)))
+    asking = threading.Thread(target=lambda: answers.append(httpx.get(url, params=bound, timeout=HANGING_S)))
     asking.start()
     wait_until(lambda: value(client, "stateline_http_requests_waiting") == 1)
     assert value(client, "stateline_http_requests_in_progress") == 2  # it, and the scrape

@@ -22,6 +22,7 @@ from stateline.server.main import create_app
 from stateline.server.wire.http_protocol import _AT_ONCE
 from support.processes.query_server import TOPIC, OwningWorker, make_app, wait_until
 from support.processes.served_here import http_server
+from support.run.patience import HANGING_S
 
 CLIENT = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"localhost")]}
 KEYS = ("N1", "N2", "a.b-c_d~", "absent", "null", "elsewhere", "staged")
@@ -136,7 +137,7 @@ def test_a_commit_is_seen_by_the_next_read(server: httpx.Client, filled: OwningW
 def test_requests_sent_ahead_are_answered_in_their_order(server: httpx.Client) -> None:
     paths = ["keys/N1", "range?limit=1", "keys/N2", "keys/absent", "keys/%4E1", "keys/a.b-c_d~"] * (3 * _AT_ONCE)
     sent = b"".join(f"GET /v1/stores/aircraft/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths)
-    with socket.create_connection((server.base_url.host, server.base_url.port or 0), timeout=30) as connection:
+    with socket.create_connection((server.base_url.host, server.base_url.port or 0), timeout=HANGING_S) as connection:
         connection.sendall(sent)
         bodies = read_answers(connection, len(paths))
     wanted = [server.get(f"/v1/stores/aircraft/{path}").json() for path in paths[:6]]
@@ -149,7 +150,7 @@ def test_requests_sent_ahead_are_answered_in_their_order(server: httpx.Client) -
 
 @pytest.mark.parametrize("head", ["GET %s HTTP/1.0\r\n", "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"])
 def test_a_client_that_wants_no_second_answer_is_hung_up_on(server: httpx.Client, head: str) -> None:
-    with socket.create_connection((server.base_url.host, server.base_url.port or 0), timeout=30) as connection:
+    with socket.create_connection((server.base_url.host, server.base_url.port or 0), timeout=HANGING_S) as connection:
         connection.sendall((head % "/v1/stores/aircraft/keys/N1" + "\r\n").encode())
         answer = b""
         while more := connection.recv(65536):

@@ -24,6 +24,7 @@ from stateline_store import (
     UnknownQueryTypeError,
 )
 from support.processes.query_server import OwningWorker, wait_until
+from support.run.patience import HANGING_S
 
 INVALID, UNKNOWN_TYPE, MISSING = (422, "INVALID_ARGUMENT"), (400, "UNKNOWN_QUERY_TYPE"), (404, "DOES_NOT_EXIST")
 
@@ -272,7 +273,7 @@ def test_a_body_of_20_mb_is_refused(client: httpx.Client) -> None:
 
 def raw_answer(client: httpx.Client, *parts: bytes) -> tuple[bytes, dict[str, Any]]:
     """Status line and problem of an answer to these bytes, each part a packet of its own where that can be."""
-    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=HANGING_S) as raw:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for part in parts:
             raw.sendall(part)
@@ -340,7 +341,7 @@ def test_a_request_of_http_1_1_has_one_host(client: httpx.Client, path: str, hos
 
 def test_a_second_host_is_not_passed_over_behind_a_request_that_had_one(client: httpx.Client) -> None:
     good = b"GET /v1/stores/aircraft/count HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=HANGING_S) as raw:
         raw.sendall(good)
         answer = b""
         while not answer.endswith(b"}"):  # head and body come as they like
@@ -352,7 +353,7 @@ def test_a_second_host_is_not_passed_over_behind_a_request_that_had_one(client: 
 
 def test_a_request_of_http_1_0_may_go_without_a_host(client: httpx.Client) -> None:
     for hosts, status in ((0, b"200"), (1, b"200"), (2, b"400")):
-        with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=30) as raw:
+        with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=HANGING_S) as raw:
             raw.sendall(b"GET /healthz HTTP/1.0\r\n" + hosts * b"Host: localhost\r\n" + b"\r\n")
             assert raw.recv(65536).startswith(b"HTTP/1.1 " + status)
 

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from stateline.server.wire.http_protocol import ProblemProtocol
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
+from support.run.patience import HANGING_S
 
 HOST = "Host: localhost\r\n"
 PATH = "/v1/stores/aircraft/keys"
@@ -46,7 +47,7 @@ def parsed(here: Here, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 @pytest.fixture
 def connection(here: Here) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as found:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as found:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield found
 
@@ -205,13 +206,13 @@ def test_a_connection_is_kept_while_requests_come_and_closed_when_they_stop(
         original(self, transport)
 
     monkeypatch.setattr(ProblemProtocol, "connection_made", connection_made)
-    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as connection:
         end = time.monotonic() + 2.5
         while time.monotonic() < end:
             connection.sendall(request("N1"))
             assert answer(connection)[0] == 200
         assert connection.recv(1) == b""
-    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as connection:
         connection.sendall(request("N1", HOST + "Content-Length: 1\r\n"))
         assert answer(connection)[0] == 200
         connection.sendall(b"x")

@@ -64,7 +64,7 @@ def test_the_server_speaks_tls_and_nothing_else(files: Path, tmp_path: Path) -> 
     )
     trusting = ssl.create_default_context(cafile=str(files / "cert.pem"))
     try:
-        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting, timeout=30) as client:
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting, timeout=HANGING_S) as client:
             wait_until(lambda: process.poll() is not None or answers(client))
             assert client.get("/v1/topology").json()["application_id"] == "flights-app"
         with pytest.raises(httpx.RemoteProtocolError):

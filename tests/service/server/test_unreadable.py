@@ -26,6 +26,7 @@ from stateline.server.wire.time_limits import TimeLimits
 from support.processes.ports import free_port
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
+from support.run.patience import HANGING_S
 
 GET = b"GET /v1/stores/aircraft/keys/N1 HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /v1/stores/aircraft/query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -48,7 +49,7 @@ def connection(here: Here) -> Iterator[socket.socket]:
 
 
 def connected(port: int) -> socket.socket:
-    found = socket.create_connection(("127.0.0.1", port), timeout=30)
+    found = socket.create_connection(("127.0.0.1", port), timeout=HANGING_S)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return found
 

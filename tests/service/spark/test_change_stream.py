@@ -44,6 +44,7 @@ from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from support.processes.change_scene import PARTITIONS, PATIENCE_S, Scene, placed
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
 
 KINDS = ("newest", "cache", "counts", "memory", "windows", "stamped", "visits", "history")
 IN_MEMORY = ("cache", "memory")
@@ -339,7 +340,7 @@ class Shortened(BaseHTTPRequestHandler):
     answered = 0
 
     def do_GET(self) -> None:  # the library's name
-        content = httpx.get(f"{self.target}{self.path}", timeout=30).content
+        content = httpx.get(f"{self.target}{self.path}", timeout=HANGING_S).content
         if Shortened.answered == 0:
             content = content[: -len(STREAM_END)]
         Shortened.answered += 1

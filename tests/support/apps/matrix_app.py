@@ -147,7 +147,7 @@ class Deployment:
         port = free_port()
         log = self.root / "server.log"
         with self._process("serve", log, server__port=port, **settings) as process:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
                 wait_until(lambda: process.poll() is not None or _listens(client), 120)
                 assert process.poll() is None, log.read_text()[-3000:]
                 yield client

@@ -18,6 +18,7 @@ from support import TESTS
 from support.apps import console_app
 from support.processes.ports import free_port
 from support.processes.running_worker import configured, create, eventually, produce, running
+from support.run.patience import HANGING_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -82,7 +83,7 @@ class Flights:
             assert process.poll() is None, f"the server ended by itself with {process.returncode}"
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=HANGING_S)
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class JavaStreams:
         }
         self._state = state_dir / application_id
         self._output = state_dir / f"{application_id}.txt"
-        self._client = httpx.Client(timeout=60)
+        self._client = httpx.Client(timeout=HANGING_S)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

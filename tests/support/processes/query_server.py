@@ -219,7 +219,7 @@ def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
     command = [sys.executable, __file__, str(state_dir), f"server.port={port}", *settings]
     process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(TESTS)})
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
             wait_until(lambda: process.poll() is not None or _answers(client))
             assert process.poll() is None, "the server ended at once"
             yield client
@@ -233,7 +233,7 @@ def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
 def from_another_address(client: httpx.Client) -> httpx.Client:
     """Another caller of this server: who has no token is known by the address."""
     transport = httpx.HTTPTransport(local_address="127.0.0.2")
-    return httpx.Client(base_url=client.base_url, transport=transport, timeout=30)
+    return httpx.Client(base_url=client.base_url, transport=transport, timeout=HANGING_S)
 
 
 def _answers(client: httpx.Client) -> bool:

@@ -45,7 +45,7 @@ def served_here(state_dir: Path, *settings: str, app: App | None = None, until_r
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
             wait_until(lambda: server.started and (not until_ready or client.get("/readyz").status_code == 200))
             yield Here(client, api.state.serving, port)
     finally:

@@ -30,6 +30,7 @@ from stateline_store import (
 from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from support.processes.query_server import OwningWorker, server_process, wait_until
 from support.processes.serve_process import Served, served, until_ready
+from support.run.patience import HANGING_S
 
 MANY = 30_000
 LEASE_S = 5  # long enough for a job to begin
@@ -237,7 +238,7 @@ def test_tokens_are_needed_read_from_a_file_and_shown_nowhere(
 
 def _token(tokens: Path, name: str, *more: str) -> str:
     command = [sys.executable, "-m", "stateline", "token", "add", name, "--file", str(tokens), *more]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()[-1]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=HANGING_S).stdout.split()[-1]
 
 
 KEEP = """
