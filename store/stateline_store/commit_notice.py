@@ -54,7 +54,7 @@ class StoreState(enum.IntEnum):
 _STATES = tuple(StoreState)  # by number; quicker than asking the class, which every read does
 
 
-class Told(NamedTuple):
+class NoticeStatus(NamedTuple):
     """What an owner says of a store, as in `NoticeView`; `state` is its number."""
 
     committed_at_ms: int
@@ -112,9 +112,9 @@ class NoticeView:
         return self.slots[_STAGED_BYTES]
 
     @property
-    def told(self) -> Told:
+    def status(self) -> NoticeStatus:
         """All that the owner says of the store but the newest commit's number."""
-        return Told._make(self.slots[_COMMITTED_AT:].tolist())
+        return NoticeStatus._make(self.slots[_COMMITTED_AT:].tolist())
 
     @property
     def state(self) -> StoreState:

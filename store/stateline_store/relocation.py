@@ -123,13 +123,14 @@ def plan_moves(listing: Listing, wanted: Mapping[str, int], directory: StateDire
 
 def unknown_stores(listing: Listing, wanted: Mapping[str, int]) -> list[tuple[str, str]]:
     """(task, store) of the databases that no subtopology has a store for, in the listing's order."""
-    found = {
-        (task, name.removeprefix("rocksdb/").removesuffix("/").removesuffix("-v2")): None
-        for task, names in listing.items()
-        for name in sorted(names)
-        if name.startswith("rocksdb/") and name.count("/") == 2
-    }
-    return [(task, store) for task, store in found if store not in wanted]
+    found: dict[tuple[str, str], None] = {}  # each once, though it have a database of either format
+    for task, names in listing.items():
+        databases_there = (name for name in sorted(names) if name.startswith("rocksdb/") and name.count("/") == 2)
+        for name in databases_there:
+            store = name.removeprefix("rocksdb/").removesuffix("/").removesuffix("-v2")
+            if store not in wanted:
+                found[task, store] = None
+    return list(found)
 
 
 def _rows_of(store: str) -> frozenset[str]:
@@ -152,13 +153,12 @@ def _check_free(directory: StateDirectory, listing: Listing, move: Move) -> None
 
 
 def _ambiguous(directory: StateDirectory, listing: Listing, store: str, task: str, other: str) -> TopologyError:
-    first, second = (
-        " and ".join(str(directory.task(t) / name) for name in sorted(listing[t] & _anything_of(store)))
-        for t in (task, other)
-    )
+    def paths(of: str) -> str:
+        return " and ".join(str(directory.task(of) / name) for name in sorted(listing[of] & _anything_of(store)))
+
     return TopologyError(
-        f"Store {store!r} is in two tasks of one partition: {first}, and {second}. Only one can be right, and nothing "
-        "was moved or deleted: move the other one out of the state directory, and start again."
+        f"Store {store!r} is in two tasks of one partition: {paths(task)}, and {paths(other)}. Only one can be right, "
+        "and nothing was moved or deleted: move the other one out of the state directory, and start again."
     )
 
 

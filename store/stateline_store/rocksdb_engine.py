@@ -1,20 +1,17 @@
 """RocksDBEngine: one RocksDB per store partition, opened by its owner.
 
-`rocksdb_rows` says what the database holds. A commit is one WriteBatch with the WAL on: rows, offsets, Position and
-commit number become visible, and survive a crash, together.
+`rocksdb_rows` says what the database holds, `rocksdb_writes` writes to it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rocksdict import Rdict, WriteBatch, WriteOptions
+from rocksdict import Rdict
 
 from stateline_store.directory import make_directory
 from stateline_store.engine import Commit, no_key
@@ -33,7 +30,6 @@ from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning, primary_opti
 from stateline_store.rocksdb_rows import (
     OFFSETS_FAMILY,
     Format,
-    commit_rows,
     estimated_rows,
     format_rows,
     read_commit,
@@ -41,12 +37,11 @@ from stateline_store.rocksdb_rows import (
     types_row,
 )
 from stateline_store.rocksdb_scans import scan_rows
+from stateline_store.rocksdb_writes import RocksDBWrites
 from stateline_store.scan import KeyRange, Source, StoreIterator
-from stateline_store.segments import EVERY_SEGMENT, SegmentRange
+from stateline_store.segments import SegmentRange
 from stateline_store.write_ahead_logs import Damage, find_damage, put_aside
 
-_STALLED = "Write stall"  # RocksDB's status `Incomplete` of `WriteOptions.no_slowdown`: nothing was written
-_LOOK_AGAIN_S = 0.005  # a flush takes some ten milliseconds
 _log = logging.getLogger(__name__)
 
 # Of the data's column family. RocksDB has these numbers at hand: all of them take 6 microseconds. Its ticker statistics
@@ -111,7 +106,7 @@ class RocksDBEngine:
             raise translated(error, directory) from error
         try:
             self._offsets = self._db.get_column_family(OFFSETS_FAMILY)
-            self._offsets_handle = self._db.get_column_family_handle(OFFSETS_FAMILY)
+            self._writes = RocksDBWrites(self._db, self._db.get_column_family_handle(OFFSETS_FAMILY))
             self.layout = self._check_format(layout, types)
             take_part(self)
         except BaseException:
@@ -152,7 +147,7 @@ class RocksDBEngine:
             raise refusal
         make_room(self, write_buffers())
         try:
-            self._write(lambda: self._batch(rows, commit, expired), sync=sync)
+            self._writes.commit(rows, commit, expired, sync=sync)
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
             self._poison(error)
             raise self._refusal() or translated(error, self.directory) from translated(error, self.directory)
@@ -160,19 +155,8 @@ class RocksDBEngine:
     def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
         """These rows take the place of those of all segments, and this layout that of the old one: in one batch that is
         forced to the disk. Raises what RocksDB says as an error of ours; nothing or all is written then."""
-
-        def batch() -> WriteBatch:
-            made, end = WriteBatch(raw_mode=True), EVERY_SEGMENT.end
-            assert end is not None
-            made.delete_range(EVERY_SEGMENT.start, end)
-            for key in sorted(rows):
-                made.put(key, rows[key])
-            for key, value in format_rows(layout):
-                made.put(key, value, self._offsets_handle)
-            return made
-
         try:
-            self._write(batch, sync=True)
+            self._writes.replace_segments(rows, layout)
         except Exception as error:
             raise translated(error, self.directory) from error
         self.layout = layout
@@ -186,18 +170,12 @@ class RocksDBEngine:
         return (self._db.property_int_value(name) or 0) + (self._offsets.property_int_value(name) or 0)
 
     def flush_soon(self) -> None:
-        """Have RocksDB flush both column families as one cut, as it does before any write while the budget of all
-        memtables is reached; the row that is written is there already. (`Rdict.flush` would flush one family alone.)
-        When it fails, the store refuses everything from then on, as after a commit that failed.
-        """
-        batch, options = WriteBatch(raw_mode=True), WriteOptions()
-        batch.put(*next(format_rows(self.layout)), self._offsets_handle)
-        options.no_slowdown = True
+        """As `RocksDBWrites.flush_soon`. When it fails, the store refuses everything from then on, as after a commit
+        that failed."""
         try:
-            self._db.write(batch, options)
+            self._writes.flush_soon(self.layout)
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
-            if _STALLED not in str(error):  # as it is while its flushes are behind
-                self._poison(error)
+            self._poison(error)
 
     def last_commit(self) -> Commit:
         return read_commit(self._offsets, self.directory)
@@ -227,7 +205,8 @@ class RocksDBEngine:
         # Handles keep the database open as well, so they go too.
         handles = [self._offsets, self._db] if hasattr(self, "_offsets") else [self._db]
         self.__dict__.pop("_offsets", None)
-        self.__dict__.pop("_offsets_handle", None)
+        if hasattr(self, "_writes"):
+            self._writes.close()
         del self._db
         for handle in handles:
             try:
@@ -250,47 +229,6 @@ class RocksDBEngine:
             )
         return StoreClosedError(f"{self.directory} is closed: call init first.") if self._closed else None
 
-    def _write(self, batch: Callable[[], WriteBatch], *, sync: bool) -> None:
-        """Write a batch, waiting here while RocksDB takes no writes because its flushes are behind.
-
-        In RocksDB the wait would hold the GIL, and have no end on a full disk: it hides the failed flush while it hopes
-        for space. Asked again, it tells of that. A write that is merely slowed down is left to RocksDB, which counts
-        every attempt against the writer.
-        """
-        options = WriteOptions()
-        options.sync = sync
-        options.no_slowdown = True
-        while True:
-            try:
-                self._db.write(batch(), options)  # a batch can be written once, also if nothing came of it
-                return
-            except Exception as error:
-                if _STALLED not in str(error):
-                    raise
-            options.no_slowdown = self._db.property_int_value("rocksdb.is-write-stopped") == 1
-            time.sleep(_LOOK_AGAIN_S)
-
-    def _batch(self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None) -> WriteBatch:
-        batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        # Sorted batches go in 1.3 to 2 times faster: memtable inserts find their place near the one before.
-        ordered = sorted(rows)
-        if None in rows.values():
-            for key in ordered:
-                if (value := rows[key]) is None:
-                    delete(key)
-                else:
-                    put(key, value)
-        else:
-            deque(map(put, ordered, map(rows.__getitem__, ordered)), maxlen=0)  # the loop above, without an interpreter
-        if expired is not None and not expired.is_empty:
-            assert expired.end is not None
-            batch.delete_range(expired.start, expired.end)  # after the rows: it removes those of them that have expired
-        family = self._offsets_handle
-        for key, value in commit_rows(commit):
-            put(key, value, family)
-        return batch
-
     def _check_behind(self, damage: Damage, layout: Layout, types: StoreTypes | None) -> None:
         """Refuse, before a log is touched, what `_check_format` refuses; what is damaged, RocksDB says later."""
         with contextlib.suppress(DamagedDataError), OfflineStore(self.directory, damage) as store:
@@ -310,11 +248,8 @@ class RocksDBEngine:
         return found
 
     def _mark(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        batch = WriteBatch(raw_mode=True)
-        for key, value in rows:
-            batch.put(key, value, self._offsets_handle)
         try:
-            self._db.write(batch)
+            self._writes.mark(rows)
         except Exception as error:
             raise translated(error, self.directory) from error
 

@@ -24,17 +24,11 @@ An opening takes about a millisecond, and more when it has a long log to replay;
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
-
-from rocksdict import AccessType, Rdict
 
 from stateline_store.commit_notice import NoticeView
-from stateline_store.engine import Commit, no_key
+from stateline_store.engine import no_key
 from stateline_store.errors import (
     NewerFormatError,
     NotPresentError,
@@ -46,105 +40,14 @@ from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
 from stateline_store.position import Position, TopicPartition
 from stateline_store.readers import Reader
 from stateline_store.rocksdb_errors import translated
-from stateline_store.rocksdb_options import secondary_options
-from stateline_store.rocksdb_rows import OFFSETS_FAMILY, estimated_rows, read_commit, read_format
+from stateline_store.rocksdb_rows import estimated_rows
 from stateline_store.rocksdb_scans import scan_rows
+from stateline_store.rocksdb_secondary import OwnerFiles, RocksDBSecondary
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.segments import SegmentRange
 from stateline_store.state_store import IsolationLevel
-from stateline_store.write_ahead_logs import refuse_holes
 
 _ATTEMPTS = 5  # openings before giving up: each fails only when a flush ends within its few milliseconds
-
-
-class _Files(NamedTuple):
-    """What the owner's files looked like at one moment: the manifest's name and size, and the numbers of the logs."""
-
-    manifest: tuple[str, int]
-    logs: frozenset[int]
-
-    @classmethod
-    def of(cls, directory: Path) -> _Files:
-        """As they are now. Raises `NotPresentError` when there is no database, or not yet."""
-        path = str(directory)  # each refresh comes here twice, and pathlib takes longer than the system
-        try:
-            with open(f"{path}/CURRENT", "rb", buffering=0) as current:
-                name = current.read().decode().strip()
-            size = os.stat(f"{path}/{name}").st_size
-            logs = frozenset(int(entry[:-4]) for entry in os.listdir(path) if entry.endswith(".log"))
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise NotPresentError(f"{directory} holds no database now: {error}. Ask again.") from error
-        return cls((name, size), logs)
-
-    def lead_to(self, now: _Files) -> bool:
-        """Whether the log whose end may be unread has not been flushed since (rule 2)."""
-        newest = max(self.logs, default=0)
-        return newest in now.logs and (newest == max(now.logs) or self.manifest == now.manifest)
-
-
-class _Secondary:
-    """One opening of a secondary. Each has a scratch folder of its own, because an open scan may outlive
-    it.
-
-    That folder is what is opened: rocksdict makes the one that it is given, and writes into it, also for a reader. It
-    has links to CURRENT and the manifest in use; options say where logs and tables are, which come and go.
-    """
-
-    def __init__(self, directory: Path, scratch: Path, generation: int, *, proven: bool) -> None:
-        """`proven`: the logs of this generation were looked through before (rule 5)."""
-        self.directory = directory
-        self.generation = generation
-        self.failed = False
-        self._files = _Files.of(directory)
-        self.scratch = Path(tempfile.mkdtemp(prefix="secondary-", dir=scratch))
-        try:
-            if not proven:
-                refuse_holes(directory)
-            owners = directory.absolute()
-            for name in ("CURRENT", self._files.manifest[0]):
-                (self.scratch / name).symlink_to(owners / name)
-            self.db = Rdict(
-                str(self.scratch),
-                secondary_options(owners),
-                column_families={"default": secondary_options(owners), OFFSETS_FAMILY: secondary_options(owners)},
-                access_type=AccessType.secondary(str(self.scratch)),
-            )
-            self._offsets = self.db.get_column_family(OFFSETS_FAMILY)
-            if _Files.of(directory).manifest != self._files.manifest:
-                raise RetryLaterError(f"{directory} was flushed or compacted while it was being opened.")
-            stored = read_format(self._offsets, directory)
-            self.layout = stored.layout if stored is not None else None
-            self.types = stored.types if stored is not None else None
-            self.commit: Commit = read_commit(self._offsets, directory)
-        except Exception as error:
-            self.close()
-            raise translated(error, directory) from error
-
-    def can_catch_up(self, now: _Files) -> bool:
-        """Whether a catch-up can be trusted (rule 2), and none has failed twice."""
-        return not self.failed and self._files.lead_to(now)
-
-    def catch_up(self, before: _Files, *, last_chance: bool) -> None:
-        """Follow the owner, whose files were `before` a moment ago. After an error it may be tried once more, and with
-        `failed` set no more."""
-        self.failed = last_chance
-        try:
-            self.db.try_catch_up_with_primary()
-            if not self._files.lead_to(_Files.of(self.directory)):
-                raise RetryLaterError(f"{self.directory} was flushed while it was being read.")
-            self.commit = read_commit(self._offsets, self.directory)
-        except Exception as error:
-            raise translated(error, self.directory) from error
-        # From before the catch-up: a log that appeared during it may not have been read, nor the end of the last one.
-        self._files = before
-
-    def close(self) -> None:
-        """Let go of the database; scans that are open keep what they pinned."""
-        if hasattr(self, "_offsets"):
-            self._offsets.close()
-        if hasattr(self, "db"):
-            self.db.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)  # scratch: a leftover is only a few kilobytes
 
 
 class SecondaryReader(Reader):
@@ -164,7 +67,7 @@ class SecondaryReader(Reader):
         """
         self._directory = store_directory
         self._scratch = scratch_directory
-        self._secondary: _Secondary | None = None
+        self._secondary: RocksDBSecondary | None = None
         self._closed = False
         self.notice = NoticeView(notice_path)
         try:
@@ -258,7 +161,7 @@ class SecondaryReader(Reader):
         with contextlib.suppress(OSError):  # not empty: another reader uses it as well
             self._scratch.rmdir()
 
-    def _open(self) -> _Secondary:
+    def _open(self) -> RocksDBSecondary:
         if self._secondary is None:
             if self._closed:
                 raise StoreClosedError(f"This reader of {self._directory} is closed: make a new one.")
@@ -290,17 +193,18 @@ class SecondaryReader(Reader):
             raise failure
         raise RetryLaterError(f"{self._directory} cannot be read just now: {failure} Ask again.") from failure
 
-    def _moved(self, generation: int, *, again: bool) -> _Secondary:
+    def _moved(self, generation: int, *, again: bool) -> RocksDBSecondary:
         """A secondary of this generation that has just been moved on; `again`: a first try has failed."""
         secondary = self._secondary
         if secondary is not None and secondary.generation == generation:
-            files = _Files.of(self._directory)
+            files = OwnerFiles.of(self._directory)
             if secondary.can_catch_up(files):
                 secondary.catch_up(files, last_chance=again)
                 return secondary
         self._drop()
-        self._secondary = _Secondary(self._directory, self._scratch, generation, proven=generation == self._proven)
-        self._proven = generation
+        proven = generation == self._proven
+        self._secondary = RocksDBSecondary(self._directory, self._scratch, generation, proven=proven)
+        self._proven = generation  # not before: an opening that was refused has proven nothing
         return self._secondary
 
     def _announced(self) -> tuple[int, int]:

@@ -27,128 +27,40 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
-import logging
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.directory import make_directory
 from stateline_store.durable_files import FILE_MODE, refused, replace_file
 from stateline_store.errors import (
     CursorExpiredError,
-    DamagedDataError,
     DoesNotExistError,
-    NewerFormatError,
     StatelineError,
     TooManyRequestsError,
+)
+from stateline_store.snapshot import PIN, Pin, Share, Snapshot
+from stateline_store.snapshot_files import (
+    MAKING,
+    MANIFEST,
+    UnfinishedSnapshot,
+    caller_of,
+    has_ended,
+    is_rubbish,
+    read_manifest,
+    unshared_bytes,
 )
 from stateline_store.steps import reached
 
 SNAPSHOTS = "snapshots"  # on disk: never change
-_FORMAT = 1  # on disk: never change what 1 means
-_MANIFEST, _MAKING, _LOCK = "snapshot.json", ".making", ".lock"  # on disk: never change
-_DELETED, _GONE, _PIN = ".deleted-", ".gone-", ".pin-"  # on disk: never change
+_LOCK, _DELETED, _GONE = ".lock", ".deleted-", ".gone-"  # on disk: never change
 _ID = re.compile(r"[0-9a-f]{24}")
 _GONE_MS = 24 * 60 * 60 * 1000
-_BLOCK_BYTES = 512  # POSIX: st_blocks counts these
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A whole snapshot. Times are milliseconds since the epoch. Thread-safe: it never changes."""
-
-    id: str
-    created_at_ms: int
-    expires_at_ms: int
-    parts: tuple[CheckpointPart, ...]
-    owner: str | None = None
-    caller: str | None = None
-
-    def part(self, store: str, partition: int) -> CheckpointPart:
-        """What it has of this store partition. Raises `DoesNotExistError` when that is nothing."""
-        for part in self.parts:
-            if (part.store, part.partition) == (store, partition):
-                return part
-        raise DoesNotExistError(f"The snapshot {self.id} has no partition {partition} of {store[:200]!r}.")
-
-    def encode(self) -> bytes:
-        """The manifest."""
-        members = {
-            "format": _FORMAT,
-            "id": self.id,
-            "created_at_ms": self.created_at_ms,
-            "expires_at_ms": self.expires_at_ms,
-            "parts": [part.to_json() for part in self.parts],
-            **({} if self.owner is None else {"owner": self.owner}),
-            **({} if self.caller is None else {"caller": self.caller}),
-        }
-        return json.dumps(members).encode()
-
-    @classmethod
-    def decode(cls, data: bytes, where: object = "A snapshot") -> Snapshot:
-        """Read it. Raises `NewerFormatError` for one of a newer version, which `where` has, `DamagedDataError` for what
-        is none.
-        """
-        try:
-            members: dict[str, Any] = json.loads(data)
-            if members["format"] > _FORMAT:
-                raise NewerFormatError.of(where, f"format {members['format']!r:.200}", f"up to {_FORMAT}")
-            parts = tuple(map(CheckpointPart.from_json, members["parts"]))
-            times = int(members["created_at_ms"]), int(members["expires_at_ms"])
-            owner, caller = (None if name is None else str(name) for name in map(members.get, ("owner", "caller")))
-            return cls(str(members["id"]), *times, parts, owner, caller)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedDataError(f"{data!r:.200} is no manifest of a snapshot ({error!r}).") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """What somebody calls the snapshot of these stores that they ask for. Thread-safe: it never changes."""
-
-    text: str
-    owner: str | None
-    stores: frozenset[str]
-
-    @property
-    def file_name(self) -> str:
-        """Where its snapshot's id stands. On disk: never change."""
-        named = json.dumps([self.text, self.owner, sorted(self.stores)])
-        return f"{_PIN}{hashlib.sha256(named.encode()).hexdigest()}"
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """How many snapshots there may be of one caller, a name for who is counted. Thread-safe: it never changes."""
-
-    caller: str
-    most: int
-
-
-class Making:
-    """A snapshot that is being made; this process holds it until `SnapshotDirectory.finish` or `close`."""
-
-    def __init__(self, path: Path, caller: str | None) -> None:
-        self.path = path
-        self.id = path.name
-        self.caller = caller
-        self._fd = _locked(path / _MAKING)
-        os.write(self._fd, (caller or "").encode())
-
-    def close(self) -> None:
-        """Let go: without a manifest it is rubbish from now on. A second call does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 class SnapshotDirectory:
@@ -161,19 +73,19 @@ class SnapshotDirectory:
         """Touches nothing: the directory is made with the first snapshot."""
         self.path = application / SNAPSHOTS
 
-    def begin(self, now_ms: int, most: int, most_bytes: int, share: Share | None = None) -> Making:
+    def begin(self, now_ms: int, most: int, most_bytes: int, share: Share | None = None) -> UnfinishedSnapshot:
         """Begin one. Raises `TooManyRequestsError` when there are `most` already, or of this caller as many as its
         share, or when those that are there keep `most_bytes` or more that nobody else has (-1: no limit).
         """
         make_directory(self.path)
         with self._locked():
-            there = [each for each in self._present() if not _has_ended(each, now_ms)]
+            there = [each for each in self._present() if not has_ended(each, now_ms)]
             if len(there) >= most:
                 raise TooManyRequestsError(
                     f"{len(there)} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait "
                     "until a lease ends."
                 )
-            if share is not None and (own := sum(_caller(each) == share.caller for each in there)) >= share.most:
+            if share is not None and (own := sum(caller_of(each) == share.caller for each in there)) >= share.most:
                 raise TooManyRequestsError(
                     f"{own} snapshots are yours, as many of {most} as server.caller.share.percent allows: release one, "
                     "or wait until a lease ends."
@@ -183,7 +95,7 @@ class SnapshotDirectory:
 
     def finish(
         self,
-        making: Making,
+        unfinished: UnfinishedSnapshot,
         parts: Sequence[CheckpointPart],
         now_ms: int,
         expires_at_ms: int,
@@ -192,19 +104,19 @@ class SnapshotDirectory:
     ) -> Snapshot:
         """All parts are linked: from now on it is a snapshot, and survives this process.
 
-        The one of this pin, if another has made that meanwhile; `making` is rubbish then. Raises as `pinned`.
+        The one of this pin, if another has made that meanwhile; `unfinished` is rubbish then. Raises as `pinned`.
         """
-        snapshot = Snapshot(making.id, now_ms, expires_at_ms, tuple(parts), owner, making.caller)
+        snapshot = Snapshot(unfinished.id, now_ms, expires_at_ms, tuple(parts), owner, unfinished.caller)
         reached("snapshot:parts-made")
         if pin is None:
-            return self._publish(making, snapshot)
+            return self._publish(unfinished, snapshot)
         with self._locked():
             if (others := self.pinned(pin, now_ms)) is not None:
                 return others
             # Before the manifest: what a crash leaves is a pin of nothing, and not a snapshot that nobody finds.
-            self._write_pin(pin, making.id)
+            self._write_pin(pin, unfinished.id)
             reached("snapshot:pin-written")
-            return self._publish(making, snapshot)
+            return self._publish(unfinished, snapshot)
 
     def pinned(self, pin: Pin, now_ms: int) -> Snapshot | None:
         """The snapshot that was made under this pin, None when there is none yet. Raises `CursorExpiredError` when its
@@ -228,7 +140,7 @@ class SnapshotDirectory:
         if not _ID.fullmatch(snapshot_id):
             raise _unknown(snapshot_id)
         try:
-            snapshot = _read_manifest(self.path / snapshot_id)
+            snapshot = read_manifest(self.path / snapshot_id)
         except FileNotFoundError as error:
             if (self.path / f"{_GONE}{snapshot_id}").exists():
                 raise _ended(snapshot_id) from error
@@ -256,7 +168,7 @@ class SnapshotDirectory:
             if expires_at_ms > found.expires_at_ms:
                 self._refuse_beyond(most_bytes)
             renewed = replace(found, expires_at_ms=expires_at_ms)
-            replace_file(self.path / snapshot_id / _MANIFEST, renewed.encode())
+            replace_file(self.path / snapshot_id / MANIFEST, renewed.encode())
             return renewed
 
     def release(self, snapshot_id: str, now_ms: int) -> None:
@@ -274,8 +186,8 @@ class SnapshotDirectory:
         swept = []
         with self._locked(wait=False) as is_ours:
             for path in self._present() if is_ours else ():
-                if _has_ended(path, now_ms) or _is_rubbish(path):
-                    self._remove(path, gone=(path / _MANIFEST).exists())
+                if has_ended(path, now_ms) or is_rubbish(path):
+                    self._remove(path, gone=(path / MANIFEST).exists())
                     swept.append(path.name)
             if is_ours:
                 self._tidy(now_ms)
@@ -283,17 +195,7 @@ class SnapshotDirectory:
 
     def kept_bytes(self) -> int:
         """The bytes on disk that only snapshots keep: of files without a link anywhere else."""
-        links: dict[tuple[int, int], int] = {}
-        sizes: dict[tuple[int, int], tuple[int, int]] = {}
-        for path in self._present():
-            for folder, _, names in os.walk(path):
-                for name in names:
-                    with contextlib.suppress(FileNotFoundError):
-                        found = os.lstat(os.path.join(folder, name))
-                        file = (found.st_dev, found.st_ino)
-                        links[file] = links.get(file, 0) + 1
-                        sizes[file] = (found.st_nlink, found.st_blocks * _BLOCK_BYTES)
-        return sum(size for file, (total, size) in sizes.items() if links[file] >= total)
+        return unshared_bytes(self._present())
 
     def _write_pin(self, pin: Pin, snapshot_id: str) -> None:
         path = self.path / pin.file_name
@@ -303,11 +205,11 @@ class SnapshotDirectory:
         except OSError as error:
             raise refused(path, "written", error) from error
 
-    def _publish(self, making: Making, snapshot: Snapshot) -> Snapshot:
-        replace_file(making.path / _MANIFEST, snapshot.encode())
+    def _publish(self, unfinished: UnfinishedSnapshot, snapshot: Snapshot) -> Snapshot:
+        replace_file(unfinished.path / MANIFEST, snapshot.encode())
         reached("snapshot:manifest-written")
-        (making.path / _MAKING).unlink(missing_ok=True)
-        making.close()
+        (unfinished.path / MAKING).unlink(missing_ok=True)
+        unfinished.close()
         return snapshot
 
     def _refuse_beyond(self, most_bytes: int) -> None:
@@ -326,11 +228,11 @@ class SnapshotDirectory:
         except OSError as error:
             raise refused(self.path, "read", error) from error
 
-    def _begin(self, caller: str | None) -> Making:
+    def _begin(self, caller: str | None) -> UnfinishedSnapshot:
         path = self.path / secrets.token_hex(12)
         try:
             path.mkdir(mode=0o750)
-            return Making(path, caller)
+            return UnfinishedSnapshot(path, caller)
         except OSError as error:
             raise refused(path, "created", error) from error
 
@@ -361,7 +263,7 @@ class SnapshotDirectory:
         """Whether it reminds of a snapshot that nobody needs to be reminded of any more."""
         if entry.name.startswith(_GONE):
             return entry.stat().st_mtime_ns // 1_000_000 < now_ms - _GONE_MS
-        if not entry.name.startswith(_PIN):
+        if not entry.name.startswith(PIN):
             return False
         snapshot_id = Path(entry.path).read_text()
         known = (self.path / f"{_GONE}{snapshot_id}", self.path / snapshot_id)
@@ -389,59 +291,6 @@ class SnapshotDirectory:
                 yield True
         finally:
             os.close(fd)
-
-
-def _locked(path: Path) -> int:
-    """A new file that is locked until its descriptor is closed, or this process ends."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return fd
-
-
-def _caller(path: Path) -> str | None:
-    """Whose snapshot this directory is, whole or being made; None where that was not said, or cannot be read."""
-    with contextlib.suppress(OSError, StatelineError):
-        return Snapshot.decode((path / _MANIFEST).read_bytes()).caller
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return (path / _MAKING).read_text() or None
-    return None
-
-
-def _is_rubbish(path: Path) -> bool:
-    """Whether this will never be a snapshot: it has no manifest, and nobody makes it any more."""
-    if (path / _MANIFEST).exists():
-        return False
-    try:
-        fd = os.open(path / _MAKING, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # killed before it was locked; `begin` makes both under the lock that a sweep has
-        return not (path / _MANIFEST).exists()
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-    return not (path / _MANIFEST).exists()  # finished between the two looks
-
-
-def _read_manifest(path: Path) -> Snapshot:
-    return Snapshot.decode((path / _MANIFEST).read_bytes(), path / _MANIFEST)
-
-
-def _has_ended(path: Path, now_ms: int) -> bool:
-    """Whether its lease has ended. A manifest that cannot be read belongs to a newer version, or is damaged: a snapshot
-    is a copy that nobody can read then, and what it keeps would be kept for ever."""
-    try:
-        return _read_manifest(path).expires_at_ms <= now_ms
-    except FileNotFoundError:
-        return False
-    except NewerFormatError:
-        return False  # the newer version sweeps it
-    except DamagedDataError as error:
-        _log.warning("The snapshot %s is deleted: %s", path.name, error)
-        return True
-    except OSError as error:
-        raise refused(path / _MANIFEST, "read", error) from error
 
 
 def _ended(snapshot_id: str) -> CursorExpiredError:

@@ -75,7 +75,7 @@ class SortedMap:
 
     def scan(self, keys: KeyRange | SegmentRange = EVERY_KEY, *, reverse: bool = False) -> Scan[MaybeRow]:
         """The rows of this range in key order, pinned as they are now."""
-        return Scan.of_chunks(begun(_chunks(*self._pinned(keys), reverse)))
+        return Scan.of_chunks(primed(_chunks(*self._pinned(keys), reverse)))
 
     def _pinned(self, keys: KeyRange | SegmentRange) -> tuple[SortedVersion, list[bytes], int, int]:
         """The rows of this range as they are now: a version, and keys in order with the part of them that is inside.
@@ -105,7 +105,7 @@ def _chunks(
 ) -> Generator[list[MaybeRow], None, None]:
     rows, size = version.rows, FIRST_CHUNK
     try:
-        yield []  # `begun`
+        yield []  # `primed`
         while low < high:
             first, last = (max(low, high - size), high) if reverse else (low, min(high, low + size))
             chunk = [(key, rows[key]) for key in keys[first:last]]
@@ -116,7 +116,7 @@ def _chunks(
         version.pins -= 1
 
 
-def begun(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], None, None]:
+def primed(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], None, None]:
     """These chunks after a first one that is empty: a generator that has begun gives its pin back when it is closed,
     also before its first row is taken."""
     next(chunks)

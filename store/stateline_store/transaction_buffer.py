@@ -18,7 +18,7 @@ from typing import TypeAlias
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK, KeyRange, Scan, StoreIterator
 from stateline_store.segments import SegmentRange
-from stateline_store.sorted_map import SortedMap, SortedVersion, begun
+from stateline_store.sorted_map import SortedMap, SortedVersion, primed
 
 # Estimated for 64-bit CPython: two bytes headers (33 each), a dict slot at its usual load (about 50), a
 # pointer in the key list (8), rounded up for the allocator's size classes.
@@ -118,7 +118,7 @@ class TransactionBuffer(SortedMap):
         """
         if not self._version.rows:
             return base
-        return Scan.of_chunks(begun(_merged(*self._pinned(keys), base, reverse)))
+        return Scan.of_chunks(primed(_merged(*self._pinned(keys), base, reverse)))
 
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
@@ -131,7 +131,7 @@ def _merged(
     """Each chunk of the base with the staged rows that come before its end, then the staged rows after them all."""
     rows = version.rows
     try:
-        yield []  # `begun`
+        yield []  # `primed`
         for chunk in base.chunks():
             if not chunk:
                 continue

@@ -28,7 +28,8 @@ from stateline_store import (
 from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
 from stateline_store.rocksdb_options import Tuning
 from stateline_store.scan import EVERY_KEY, KeyRange
-from stateline_store.snapshot_directory import Pin, Snapshot, SnapshotDirectory
+from stateline_store.snapshot import Pin, Snapshot
+from stateline_store.snapshot_directory import SnapshotDirectory
 
 SOURCE = TopicPartition("orders", 0)
 MANY_FLUSHES = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)

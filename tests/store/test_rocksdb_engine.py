@@ -124,7 +124,7 @@ def test_a_failed_commit_poisons_the_store_until_it_is_reopened(store: KeyValueS
     engine = store._engine
     assert isinstance(engine, RocksDBEngine)
     failing: Any = FailingDatabase(engine._db, "IO error: No space left on device: While appending to file")
-    engine._db = failing
+    engine._writes._db = failing
     del failing
     del engine
     with pytest.raises(PoisonedError, match="No space left on device"):
@@ -152,7 +152,7 @@ def test_a_failed_commit_poisons_the_store_until_it_is_reopened(store: KeyValueS
 def test_a_failed_forget_poisons_the_store_until_it_is_reopened(store: KeyValueStore, context: StoreContext) -> None:
     store.commit({CHANGELOG: 1}, position=Position({"gone": {0: 7}}))
     failing: Any = FailingDatabase(store._engine._db, "IO error: No space left on device")  # type: ignore[union-attr]
-    store._engine._db = failing  # type: ignore[union-attr]
+    store._engine._writes._db = failing  # type: ignore[union-attr]
     del failing
     with pytest.raises(PoisonedError, match="No space left on device"):
         store.forget("gone")
@@ -176,7 +176,7 @@ def test_commits_and_forgetting_a_topic_are_synced_if_that_is_set(tmp_path: Path
             self._db.write(*arguments)
 
     watched: Any = Watched(store._engine._db, "")  # type: ignore[union-attr]
-    store._engine._db = watched  # type: ignore[union-attr]
+    store._engine._writes._db = watched  # type: ignore[union-attr]
     store.put(b"a", b"1")
     store.commit({CHANGELOG: 1}, position=Position({"gone": {0: 7}}))
     store.forget("gone")

@@ -24,9 +24,9 @@ from stateline_store import (
     StoreContext,
     StoreState,
     TopicPartition,
-    secondary,
+    rocksdb_secondary,
 )
-from stateline_store.secondary import _Secondary
+from stateline_store.rocksdb_secondary import RocksDBSecondary
 from store import store_processes as programs
 from support.run.patience import HANGING_S
 
@@ -186,7 +186,7 @@ class Interrupted(SecondaryReader):
     before_moving: Callable[[], None] | None = None
     after_moving: Callable[[], None] | None = None
 
-    def _moved(self, generation: int, *, again: bool) -> _Secondary:
+    def _moved(self, generation: int, *, again: bool) -> RocksDBSecondary:
         before, self.before_moving = self.before_moving, None
         if before is not None:
             before()
@@ -321,7 +321,7 @@ def test_a_reader_of_a_store_that_has_moved_makes_nothing_in_its_old_place(
         place.exists() and place.rename(tmp_path / "elsewhere")
         return Rdict(*args, **options)
 
-    monkeypatch.setattr(secondary, "Rdict", gone_by_now)
+    monkeypatch.setattr(rocksdb_secondary, "Rdict", gone_by_now)
     with pytest.raises(RetryLaterError):
         read(context, tmp_path / "scratch")
     assert not place.exists()

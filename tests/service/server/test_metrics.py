@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from stateline.server.telemetry.store_metrics import Noticed, shown_partitions
-from stateline_store.commit_notice import Told
+from stateline_store.commit_notice import NoticeStatus
 from support.processes.query_server import PARTITIONS, OwningWorker, make_app, wait_until
 from support.run.patience import HANGING_S
 
@@ -204,10 +204,10 @@ def test_metrics_are_compressed_for_who_takes_that(client: httpx.Client) -> None
 def test_of_many_partitions_only_stores_are_shown() -> None:
     def notice(task: int, **told: int) -> Noticed:
         given = {"committed_at_ms": 0, "staged_records": 0, "staged_bytes": 0, "state_number": 2}
-        return Noticed(f"0_{task}", "s", 10, Told(**{**given, "restore_remaining": 0, **told}))
+        return Noticed(f"0_{task}", "s", 10, NoticeStatus(**{**given, "restore_remaining": 0, **told}))
 
     few = [notice(0, staged_records=3), notice(1, staged_records=4, state_number=1, committed_at_ms=5)]
     assert shown_partitions(few, 2) == few
     (one,) = shown_partitions(few, 1)
     assert (one.task, one.store, one.commit_number) == ("", "s", 20)
-    assert one.told == Told(5, 7, 0, 1, 0)
+    assert one.told == NoticeStatus(5, 7, 0, 1, 0)

@@ -28,8 +28,7 @@ from starlette.routing import BaseRoute, Route
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import JsonSerde, shown
 from stateline.server.contract.answers import head_response, json_response
-from stateline.server.contract.arguments import Arguments, refuse_parameters
-from stateline.server.contract.written_arguments import from_body, from_query_string
+from stateline.server.contract.arguments import Arguments, from_body, from_query_string, refuse_parameters
 from stateline.server.guard.caller import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
@@ -42,7 +41,7 @@ from stateline.server.state.served_stores import ServedStore
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.clock import now_ms
-from stateline_store.snapshot_directory import Pin, Share, Snapshot
+from stateline_store.snapshot import Pin, Share, Snapshot
 
 DEFAULT_TTL_S = 300
 MAX_BODY_BYTES = 1024 * 1024

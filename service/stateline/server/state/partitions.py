@@ -38,7 +38,7 @@ from stateline_store import (
     TopicPartition,
     TopologyError,
 )
-from stateline_store.commit_notice import Told
+from stateline_store.commit_notice import NoticeStatus
 from stateline_store.directory import holds_database
 from stateline_store.plain_values import PlainValuesReader
 
@@ -55,7 +55,7 @@ class _Open:
     shown: Reader
     layout: Layout
     schema: StoreSchema
-    status: tuple[Told, bool, CopyStatus] | None = None
+    status: tuple[NoticeStatus, bool, CopyStatus] | None = None
     """What the notice said when it was looked at last, whether there was an owner, and what follows from these."""
 
 
@@ -196,7 +196,7 @@ class Partitions:
         return numbers
 
     def _status(self, task_id: str, found: _Open) -> CopyStatus:
-        told, owned, known = found.reader.notice.told, self._has_owner(task_id), found.status
+        told, owned, known = found.reader.notice.status, self._has_owner(task_id), found.status
         if known is not None and known[0] == told and known[1] is owned:
             return known[2]
         state = told.state

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from stateline.server.state.partitions import Partitions
-from stateline_store.commit_notice import StoreState, Told
+from stateline_store.commit_notice import NoticeStatus, StoreState
 
 # Of more than these each store is shown as one: eight series of each of 5,000 partitions would be 3 MB.
 MAX_PARTITIONS = 500
@@ -25,13 +25,13 @@ class Noticed(NamedTuple):
     task: str
     store: str
     commit_number: int
-    told: Told
+    told: NoticeStatus
 
 
 def noticed(partitions: Partitions) -> list[Noticed]:
     """Every partition that is open. A microsecond or two each."""
     return [
-        Noticed(task_id, store, reader.notice.commit_number, reader.notice.told)
+        Noticed(task_id, store, reader.notice.commit_number, reader.notice.status)
         for task_id, store, reader in partitions.opened()
     ]
 
@@ -50,7 +50,7 @@ def shown_partitions(found: Sequence[Noticed], most: int = MAX_PARTITIONS) -> Se
 def _as_one(store: str, partitions: Sequence[Noticed]) -> Noticed:
     told = [each.told for each in partitions]
     states = {one.state_number for one in told}
-    summed = Told(
+    summed = NoticeStatus(
         max(one.committed_at_ms for one in told),
         sum(one.staged_records for one in told),
         sum(one.staged_bytes for one in told),
