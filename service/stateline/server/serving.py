@@ -22,7 +22,7 @@ from stateline.server.state.keeper import Keeper
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.state.siblings import Siblings
-from stateline.server.state.worker_client import Workers
+from stateline.server.state.workers import Workers
 from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import RetryLaterError, StateDirectory

@@ -14,7 +14,7 @@ from stateline.config.settings import load_config
 from stateline.query.values import Answer, Outcome, Terms
 from stateline.server.serving import Serving
 from stateline.server.state.commit_signal import CommitSignal
-from stateline.server.state.worker_client import Workers
+from stateline.server.state.workers import Workers
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import IsolationLevel, KeyQuery, NotReadyError, Position, PositionBound, Query, TopicPartition
 from support.processes.query_server import TOPIC, OwningWorker, make_app

@@ -12,7 +12,7 @@ import pytest
 from stateline.config.settings import load_config
 from stateline.query.values import Answer, Terms
 from stateline.server.serving import Serving
-from stateline.server.state.worker_client import WorkerConnection
+from stateline.server.state.worker_connection import WorkerConnection
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import CursorExpiredError, IsolationLevel, Position, PositionBound, PrefixQuery, TopicPartition
 from support.http.paging import Rows

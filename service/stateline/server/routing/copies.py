@@ -3,7 +3,7 @@
 | asked for                                    | copy                                                            |
 |----------------------------------------------|-----------------------------------------------------------------|
 | what is committed, of a store on disk        | this process's secondary (`state.partitions`)                   |
-| what is uncommitted, and of stores in memory | that of the worker which has the task (`state.worker_client`)   |
+| what is uncommitted, and of stores in memory | that of the worker which has the task (`state.workers`)         |
 
 Which partitions are asked is decided before (`query_routing`), and what runs on a copy is the same wherever it is
 (`stateline.query.execution`).
@@ -20,7 +20,7 @@ from stateline.server.routing.bounds import PositionBounds
 from stateline.server.state.many_keys import ask_for_keys
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
-from stateline.server.state.worker_client import Workers
+from stateline.server.state.workers import Workers
 from stateline_store import (
     IsolationLevel,
     KeysQuery,

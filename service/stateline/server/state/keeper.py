@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from stateline.server.state.cursors import Cursors
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore, ServedStores
-from stateline.server.state.worker_client import Workers
+from stateline.server.state.workers import Workers
 from stateline_store import IsolationLevel, NotReadyError, StatelineError
 
 # How often files of the workers are looked at, and connections and secondaries that are missing are tried

@@ -1,9 +1,7 @@
-"""The server's end of the workers' query sockets (`stateline.query.wire`).
+"""`WorkerConnection`: the server's end of one worker's query socket (`stateline.query.wire`).
 
-`Workers` knows the instances of the application and holds one connection to each that lives. A worker that is
-gone, or does not answer in time, makes its partitions' queries fail with `NotPresentError` and its name as
-`owner`. Each connection is asked for a sign of life (`status`) again and again: a worker that hangs keeps its socket.
-For the event loop's thread only.
+Each is asked for a sign of life (`status`) again and again: a worker that hangs keeps its socket. For the event loop's
+thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stateline.deployment.instance_file import Instance, lock_path, read_instances
 from stateline.query.values import Failure, Outcome, Rows, Terms
 from stateline.query.wire import (
     LENGTH,
@@ -37,7 +34,6 @@ from stateline_store import (
     StatelineError,
 )
 from stateline_store.checkpoints import CheckpointPart
-from stateline_store.inspection import lock_holder
 
 # A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
 ANSWER_TIMEOUT_S = 10.0
@@ -251,128 +247,3 @@ class WorkerRest:
         scan, self._scan = self._scan, None
         if scan is not None:
             self._connection.drop(scan)
-
-
-class Workers:
-    """Every instance of the application, by the files in `<application>/instances`.
-
-    `on_change` is called when a worker has committed, was connected, or has other tasks: whoever waits looks again.
-    """
-
-    def __init__(self, application: Path, on_change: Callable[[], None], limits: TimeLimits) -> None:
-        self._application = application
-        self._on_change = on_change
-        self._limits = limits
-        self._refreshing = asyncio.Lock()
-        self._connections: dict[str, WorkerConnection] = {}
-        self._live_owners: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
-        self.instances: dict[str, Instance] = {}
-
-    async def refresh(self) -> None:
-        """Read the instances anew, connect to those that live, and hang up on those that left."""
-        async with self._refreshing:
-            known, self.instances = self.instances, read_instances(self._application)
-            self._live_owners.clear()
-            if known != self.instances:
-                self._on_change()  # a task may have got its owner
-            for name, connection in list(self._connections.items()):
-                if not connection.alive or self.instances.get(name) is None or _moved(name, known, self.instances):
-                    del self._connections[name]
-                    await connection.close()
-            for name, instance in self.instances.items():
-                if name not in self._connections:
-                    await self._connect(name, instance)
-
-    def look_after(self) -> None:
-        """Ask every worker for a sign of life. Returns at once: `answers` says later what came of it."""
-        for connection in self._connections.values():
-            connection.look_after()
-
-    def is_connected(self, instance: str) -> bool:
-        """Whether this instance is there: it may hang."""
-        connection = self._connections.get(instance)
-        return connection is not None and connection.alive
-
-    def answers(self, instance: str) -> bool:
-        """Whether this instance is there and has lately given a sign of life."""
-        connection = self._connections.get(instance)
-        return connection is not None and connection.answers
-
-    def is_alive(self, instance: str) -> bool:
-        """Whether the process of this instance lives, as far as can be told here. One that was killed leaves its file,
-        and no lock."""
-        return self.is_connected(instance) or lock_holder(lock_path(self._application, instance))[0] is not False
-
-    def owner(self, task_id: str) -> str | None:
-        """The instance that has this task: one that answers, else one that is there, else one that said so last;
-        None when none did.
-        """
-        owners = [name for name, instance in self.instances.items() if task_id in instance.tasks]
-        for is_good in (self.answers, self.is_connected):
-            if (best := next(filter(is_good, owners), None)) is not None:
-                return best
-        return owners[0] if owners else None
-
-    def has_live_owner(self, task_id: str) -> bool:
-        """Whether a worker that is there has this task."""
-        known = self._live_owners.get(task_id)
-        if known is not None and known.alive:  # every read asks
-            return True
-        owner = self.owner(task_id)
-        connection = None if owner is None else self._connections.get(owner)
-        if connection is None or not connection.alive:
-            return False
-        self._live_owners[task_id] = connection
-        return True
-
-    def has_answering_owner(self, task_id: str) -> bool:
-        """Whether a worker that answers has this task."""
-        owner = self.owner(task_id)
-        return owner is not None and self.answers(owner)
-
-    async def query(
-        self, task_id: str, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str
-    ) -> Outcome:
-        """Ask the task's owner, as of the last `refresh`; `declared` is as in `WorkerConnection.query`."""
-        owner = self.owner(task_id)
-        connection = self._connections.get(owner) if owner is not None else None
-        if connection is None or not connection.alive:
-            return Failure(NotPresentError(_unreachable(terms.store, partition, owner)), owner=owner)
-        try:
-            outcome = await connection.query(terms, partition, query, wait_ms, declared)
-        except StatelineError as error:
-            return Failure(error, owner=owner)
-        return Failure(outcome.error, outcome.position, owner) if isinstance(outcome, Failure) else outcome
-
-    async def snapshot(
-        self, owner: str | None, snapshot: str, places: Sequence[tuple[str, int]]
-    ) -> list[CheckpointPart]:
-        """What this owner of all these places links into a snapshot. Raises as `WorkerConnection.snapshot`."""
-        connection = self._connections.get(owner) if owner is not None else None
-        if connection is None or not connection.alive:
-            store, partition = places[0]
-            raise NotPresentError(_unreachable(store, partition, owner))
-        return await connection.snapshot(snapshot, places)
-
-    async def close(self) -> None:
-        """Hang up on every worker."""
-        for connection in self._connections.values():
-            await connection.close()
-
-    async def _connect(self, name: str, instance: Instance) -> None:
-        try:
-            self._connections[name] = await WorkerConnection.open(instance.socket, self._on_change, self._limits)
-        except OSError as error:
-            _log.debug("Worker %s does not answer at %s: %s", name, instance.socket, error)
-
-
-def _moved(name: str, known: dict[str, Instance], now: dict[str, Instance]) -> bool:
-    before, after = known[name], now[name]
-    return (before.pid, before.socket) != (after.pid, after.socket)
-
-
-def _unreachable(store: str, partition: int, owner: str | None) -> str:
-    what = f"Partition {partition} of {store!r}"
-    if owner is None:
-        return f"{what} is on no worker at the moment: start one, or ask again when the tasks are assigned."
-    return f"{what} is on the worker {owner!r}, which does not answer: ask again in a moment."
