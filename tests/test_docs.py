@@ -32,8 +32,8 @@ from stateline.log import EmbeddedLog, Record, open_log
 from stateline.log.embedded_file import APPLICATION_ID, OFFSET_BITS, SCHEMA_VERSION, decode_headers, encode_headers
 from stateline.processing.changelog import position_headers, staged_rows, types_headers
 from stateline.processing.failures import FailureHandler
-from stateline.server.contract.arguments import COMMON, PARAMETERS
 from stateline.server.contract.openapi import RESULTS
+from stateline.server.contract.parameters import COMMON, PARAMETERS
 from stateline.server.contract.problems import PROBLEMS
 from stateline.server.main import OPERATIONS
 from stateline_store import (

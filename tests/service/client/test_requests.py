@@ -19,7 +19,8 @@ from stateline.client import JsonKey, Position
 from stateline.client import requests as sent
 from stateline.client.store_calls import StoreCalls
 from stateline.client.terms import Terms
-from stateline.server.contract.arguments import Arguments, from_body, from_query_string
+from stateline.server.contract.arguments import Arguments
+from stateline.server.contract.written_arguments import from_body, from_query_string
 from stateline_store import InvalidArgumentError, TopicPartition
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)

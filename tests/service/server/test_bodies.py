@@ -15,7 +15,8 @@ from starlette.requests import Request
 
 from stateline import serdes
 from stateline.config.settings import load_config
-from stateline.server.contract.arguments import Arguments, from_body
+from stateline.server.contract.arguments import Arguments
+from stateline.server.contract.written_arguments import from_body
 from stateline.server.guard.limits import Limits
 from stateline.server.queries.routes import QueryRoutes
 from stateline.server.serving import Serving

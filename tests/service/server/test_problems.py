@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from stateline.server.contract.arguments import Arguments, from_body
+from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.problems import problem_of
+from stateline.server.contract.written_arguments import from_body
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,

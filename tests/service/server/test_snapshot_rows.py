@@ -12,7 +12,8 @@ import pytest
 
 from stateline import serdes
 from stateline.model.store_definition import DeclaredKind, StoreDefinition
-from stateline.server.contract.arguments import Arguments, from_body, from_query_string
+from stateline.server.contract.arguments import Arguments
+from stateline.server.contract.written_arguments import from_body, from_query_string
 from stateline.server.snapshots import rows as snapshot_rows
 from stateline.server.snapshots.filter import read_wanted, read_wanted_keys
 from stateline_store import (

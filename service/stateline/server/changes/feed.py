@@ -29,7 +29,8 @@ from stateline.serde.plain import shown
 from stateline.server.changes.held import HeldChanges
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.topic_reader import After, AfterInput, Begin
-from stateline.server.contract.arguments import numbers_shown, parsed_json
+from stateline.server.contract.arguments import numbers_shown
+from stateline.server.contract.written_arguments import parsed_json
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (

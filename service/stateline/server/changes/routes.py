@@ -24,8 +24,9 @@ from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
 from stateline.server.changes.topic_reader import After, Begin
 from stateline.server.contract.answers import head_response
-from stateline.server.contract.arguments import Argument, Arguments, from_query_string, numbers_shown
+from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.openapi import Operation
+from stateline.server.contract.written_arguments import Argument, from_query_string
 from stateline.server.guard.caller import caller_of
 from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
 from stateline.server.serving import Serving

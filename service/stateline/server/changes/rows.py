@@ -31,9 +31,10 @@ from stateline.server.changes.feed import Committed, changes_of, changes_topic, 
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.topic_reader import After
 from stateline.server.contract.answers import head_response, json_response
-from stateline.server.contract.arguments import Arguments, from_query_string, numbers_shown
+from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.openapi import Operation
+from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
 from stateline.server.rows.streams import JSON, HeldStream

@@ -26,7 +26,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.server.contract.answers import json_response
-from stateline.server.contract.arguments import Arguments, from_query_string
+from stateline.server.contract.arguments import Arguments
+from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import may_read, reads_all
 from stateline.server.serving import Serving
 from stateline.server.state_routes import StateRoutes

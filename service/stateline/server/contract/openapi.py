@@ -8,7 +8,7 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
-from stateline.server.contract.arguments import PARAMETERS
+from stateline.server.contract.parameters import PARAMETERS
 from stateline.server.contract.problems import MEDIA_TYPE, PROBLEMS, Problem
 
 _ANY = {"description": "Any JSON value, in the store's type."}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stateline.server.contract.arguments import COMMON
 from stateline.server.contract.openapi import Operation
+from stateline.server.contract.parameters import COMMON
 from stateline.server.queries.requests import BODY_PARAMETERS, RANGE_PARAMETERS, TIME_PARAMETERS
 from stateline.server.rows.streams import ARROW, NDJSON
 

@@ -17,7 +17,9 @@ from starlette.types import Scope
 
 from stateline.query.values import Answer, CopyStatus, home_partition
 from stateline.server.contract.answers import found_members, result_members, standing_members
-from stateline.server.contract.arguments import COMMON, MAX_URL_BYTES, Arguments, from_query_string, read_key
+from stateline.server.contract.arguments import Arguments, read_key
+from stateline.server.contract.parameters import COMMON
+from stateline.server.contract.written_arguments import MAX_URL_BYTES, from_query_string
 from stateline.server.queries.requests import ReadRequest, RequestReader
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore

@@ -21,20 +21,19 @@ from stateline.query.values import Outcome, Terms, Value, answers_of, failures_o
 from stateline.query.words import check_answered
 from stateline.serde.plain import JsonSerde, shown
 from stateline.server.contract.answers import answer_body, found_members, json_response
-from stateline.server.contract.arguments import (
-    COMMON,
+from stateline.server.contract.arguments import Arguments, read_key
+from stateline.server.contract.observation import note_route
+from stateline.server.contract.parameters import COMMON
+from stateline.server.contract.problems import failure_response
+from stateline.server.contract.written_arguments import (
     MAX_URL_BYTES,
     Argument,
-    Arguments,
     from_body,
     from_query_string,
     json_text,
-    read_key,
     refuse_bad_percent,
     url_too_long,
 )
-from stateline.server.contract.observation import note_route
-from stateline.server.contract.problems import failure_response
 from stateline.server.guard.limits import Limits
 from stateline.server.queries.requests import (
     BODY_PARAMETERS,

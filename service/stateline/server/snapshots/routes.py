@@ -28,7 +28,8 @@ from starlette.routing import BaseRoute, Route
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import JsonSerde, shown
 from stateline.server.contract.answers import head_response, json_response
-from stateline.server.contract.arguments import Arguments, from_body, from_query_string, refuse_parameters
+from stateline.server.contract.arguments import Arguments, refuse_parameters
+from stateline.server.contract.written_arguments import from_body, from_query_string
 from stateline.server.guard.caller import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END

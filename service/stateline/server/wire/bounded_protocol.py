@@ -16,7 +16,6 @@ from httptools import HttpParserCallbackError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from stateline.server.contract.answer_headers import lines_of_every_answer
-from stateline.server.contract.arguments import MAX_URL_BYTES, url_too_long
 from stateline.server.contract.problems import problem_response, unreadable_response
 from stateline.server.contract.unreadable import (
     MAX_HEADER_BYTES,
@@ -31,6 +30,7 @@ from stateline.server.contract.unreadable import (
     wrong_hosts,
     wrong_version,
 )
+from stateline.server.contract.written_arguments import MAX_URL_BYTES, url_too_long
 from stateline.server.wire.bodies import PATIENCE_S
 from stateline_store import InvalidArgumentError
 

@@ -1,0 +1,108 @@
+"""Every parameter of a request, as the OpenAPI document shows it; `arguments` reads what is given for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from stateline_store import IsolationLevel
+
+
+class Parameter(NamedTuple):
+    """A parameter as the OpenAPI document shows it."""
+
+    schema: Mapping[str, Any]
+    description: str
+
+
+_POSITION_SCHEMA = {
+    "type": "object",
+    "additionalProperties": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+        "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    },
+}
+_KEY = {"description": "As the store's key type is written.", "not": {"type": "null"}}
+_TIME = {
+    "type": ["integer", "string"],
+    "description": "Milliseconds since the epoch, in a body as a number; or ISO 8601 as a text (UTC unless it says).",
+}
+
+PARAMETERS: dict[str, Parameter] = {
+    "isolation_level": Parameter(
+        {"type": "string", "enum": [level.value for level in IsolationLevel]},
+        "Which records may be seen; the store's default otherwise.",
+    ),
+    "position_bound": Parameter(_POSITION_SCHEMA, "The least position accepted: JSON, topic → partition → offset."),
+    "wait_ms": Parameter(
+        {"type": "integer", "minimum": 0, "default": 0},
+        "How long to wait for the bound, in milliseconds; at most the setting server.wait.max.ms.",
+    ),
+    "require_active": Parameter(
+        {"type": "boolean", "default": False}, "Accept only an active copy, not a standby or restoring one."
+    ),
+    "partition": Parameter(
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+        "Ask only these partitions: repeated, or separated by commas.",
+    ),
+    "allow_partial": Parameter(
+        {"type": "boolean", "default": False},
+        "Answer 200 when some partitions fail, with the failures beside.",
+    ),
+    "limit": Parameter(
+        {"type": "integer", "minimum": 1},
+        "The most entries of an answer; the settings server.limit.default and server.limit.max apply.",
+    ),
+    "order": Parameter(
+        {"type": "string", "enum": ["asc", "desc"]},
+        "Up or down, by serialized key or by time; versions come the newest first unless told, all else up.",
+    ),
+    "lower": Parameter(_KEY, "The first key, inclusive; open when left out."),
+    "upper": Parameter(_KEY, "The last key, inclusive; open when left out."),
+    "prefix": Parameter(_KEY, "What keys begin with; instead of lower and upper."),
+    "key": Parameter(_KEY, "The key to look up."),
+    "keys": Parameter({"type": "array", "items": {"description": _KEY["description"]}}, "The keys to look up."),
+    "from": Parameter(
+        _TIME, "The first time, inclusive; open when left out. Of windows their start, of sessions the end."
+    ),
+    "to": Parameter(_TIME, "The last time, inclusive, open when left out. Windows and sessions: the start."),
+    "as_of": Parameter(_TIME, "A time in the past: versioned stores only, other kinds answer UNKNOWN_QUERY_TYPE."),
+    "cursor": Parameter(
+        {"type": "string"},
+        "The next page, of the state that the first one showed: the `cursor` of an answer, alone or with a limit.",
+    ),
+    "type": Parameter({"type": "string"}, "The kind of query."),
+    "changes.from": Parameter(
+        {"type": "string", "default": "latest"},
+        "Where to begin: earliest, latest, an event's id, or the position of an answer. Last-Event-ID goes before.",
+    ),
+    "changes.isolation_level": Parameter(
+        {"type": "string", "enum": [IsolationLevel.READ_COMMITTED.value]}, "There are changes of committed state only."
+    ),
+    "offsets.from": Parameter(
+        {"type": "string"},
+        "Where to begin: earliest, latest, an event's id, or the position of an answer; without it there is no begin.",
+    ),
+    "rows.partition": Parameter({"type": "integer", "minimum": 0}, "The partition; it has to be there."),
+    "begin": Parameter({"type": "integer", "minimum": 0}, "The first offset that is wanted; it has to be there."),
+    "end": Parameter({"type": "integer", "minimum": 0}, "The offset after the last one; it has to be there."),
+    "topic_id": Parameter({"type": "string"}, "The id of the topic that the offsets are of; it has to be there."),
+    "columns": Parameter({"type": "string"}, "The columns, separated by commas; all when left out."),
+    "after": Parameter(_KEY, "Read on behind this key: key-value stores only, where rows come by key."),
+    "skip": Parameter(
+        {"type": "integer", "minimum": 0, "default": 0},
+        "Leave out so many of the rows, from the first on: those that a stream had before it broke off.",
+    ),
+    "pin": Parameter(
+        {"type": "string", "minLength": 1, "maxLength": 64},
+        "What you call this snapshot: asked for again, of the same stores, it is the same one.",
+    ),
+    "stores": Parameter({"type": "array", "items": {"type": "string"}, "minItems": 1}, "The stores' names."),
+    "ttl_s": Parameter(
+        {"type": "integer", "minimum": 1},
+        "For how many seconds from now; 300 unless given, at most the setting server.snapshot.ttl.max.ms.",
+    ),
+}
+
+COMMON = ("isolation_level", "position_bound", "wait_ms", "require_active", "partition", "allow_partial")
