@@ -59,7 +59,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 TIME_MS = 1_795_259_814_382
 # Members of an answer that depend on the clock, or on whether a commit has just been made.
-VOLATILE = {"timestamp", "committed_at_ms", "staged_records", "staged_bytes", "pid", "socket", "topic_id"}
+VOLATILE = {"timestamp", "committed_at_ms", "staged_records", "staged_bytes", "pid", "process_id", "socket", "topic_id"}
 
 
 def document(name: str) -> str:
