@@ -516,6 +516,12 @@ def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
     assert decode_headers(encoded) == headers
 
 
+def test_the_files_that_the_design_names_are_there() -> None:
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", document("docs/design.md"))
+    assert len(named) > 30
+    assert [path for path in named if not any((ROOT / at / path).is_file() for at in (".", "service/stateline"))] == []
+
+
 def test_the_files_for_servers_are_as_shown(hello: Hello) -> None:
     _, topology, instance, figures, status = (
         json.loads(block) for block in blocks(document("docs/formats.md"), "json")
