@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.http.faulty_proxy import Cut, FaultyProxy, faulty_proxy
-from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker, server_process, wait_until
+from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker, wait_until
+from support.processes.served_here import http_server
 from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
@@ -26,7 +27,7 @@ def client(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
     worker.put_all({f"k{n}": {"n": n} for n in range(500)})
     worker.run(lambda: worker.stores["blobs", 1].put_all([(b"%06d" % n, bytes(2000)) for n in range(10_000)]))
     worker.commit()
-    with server_process(state_dir) as client:
+    with http_server(state_dir) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 

@@ -28,7 +28,8 @@ from stateline.client import (
 from stateline_store import TopicPartition
 from support.http.faulty_proxy import Answered, Cut, FaultyProxy
 from support.processes.ports import free_port
-from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import http_server
 
 Connect = Callable[..., Client]
 QUICK = Retries(first_pause_s=0.01, longest_pause_s=0.02)
@@ -152,14 +153,14 @@ def test_a_server_that_is_restarted_is_only_a_delay(
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(store.get, "k", wait_ms=5000)
         wait_until(lambda: len(proxy.requests) > 2)
-        with server_process(state_dir) as http:
+        with http_server(state_dir) as http:
             assert http.base_url.port is not None
             proxy.target = http.base_url.port
             assert asking.result(60).value == 1
 
 
 def test_a_server_that_is_not_ready_yet_is_asked_until_it_is(tmp_path: Path, connect: Connect) -> None:
-    with server_process(tmp_path) as http:
+    with http_server(tmp_path) as http:
         client = connect(http.base_url)
         assert not client.readiness().ready
         assert client.readiness().reasons
@@ -179,7 +180,7 @@ def test_a_session_over_two_servers_never_goes_back_in_time(
 ) -> None:
     """The second server has a worker of its own, which has not read as far."""
     behind = OwningWorker(tmp_path, "w2")
-    with server_process(tmp_path, "default.state.isolation.level=read_committed") as http:
+    with http_server(tmp_path, "default.state.isolation.level=read_committed") as http:
         wait_until(lambda: http.get("/readyz").status_code == 200)
         assert behind.put("k", "old") == worker.put("k", "new")
         worker.commit()

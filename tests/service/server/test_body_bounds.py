@@ -22,8 +22,8 @@ from stateline.server.wire.bodies import LARGEST_AT_ONCE, SMALL_BYTES, Bodies
 from stateline.server.wire.json_bounds import MAX_DEPTH, MAX_VALUES, JsonBounds
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import InvalidArgumentError, TooManyRequestsError
-from support.processes.query_server import OwningWorker, server_process, wait_until
-from support.processes.served_here import served_here
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import http_server, served_here
 from support.run.patience import HANGING_S
 
 QUERY = "/v1/stores/aircraft/query"
@@ -206,7 +206,7 @@ def test_a_body_that_comes_drop_by_drop_ends_after_a_while(monkeypatch: pytest.M
 def test_all_bodies_together_have_a_bound_and_small_queries_go_on(state_dir: Path, worker: OwningWorker) -> None:
     settings = ("default.state.isolation.level=read_committed", f"server.body.max.bytes={MOST}")
     head = f"POST {QUERY} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MOST}\r\n\r\n".encode()
-    with server_process(state_dir, *settings) as client, contextlib.ExitStack() as held:
+    with http_server(state_dir, *settings) as client, contextlib.ExitStack() as held:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         large = b'{"type":"count"' + b" " * (MOST - 16) + b"}"
         assert client.post(QUERY, content=large).status_code == 200

@@ -29,9 +29,9 @@ from support.processes.query_server import (
     TOPIC,
     OwningWorker,
     from_another_address,
-    server_process,
     wait_until,
 )
+from support.processes.served_here import http_server
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -306,7 +306,7 @@ def test_one_that_fails_half_way_leaves_nothing(
 
 
 def test_the_most_snapshots_and_bytes_are_kept_to(worker: OwningWorker, state_dir: Path, client: httpx.Client) -> None:
-    with server_process(state_dir, "server.snapshots.max=1") as limited:
+    with http_server(state_dir, "server.snapshots.max=1") as limited:
         wait_until(lambda: limited.get("/readyz").status_code == 200)
         snapshot = make(limited, "aircraft")
         response = limited.post("/v1/snapshots", json={"stores": ["aircraft"]})
@@ -315,7 +315,7 @@ def test_the_most_snapshots_and_bytes_are_kept_to(worker: OwningWorker, state_di
         assert client.get(f"/v1/snapshots/{snapshot['id']}").json() == snapshot  # the other server knows it
         assert client.delete(f"/v1/snapshots/{snapshot['id']}").status_code == 204
         make(limited, "aircraft")
-    with server_process(state_dir, "server.snapshots.max.bytes=1") as limited:
+    with http_server(state_dir, "server.snapshots.max.bytes=1") as limited:
         wait_until(lambda: limited.get("/readyz").status_code == 200)
         response = limited.post("/v1/snapshots", json={"stores": ["aircraft"]})  # the manifest of the first has bytes
         assert "server.snapshots.max.bytes" in refused(response, 429, "TOO_MANY_REQUESTS")
@@ -326,7 +326,7 @@ def test_who_keeps_many_snapshots_leaves_some_for_the_next(
 ) -> None:
     asked = {"stores": ["aircraft"]}
     for _ in range(2):  # a restart forgets nothing
-        with server_process(state_dir, "server.snapshots.max=3") as limited, from_another_address(limited) as another:
+        with http_server(state_dir, "server.snapshots.max=3") as limited, from_another_address(limited) as another:
             wait_until(lambda: limited.get("/readyz").status_code == 200)
             while (response := limited.post("/v1/snapshots", json=asked)).status_code == 201:
                 pass
@@ -346,7 +346,7 @@ def test_a_lease_that_was_given_is_kept_when_snapshots_keep_too_much_and_is_not_
 ) -> None:
     snapshot = make(client, "aircraft", ttl_s=600)
     path = f"/v1/snapshots/{snapshot['id']}"
-    with server_process(state_dir, "server.snapshots.max.bytes=1") as limited:
+    with http_server(state_dir, "server.snapshots.max.bytes=1") as limited:
         wait_until(lambda: limited.get("/readyz").status_code == 200)
         detail = refused(limited.patch(path, json={"ttl_s": 700}), 429, "TOO_MANY_REQUESTS")
         assert "server.snapshots.max.bytes" in detail
@@ -410,7 +410,7 @@ def test_a_client_that_leaves_lets_go_of_its_scan(worker: OwningWorker, state_di
     worker.commit()
     snapshot = make(client, "blobs")
     path = snapshot["stores"]["blobs"]["2"]["path"]
-    with server_process(state_dir, "server.scans.max=1") as limited:
+    with http_server(state_dir, "server.scans.max=1") as limited:
         wait_until(lambda: limited.get("/readyz").status_code == 200)
         with contextlib.ExitStack() as reading:
             response = reading.enter_context(limited.stream("GET", path))

@@ -54,6 +54,39 @@ def test_at_least_once_the_input_is_not_committed_before_the_changelog_is_writte
     assert found.rows("counts", 1) == {b"a": b"10"}
 
 
+@pytest.mark.parametrize(
+    ("guarantee", "steps"),
+    [
+        ("at_least_once", ["still the owner's", "changelog flushed", "offsets committed", "store committed"]),
+        ("exactly_once_v2", ["changelog flushed", "transaction committed", "store committed"]),
+    ],
+)
+def test_a_store_commits_after_the_log_and_the_offsets_after_the_changelog(
+    place: Place, monkeypatch: pytest.MonkeyPatch, guarantee: str, steps: list[str]
+) -> None:
+    taken = list[str]()
+
+    def noted(owner: type, method: str, step: str) -> None:
+        original = getattr(owner, method)
+
+        def note(*arguments: Any, **named: Any) -> Any:
+            result = original(*arguments, **named)
+            is_first = step == "offsets committed" and "changelog flushed" not in taken
+            taken.append("still the owner's" if is_first else step)
+            return result
+
+        monkeypatch.setattr(owner, method, note)
+
+    app = counting()
+    place.send(entries("a", 10))
+    noted(EmbeddedProducer, "flush", "changelog flushed")
+    noted(EmbeddedProducer, "commit_transaction", "transaction committed")
+    noted(EmbeddedConsumer, "commit", "offsets committed")
+    noted(TransactionalStore, "commit", "store committed")
+    place.commit_once(app, place.config(app, commit__interval__ms=NEVER_MS, processing__guarantee=guarantee), 10)
+    assert taken == steps
+
+
 def test_a_commit_of_several_stores_is_announced_when_all_of_them_have_made_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

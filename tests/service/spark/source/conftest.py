@@ -14,7 +14,8 @@ import pytest
 from service.spark.source.scenes import Kinds
 from support.apps.kinds_app import Event
 from support.apps.matrix_app import Deployment
-from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.query_server import OwningWorker, wait_until
+from support.processes.served_here import http_server
 
 _BASE_MS = (time.time_ns() // 1_000_000 // 3_600_000 - 2) * 3_600_000
 _KEYS = ["", "a", "ab", "b", "k|1", "k2", "zürich", "~"]
@@ -43,6 +44,6 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinds]:
 @pytest.fixture(scope="module")
 def client(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
     """A server of the stores that `worker` has: of string, integer, bytes and JSON keys."""
-    with server_process(state_dir, "server.snapshots.max=100") as client:
+    with http_server(state_dir, "server.snapshots.max=100") as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client

@@ -28,8 +28,9 @@ from stateline_store import (
     UnauthenticatedError,
 )
 from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
-from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.processes.query_server import OwningWorker, wait_until
 from support.processes.serve_process import Served, served, until_ready
+from support.processes.served_here import http_server
 from support.run.patience import HANGING_S
 
 MANY = 30_000
@@ -218,7 +219,7 @@ def test_tokens_are_needed_read_from_a_file_and_shown_nowhere(
     file.write_text(made["ann"] + "\n")
     worker.put("secured", 1)
     worker.commit()
-    with server_process(state_dir, f"server.tokens.file={tokens}") as secured:
+    with http_server(state_dir, f"server.tokens.file={tokens}") as secured:
         url = str(secured.base_url)
         wait_until(lambda: secured.get("/readyz").status_code == 200)
         for options, error in (({}, UnauthenticatedError), ({"token": "wrong-one"}, UnauthenticatedError)):
