@@ -17,7 +17,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML brings no types of its own
 from prometheus_client.parser import text_string_to_metric_families
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.config.sources import PREFIX
 from stateline.spark.connector import JARS
 from support.processes.ports import free_port

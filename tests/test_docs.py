@@ -25,7 +25,8 @@ from typer.main import get_command
 
 from stateline import serdes
 from stateline.cli.main import cli
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.log import EmbeddedLog, Record, open_log

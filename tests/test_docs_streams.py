@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from stateline import App, serdes
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.dsl.streams import GroupedStream, Stream, Table, WindowedStream, WindowedTable
 from stateline.log import open_log
 from stateline.model.internal_topics import required_topics

@@ -32,7 +32,8 @@ from processes import free_port, process, until
 from pyspark.sql import DataFrame, SparkSession
 from spark_app import add, app, double
 
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.log import EmbeddedLog, NewTopic
 from stateline.spark.drivers.one_pipeline import MAX_ROWS_PER_BATCH, run_pipeline
 from stateline.spark.session import close_session, record_class_archive, spark_session
@@ -79,7 +80,7 @@ def write(log: EmbeddedLog, rows: int) -> None:
 # The JVM ends by itself when the process has gone.
 _SESSION = """
 import os, sys
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.spark.session import spark_session
 spark_session(load_config("bench", environment={}, overrides=[f"state.dir={sys.argv[1]}"]))
 os._exit(0)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from topic import TOPIC
 
 import stateline.spark
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.spark.session import close_session, spark_session
 
 KEYS = 1_000_000

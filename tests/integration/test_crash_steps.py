@@ -25,7 +25,8 @@ import httpx
 import pytest
 from rocksdict import Rdict
 
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirectory, StoreContext, TopicPartition

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.log import Log
 from stateline_store import TopicPartition
 from support import TESTS

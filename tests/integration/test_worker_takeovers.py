@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.log import Log
 from support.apps import crash_app
 from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker

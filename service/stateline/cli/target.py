@@ -50,7 +50,7 @@ def loaded(
 
 def read(target: str, config_file: Path | None, settings: Sequence[str] | None) -> tuple[App, Config]:
     from stateline.cli.loading import load_app
-    from stateline.config.settings import read_config
+    from stateline.config.loading import read_config
 
     app = load_app(target)
     return app, read_config(app.application_id, path=config_file, overrides=settings or (), defaults=app.config)

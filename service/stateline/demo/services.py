@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.processes.application import ALL_PIPELINES, application_children
 from stateline.processes.supervisor import SAYS, Supervisor

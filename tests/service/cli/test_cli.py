@@ -23,7 +23,7 @@ from stateline.cli.loading import load_app
 from stateline.cli.main import Flags, split_flags
 from stateline.cli.table import Row, as_text
 from stateline.cli.topics import missing_of_the_users, topic_roles, topic_rows
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.log import open_log
 from stateline.log.interface import TopicInfo
 from stateline.processes.application import application_children, chosen_pipelines, only_run, pipeline_children

@@ -7,7 +7,8 @@ import pytest
 
 from stateline import serdes
 from stateline.cli.produce import most_bytes, produce
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log import NewTopic

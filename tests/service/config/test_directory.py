@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateline.config.directory import check_state_directory
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.log.embedded_file import LogFile
 from stateline_store.errors import ConfigurationError
 

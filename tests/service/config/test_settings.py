@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stateline.config.settings import Config, dotted_name, load_config, read_config
+from stateline.config.loading import load_config, read_config
+from stateline.config.settings import Config, dotted_name
 from stateline_store.errors import ConfigurationError
 from stateline_store.state_store import IsolationLevel
 

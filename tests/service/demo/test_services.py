@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stateline.config.settings import read_config
+from stateline.config.loading import read_config
 from stateline.demo.flights import app
 from stateline.demo.services import OutputFile, Services, demo_settings
 from stateline.processes.supervisor import SAYS, Child, Supervisor

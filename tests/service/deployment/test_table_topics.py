@@ -12,7 +12,7 @@ import pytest
 
 from stateline import serdes
 from stateline.cli.topics import topics
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, open_log

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from stateline.cli import tokens as cli_tokens
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server import create_app, serve
 from stateline.server.guard.access import AccessMiddleware, bearer_token, is_open, stores_of
 from stateline.server.guard.caller import client_of

@@ -14,7 +14,7 @@ import pytest
 from starlette.requests import Request
 
 from stateline import serdes
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_body
 from stateline.server.guard.limits import Limits

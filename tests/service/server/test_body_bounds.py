@@ -16,7 +16,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server.wire import json_bounds
 from stateline.server.wire.bodies import LARGEST_AT_ONCE, SMALL_BYTES, Bodies
 from stateline.server.wire.json_bounds import MAX_DEPTH, MAX_VALUES, JsonBounds

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.log import Log, NewTopic, Producer, Record
 from stateline.processing.changelog import position_of_changelog
 from stateline.server.changes import topic_reader

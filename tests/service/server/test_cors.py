@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline_store import ConfigurationError
 from support.processes.query_server import OwningWorker
 from support.processes.served_here import Here, served_here

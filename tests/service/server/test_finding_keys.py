@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.query.values import Answer, Outcome, Terms, Value, answers_of, home_partition
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.serving import Serving

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server import serve
 from stateline_store import ConfigurationError
 from support import TESTS

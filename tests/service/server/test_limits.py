@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server.guard import limits as limits_module
 from stateline.server.guard.limits import Limits, RateLimit
 from stateline_store import TooManyRequestsError

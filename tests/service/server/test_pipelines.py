@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from stateline import serdes
 from stateline.cli import tokens as cli_tokens
 from stateline.client import Client
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.server import create_app
 from stateline.server.contract.hidden_paths import hide_directory

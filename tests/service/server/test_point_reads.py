@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server.guard.tokens import hash_of, new_token
 from stateline.server.main import create_app
 from stateline.server.wire.http_protocol import _AT_ONCE

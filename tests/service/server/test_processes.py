@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server import serve
 from stateline_store import ConfigurationError
 from support.processes.query_server import OwningWorker, make_app

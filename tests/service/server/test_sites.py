@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server.guard.sites import Sites
 from stateline_store import ForbiddenError
 from support.processes.query_server import OwningWorker, wait_until

@@ -18,7 +18,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server.snapshots import keeper as snapshot_keeper
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline_store.checkpoints import CheckpointPart

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.server import serve
 from stateline.server.wire.tls import check_tls
 from stateline_store import ConfigurationError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.query.values import Answer, Outcome, Terms
 from stateline.server.serving import Serving
 from stateline.server.state.commit_signal import CommitSignal

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.query.values import Answer, Terms
 from stateline.server.serving import Serving
 from stateline.server.state.worker_connection import WorkerConnection

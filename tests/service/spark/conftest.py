@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.spark.departures import settings
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.spark.session import close_session, spark_session
 from support import REPOSITORY
 from support.kafka.kafka_broker import missing_is_a_failure

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # as pytest's `pythonpath` does
 
 from service.spark.departures import app, settings
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.log import EmbeddedLog
 from stateline.spark.drivers.one_pipeline import run_pipeline

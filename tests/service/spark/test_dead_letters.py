@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from service.spark import departures as d
 from stateline import serdes
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, KafkaLog, Log

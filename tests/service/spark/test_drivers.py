@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark import departures as d
 from stateline import serdes
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import PipelineStatus, read_status
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, NewTopic
@@ -317,7 +318,7 @@ class Driver:
     _SCRIPT = """
 import sys
 from service.spark.departures import app, settings
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.deployment.configured_log import configured_log
 from stateline.spark.drivers.several_pipelines import run_pipelines
 

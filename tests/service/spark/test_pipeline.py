@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from service.spark import departures as d
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, NewTopic

@@ -17,7 +17,8 @@ import pyspark
 import pytest
 
 from stateline.cli.errors import explained
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import read_status
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog, KafkaLog, Log

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from service.spark import departures as d
 from stateline import serdes
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.spark.drivers.one_pipeline import run_pipeline

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark import departures as d
 from stateline import serdes
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.model.pipeline import Windowing

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from uuid import uuid4
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.log import Log, Producer, Record
 from stateline_store import LogUnavailableError, TopicPartition
 from support import TESTS

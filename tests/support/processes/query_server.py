@@ -24,7 +24,7 @@ import httpx
 from confluent_kafka import murmur2
 
 from stateline import serdes
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.deployment.topology_file import PublishedStore, PublishedSubtopology, PublishedTopology, publish_topology
 from stateline.dsl.app import App
 from stateline.query.values import HostedPartition

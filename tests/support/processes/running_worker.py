@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
 from stateline.worker.worker import Worker

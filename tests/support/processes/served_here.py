@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.server.main import create_app, uvicorn_settings
 from stateline.server.serving import Serving

@@ -22,7 +22,8 @@ from types import FrameType
 
 import pyspark
 
-from stateline.config.settings import Config, load_config
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.processes.free_memory import free_bytes
 from stateline.processes.spark_submit import is_submitted
 from stateline.spark.drivers.process import kill_jvm

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.spark.operators.bench import OperatorBench
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from support.run.length import long_or_short
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from service.spark.departures import read_all, settings
 from service.spark.operators.bench import OperatorBench
 from stateline import serdes
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.deployment.pipeline_declaration import PipelineDeclaration
 from stateline.dsl.app import App
 from stateline.model.pipeline import Pipeline, Windowing

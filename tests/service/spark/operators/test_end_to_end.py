@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from service.spark.departures import read_all, settings
 from service.spark.operators.bench import OperatorBench, Record
 from stateline import serdes
-from stateline.config.settings import load_config
+from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.spark import KTable
 from stateline.spark.columns import TOPIC

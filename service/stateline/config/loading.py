@@ -1,0 +1,146 @@
+"""From what is given to a `Config`, or to one line that says what is wrong.
+
+Sources, the later one wins: Stateline's defaults, `App(..., config={...})`, a TOML file (`stateline.toml` in
+the working directory, or ``--config FILE``), the environment (``STATELINE_COMMIT_INTERVAL_MS=100``), and
+``--set commit.interval.ms=100``. `load_config` decides and touches nothing; `read_config` reads file and
+environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import (
+    ValidationError,
+)
+
+from stateline.config.settings import PASSED_ON, Config, allowed_values, as_text, dotted_name
+from stateline.config.sources import Given, from_environment, from_overrides, from_tree
+from stateline_store.errors import ConfigurationError
+
+DEFAULT_FILE = "stateline.toml"
+_FIELDS = {dotted_name(field): field for field in Config.model_fields if field not in PASSED_ON}
+
+
+def load_config(
+    application_id: str,
+    *,
+    file: Mapping[str, object] | None = None,
+    file_name: str = DEFAULT_FILE,
+    environment: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+    defaults: Mapping[str, object] | None = None,
+) -> Config:
+    """The settings that follow from these sources (module docstring for their order). Pure.
+
+    `file` is parsed TOML, flat or nested; `overrides` are ``name=value`` texts; `defaults` are the App's,
+    under dotted names. Raises `ConfigurationError`, one line: setting, value, origin, what is allowed.
+    """
+    given = {"application.id": Given(application_id, "App")}
+    sources = (
+        from_tree(defaults or {}, "App(config=…)"),
+        from_tree(file or {}, file_name),
+        from_environment(environment or {}, known=_FIELDS),
+        from_overrides(overrides),
+    )
+    for source in sources:
+        for name, setting in source:
+            _check_known(name, setting)
+            given[name] = setting
+    if given["application.id"].value != application_id:
+        raise _refused("application.id", given["application.id"], f"what the App says, {application_id!r}")
+    config = _validated(given)
+    config._origins.update({name: setting.origin for name, setting in given.items()})
+    _check_together(config, given)
+    return config
+
+
+def read_config(
+    application_id: str,
+    *,
+    path: Path | None = None,
+    overrides: Sequence[str] = (),
+    defaults: Mapping[str, object] | None = None,
+) -> Config:
+    """`load_config` over the environment and a file: `path`, or `stateline.toml` here if there is one."""
+    chosen = path or Path(DEFAULT_FILE)
+    try:
+        tree = tomllib.loads(chosen.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if path is not None:
+            raise ConfigurationError(f"--config: there is no file {path}.") from error
+        tree = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{chosen} cannot be read as TOML: {error}") from error
+    return load_config(
+        application_id,
+        file=tree,
+        file_name=str(chosen),
+        environment=os.environ,
+        overrides=overrides,
+        defaults=defaults,
+    )
+
+
+def _check_known(name: str, given: Given) -> None:
+    if name in _FIELDS or name.startswith(tuple(f"{prefix}." for prefix in PASSED_ON)):
+        return
+    near = difflib.get_close_matches(name.replace("_", ".").lower(), _FIELDS, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else "`stateline config` lists all settings."
+    raise ConfigurationError(f"Unknown setting {name} = {given.value!r} (from {given.origin}). {hint}")
+
+
+def _validated(given: Mapping[str, Given]) -> Config:
+    values: dict[str, Any] = {}
+    for name, setting in given.items():
+        if field := _FIELDS.get(name):
+            values[field] = setting.value
+            continue
+        prefix, _, rest = name.partition(".")
+        if not isinstance(setting.value, str | int | float):
+            raise _refused(name, setting, allowed_values(prefix))
+        values.setdefault(prefix, {})[name if prefix == "spark" else rest] = as_text(setting.value)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        field = str(error.errors()[0]["loc"][0])
+        raise _refused(dotted_name(field), given[dotted_name(field)], allowed_values(field)) from error
+
+
+def _check_together(config: Config, given: Mapping[str, Given]) -> None:
+    """Rules over two settings; the message shows the one that has to change."""
+    default = Given("", "the defaults")
+    for field in ("deserialization_exception_handler", "processing_exception_handler"):
+        if getattr(config, field) == "dead-letter" and config.dead_letter_topic is None:
+            name = dotted_name(field)
+            need = f"needs a topic in {dotted_name('dead_letter_topic')}, or choose fail or skip"
+            raise ConfigurationError(f"{name} = 'dead-letter' (from {given[name].origin}) {need}.")
+    if config.exactly_once and config.transaction_timeout_ms < config.commit_interval_ms:
+        name = "transaction.timeout.ms"
+        setting = Given(config.transaction_timeout_ms, given.get(name, default).origin)
+        raise _refused(name, setting, f"at least commit.interval.ms, {config.commit_interval_ms}")
+    if config.upgrade_from is not None and config.upgrade_mode is None:
+        raise ConfigurationError(
+            f"upgrade.from = {config.upgrade_from!r} (from {given['upgrade.from'].origin}) needs upgrade.mode: "
+            f"{allowed_values('upgrade_mode')}."
+        )
+    if (config.server_tls_certificate_file is None) != (config.server_tls_key_file is None):
+        there, missing = "server.tls.certificate.file", "server.tls.key.file"
+        if config.server_tls_certificate_file is None:
+            there, missing = missing, there
+        raise ConfigurationError(
+            f"{there} = {str(given[there].value)!r} (from {given[there].origin}) needs {missing}: set both, or neither."
+        )
+    if config.server_limit_default > config.server_limit_max:
+        name = "server.limit.default"
+        setting = Given(config.server_limit_default, given.get(name, default).origin)
+        raise _refused(name, setting, f"at most server.limit.max, {config.server_limit_max}")
+
+
+def _refused(name: str, given: Given, allowed: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} = {given.value!r} (from {given.origin}) is not allowed: use {allowed}.")
