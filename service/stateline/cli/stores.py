@@ -17,7 +17,7 @@ from stateline_store.directory import holds_database
 from stateline_store.offline_store import OfflineStore
 
 
-class Held(NamedTuple):
+class StoreOnDisk(NamedTuple):
     """What is on disk of one store's partition, as committed."""
 
     partition: int
@@ -28,7 +28,7 @@ class Held(NamedTuple):
 def stores(app: App, config: Config, *, as_json: bool) -> str:
     """The listing as text. Reads beside running workers, and neither makes nor writes a file in the state directory."""
     topology = app.topology()
-    held = {name: _held(config, topology, definition) for name, definition in topology.stores.items()}
+    held = {name: _on_disk(config, topology, definition) for name, definition in topology.stores.items()}
     return as_text(store_rows(topology, held, as_json=as_json), as_json=as_json)
 
 
@@ -40,7 +40,7 @@ def nothing_there(config: Config) -> str | None:
     return f"There is no state directory {application}: no worker has run with this state.dir here."
 
 
-def store_rows(topology: Topology, held: Mapping[str, Sequence[Held]], *, as_json: bool) -> list[Row]:
+def store_rows(topology: Topology, held: Mapping[str, Sequence[StoreOnDisk]], *, as_json: bool) -> list[Row]:
     """One row per store, with its partitions on disk summed up for people, listed for programs."""
     return [
         {
@@ -57,7 +57,7 @@ def store_rows(topology: Topology, held: Mapping[str, Sequence[Held]], *, as_jso
     ]
 
 
-def _listed(held: Sequence[Held]) -> Row:
+def _listed(held: Sequence[StoreOnDisk]) -> Row:
     return {
         "partitions": {
             str(part.partition): {
@@ -69,7 +69,7 @@ def _listed(held: Sequence[Held]) -> Row:
     }
 
 
-def _summed(held: Sequence[Held]) -> Row:
+def _summed(held: Sequence[StoreOnDisk]) -> Row:
     position = Position()
     for part in held:
         position = position.merge(part.position)
@@ -80,7 +80,7 @@ def _summed(held: Sequence[Held]) -> Row:
     }
 
 
-def _held(config: Config, topology: Topology, definition: StoreDefinition) -> list[Held]:
+def _on_disk(config: Config, topology: Topology, definition: StoreDefinition) -> list[StoreOnDisk]:
     application = config.state_dir / config.application_id
     if not definition.persistent or not application.is_dir():
         return []
@@ -91,7 +91,7 @@ def _held(config: Config, topology: Topology, definition: StoreDefinition) -> li
     return [part for part in found if part is not None]
 
 
-def _read(directory: StateDirectory, task: TaskId, definition: StoreDefinition) -> Held | None:
+def _read(directory: StateDirectory, task: TaskId, definition: StoreDefinition) -> StoreOnDisk | None:
     """None when no owner ever opened the store in this task."""
     database = directory.store(str(task), definition.name, timestamped=definition.timestamped)
     if not holds_database(database):
@@ -101,4 +101,4 @@ def _read(directory: StateDirectory, task: TaskId, definition: StoreDefinition) 
     except NotPresentError:
         return None
     with store:
-        return Held(task.partition, store.approximate_num_entries(), store.commit.position)
+        return StoreOnDisk(task.partition, store.approximate_num_entries(), store.commit.position)

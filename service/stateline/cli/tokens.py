@@ -149,7 +149,7 @@ def new_entry(
     """An entry of the file from what the command line says. Raises `InvalidArgumentError` for what makes none."""
     from pydantic import ValidationError
 
-    from stateline.server.guard.token_errors import told
+    from stateline.server.guard.token_errors import described_error
     from stateline.server.guard.tokens import TokenEntry
 
     names: Literal["*"] | tuple[str, ...] = "*"
@@ -166,7 +166,7 @@ def new_entry(
             expires_at=None if expires is None else expiry(expires, now),
         )
     except ValidationError as error:
-        raise InvalidArgumentError(f"That makes no token: {told(error)}.") from error
+        raise InvalidArgumentError(f"That makes no token: {described_error(error)}.") from error
 
 
 def expiry(text: str, now: datetime) -> datetime:

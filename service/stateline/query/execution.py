@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from stateline.query.open_scan import OpenScan
-from stateline.query.values import Answer, CopyStatus, Entry, Failure, Outcome, Rows, ScanQuery, Terms
+from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rows, ScanQuery, Terms
 from stateline_store import (
     CountQuery,
     KeyQuery,
@@ -63,7 +63,7 @@ def execute(
         result, position = queries.run(query, reader, schema.of_stored_values(), bound=terms.bound, partition=partition)
     except NotUpToBoundError:
         return Failure(_behind(terms.store, partition), reader.position)
-    return Answer(_rows(query, result, schema, terms.limit), position, copy)
+    return PartitionAnswer(_rows(query, result, schema, terms.limit), position, copy)
 
 
 def _rows(query: Query[Any], result: Any, schema: StoreSchema, limit: int) -> Rows:

@@ -114,7 +114,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class Answer:
+class PartitionAnswer:
     """What one partition answered, and the position that its rows reflect."""
 
     rows: Rows
@@ -135,7 +135,7 @@ class Failure:
     owner: str | None = None
 
 
-Outcome: TypeAlias = Answer | Failure
+Outcome: TypeAlias = PartitionAnswer | Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def home_partition(key: bytes, partitions: int) -> int:
     return int(murmur2(key, partitions))  # masks to 31 bits itself, as Kafka does
 
 
-def merged_position(answers: Iterable[Answer]) -> Position:
+def merged_position(answers: Iterable[PartitionAnswer]) -> Position:
     """The positions of all answers as one."""
     position = Position()
     for answer in answers:
@@ -177,9 +177,9 @@ def merged_position(answers: Iterable[Answer]) -> Position:
     return position
 
 
-def answers_of(outcomes: Mapping[int, Outcome]) -> dict[int, Answer]:
+def answers_of(outcomes: Mapping[int, Outcome]) -> dict[int, PartitionAnswer]:
     """The partitions that answered, in ascending order."""
-    return {p: outcome for p, outcome in sorted(outcomes.items()) if isinstance(outcome, Answer)}
+    return {p: outcome for p, outcome in sorted(outcomes.items()) if isinstance(outcome, PartitionAnswer)}
 
 
 def failures_of(outcomes: Mapping[int, Outcome]) -> dict[int, Failure]:

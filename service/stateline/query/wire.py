@@ -34,7 +34,7 @@ from typing import Any
 
 import orjson
 
-from stateline.query.values import Answer, CopyStatus, Entry, Failure, Outcome, Rest, Rows, Terms
+from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rest, Rows, Terms
 from stateline_store import (
     CursorExpiredError,
     InvalidArgumentError,
@@ -168,7 +168,7 @@ def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
             error = _ERRORS.get(value["error"], StatelineError)(value["detail"])
             return Failure(error, None if value["position"] is None else Position.from_json(value["position"]))
         rows = decode_rows(value["rows"], rest_of)
-        return Answer(rows, Position.from_json(value["position"]), CopyStatus(*value["copy"]))
+        return PartitionAnswer(rows, Position.from_json(value["position"]), CopyStatus(*value["copy"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not the outcome of a query: {error!r}") from error
 

@@ -20,7 +20,7 @@ from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
-from stateline.server.contract.hidden_paths import told
+from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.contract.problems import problem_response
 from stateline.server.guard.caller import is_known, may_read, reads_all
 from stateline.server.rows.columns import row_columns
@@ -136,7 +136,7 @@ class StateRoutes:
         try:
             store = self._serving.stores.get(name)
         except NotReadyError as error:  # declared, and no worker runs it yet
-            return described | {"partitions": {}, "not_ready": told(error)}
+            return described | {"partitions": {}, "not_ready": without_paths(error)}
         return described | {"partitions": {str(p): self._partition(store, p) for p in store.partitions}}
 
     def _partition(self, store: ServedStore, partition: int) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class StateRoutes:
         try:
             reader = self._serving.partitions.open(store, partition)
         except StatelineError as error:
-            return described | {"unreadable": told(error)}
+            return described | {"unreadable": without_paths(error)}
         copy = self._serving.partitions.status(store, partition)
         return described | {
             "state": copy.served_by,

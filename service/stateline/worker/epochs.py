@@ -110,7 +110,7 @@ class _Pipeline:
     epochs: Epochs = field(default_factory=Epochs)
 
 
-class Cut(NamedTuple):
+class PolledEpoch(NamedTuple):
     """What is to be processed now, and the partitions to stop reading from and to go on with."""
 
     records: dict[TopicPartition, Sequence[Record]]
@@ -163,9 +163,9 @@ class EpochGate:
         except DoesNotExistError as error:
             raise LogUnavailableError(f"A pipeline's markers are gone: {error}") from error
 
-    def cut(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> Cut:
+    def cut(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> PolledEpoch:
         """Of what was polled now and kept before, the records that are not beyond their target; the others are kept."""
-        found = Cut({}, [], [])
+        found = PolledEpoch({}, [], [])
         for partition in {**polled, **self._beyond}:
             records = [*self._beyond.get(partition, ()), *polled.get(partition, ())]
             taken = self._taken(partition, records)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stateline.query.execution import execute, sort_key
 from stateline.query.open_scan import MAX_CHUNKS, OpenScan
-from stateline.query.values import Answer, CopyStatus, Entry, Failure, Rows, Terms, home_partition, served_by
+from stateline.query.values import CopyStatus, Entry, Failure, PartitionAnswer, Rows, Terms, home_partition, served_by
 from stateline.query.words import check_answered
 from stateline.server.routing.query_routing import _has_entries
 from stateline_store import (
@@ -74,9 +74,9 @@ def at(offset: int, topic: str = "input", partition: int = 0) -> Position:
     return Position.of({TopicPartition(topic, partition): offset})
 
 
-def rest_of(outcome: Answer | Failure) -> OpenScan:
+def rest_of(outcome: PartitionAnswer | Failure) -> OpenScan:
     """What a scan left, which says itself that there is more."""
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     assert isinstance(outcome.rows.rest, OpenScan)
     return outcome.rows.rest
 
@@ -90,26 +90,26 @@ def ask(
     copy: CopyStatus = ACTIVE,
     require_active: bool = False,
     limit: int = 1000,
-) -> Answer | Failure:
+) -> PartitionAnswer | Failure:
     terms = Terms(store.name, level, PositionBound(bound or Position()), require_active, limit)
     return execute(query, store.reader(level), store.schema, 0, terms, copy)
 
 
-def rows(outcome: Answer | Failure) -> list[Entry]:
-    assert isinstance(outcome, Answer)
+def rows(outcome: PartitionAnswer | Failure) -> list[Entry]:
+    assert isinstance(outcome, PartitionAnswer)
     return list(outcome.rows.entries)
 
 
 def test_a_committed_read_sees_what_was_committed_and_its_position(store: KeyValueStore) -> None:
     outcome = ask(store, KeyQuery(b"b"))
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     assert list(outcome.rows.entries) == [(b"b", b"1")]
     assert outcome.position == at(5)
 
 
 def test_an_uncommitted_read_sees_what_is_staged_and_its_position(store: KeyValueStore) -> None:
     outcome = ask(store, KeyQuery(b"b"), UNCOMMITTED)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     assert list(outcome.rows.entries) == []
     assert outcome.position == at(7)
 
@@ -138,7 +138,7 @@ def test_a_limit_that_leaves_entries_out_says_so(store: KeyValueStore) -> None:
 
 def test_a_limit_that_is_just_reached_leaves_nothing_out(store: KeyValueStore) -> None:
     outcome = ask(store, RangeQuery(), limit=3)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     assert outcome.rows.rest is None
 
 
@@ -148,7 +148,7 @@ def test_a_scan_stops_at_its_share_of_bytes(tmp_path: Path, monkeypatch: pytest.
     store.init(StoreContext("0_0", tmp_path))
     store.put_all([(bytes([i]), b"x" * 60) for i in range(9)])
     outcome = ask(store, RangeQuery(), UNCOMMITTED)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     assert len(outcome.rows.entries) == 2
     rest = rest_of(outcome)
     assert [len(rest.rows(9).entries) for _ in range(5)] == [2, 2, 2, 1, 0]
@@ -188,7 +188,7 @@ def test_windows_of_all_keys_are_in_the_order_that_partitions_are_merged_by(
             windows.put(key, b"v", start)
         terms, query = Terms("w", UNCOMMITTED), WindowRangeQuery(order=Order.DESCENDING if reverse else Order.ASCENDING)
         outcome = execute(query, windows.reader(UNCOMMITTED), windows.schema, 0, terms, ACTIVE)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     order = sort_key(query, {outcome.rows.interval_ms})
     assert order is not None
     assert rows(outcome) == sorted(rows(outcome), key=order, reverse=reverse)
@@ -219,7 +219,7 @@ def test_a_scan_of_one_key_has_entries_also_when_many_rows_come_before_them(tmp_
     for time_to, found in ((0, [(Windowed(b"key", 0, 0), b"v")]), (-1, [])):
         query = SessionKeyQuery(b"key", time_to=time_to, order=Order.DESCENDING)
         answer = execute(query, sessions.reader(UNCOMMITTED), sessions.schema, 0, terms, ACTIVE)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, PartitionAnswer)
         assert rows(answer) == []
         assert asyncio.run(_has_entries(answer, 9)) is bool(found)
         assert rows(answer) == found
@@ -278,7 +278,7 @@ def test_values_come_as_they_are_stored_also_from_a_timestamped_store(tmp_path: 
 
 def test_a_count_is_of_entries(store: KeyValueStore) -> None:
     outcome = ask(store, CountQuery())
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     assert outcome.rows.count == 3
 
 
@@ -299,7 +299,7 @@ def test_a_bound_is_held_against_what_the_reader_sees(
 ) -> None:
     outcome = ask(store, PositionQuery(), level, bound)
     if met:
-        assert isinstance(outcome, Answer)
+        assert isinstance(outcome, PartitionAnswer)
     else:
         assert isinstance(outcome, Failure)
         assert isinstance(outcome.error, NotUpToBoundError)
@@ -312,7 +312,7 @@ def test_require_active_refuses_every_other_copy(store: KeyValueStore, state: St
     outcome = ask(store, KeyQuery(b"b"), copy=copy, require_active=True)
     assert isinstance(outcome, Failure)
     assert isinstance(outcome.error, NotActiveError)
-    assert isinstance(ask(store, KeyQuery(b"b"), copy=copy), Answer)
+    assert isinstance(ask(store, KeyQuery(b"b"), copy=copy), PartitionAnswer)
 
 
 @pytest.mark.parametrize(("key", "hashed"), [(b"21", 1173551340), (b"foobar", 1357151166)])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query.values import Answer, CopyStatus, Entry, Failure, Outcome, Rest, Rows, Terms
+from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rest, Rows, Terms
 from stateline.query.wire import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -89,7 +89,7 @@ def test_a_request_arrives_as_it_was_sent(
 def test_an_answer_arrives_as_it_was_sent(
     entries: list[Entry], count: int, interval_ms: int, position: Position
 ) -> None:
-    answer = Answer(Rows(entries, count, interval_ms), position, CopyStatus("standby", 1, 2, 3))
+    answer = PartitionAnswer(Rows(entries, count, interval_ms), position, CopyStatus("standby", 1, 2, 3))
     assert decode_outcome(through_the_wire(encode_outcome(answer)), no_rest) == answer
 
 
@@ -106,9 +106,9 @@ class Numbered:
 
 
 def test_what_a_scan_left_arrives_by_its_number() -> None:
-    answer = Answer(Rows([(b"k", b"v")]), Position(), CopyStatus("active", 0, 0, 0))
+    answer = PartitionAnswer(Rows([(b"k", b"v")]), Position(), CopyStatus("active", 0, 0, 0))
     arrived = decode_outcome(through_the_wire(encode_outcome(answer, 9)), Numbered)
-    assert isinstance(arrived, Answer)
+    assert isinstance(arrived, PartitionAnswer)
     assert isinstance(arrived.rows.rest, Numbered)
     assert arrived.rows.rest.number == 9
     more = decode_rows(through_the_wire(encode_rows(Rows([(b"l", b"w")]), None)), Numbered)

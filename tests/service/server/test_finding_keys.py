@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.query.values import Answer, Outcome, Terms, Value, answers_of, home_partition
+from stateline.query.values import Outcome, PartitionAnswer, Terms, Value, answers_of, home_partition
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
@@ -86,7 +86,7 @@ def values(found: Mapping[bytes, Value]) -> dict[str, object]:
     }
 
 
-def rows_of(answer: Answer) -> dict[bytes, Value]:
+def rows_of(answer: PartitionAnswer) -> dict[bytes, Value]:
     """Key → what is stored, of those that one look found."""
     return {key: value for key, value in answer.rows.entries if isinstance(key, bytes)}
 

@@ -18,7 +18,7 @@ from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.console import state as console_state
 from stateline.server.contract import hidden_paths
-from stateline.server.contract.hidden_paths import hide_directory, told
+from stateline.server.contract.hidden_paths import hide_directory, without_paths
 from stateline.server.contract.problems import problem_response, unreadable_response
 from stateline.server.rows.event_stream import EventStream, goodbye
 from stateline.server.rows.streams import headers_of
@@ -53,18 +53,18 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hidden")
 def test_a_hidden_directory_stands_under_its_name() -> None:
     hide_directory(Path("/var/lib/stateline"), "<state.dir>")
-    assert told("/var/lib/stateline/a/0_1 is damaged") == "<state.dir>/a/0_1 is damaged"
-    assert told("(IO error: '/var/lib/stateline': it is full)") == "(IO error: '<state.dir>': it is full)"
-    assert told(OSError("file:///var/lib/stateline/x")) == "file://<state.dir>/x"
-    assert told("/var/lib/stateline-2/x and /var/lib/stateliner") == "<path> and <path>", "of another"
+    assert without_paths("/var/lib/stateline/a/0_1 is damaged") == "<state.dir>/a/0_1 is damaged"
+    assert without_paths("(IO error: '/var/lib/stateline': it is full)") == "(IO error: '<state.dir>': it is full)"
+    assert without_paths(OSError("file:///var/lib/stateline/x")) == "file://<state.dir>/x"
+    assert without_paths("/var/lib/stateline-2/x and /var/lib/stateliner") == "<path> and <path>", "of another"
 
 
 @pytest.mark.usefixtures("hidden")
 def test_a_relative_directory_is_hidden_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hide_directory(Path("state"), "<state.dir>")
-    assert told("state/a and " + f"{tmp_path}/state/b") == "<state.dir>/a and <state.dir>/b"
-    assert told("the state of my-state/a, other/state/b") == "the state of my-state/a, other/state/b"
+    assert without_paths("state/a and " + f"{tmp_path}/state/b") == "<state.dir>/a and <state.dir>/b"
+    assert without_paths("the state of my-state/a, other/state/b") == "the state of my-state/a, other/state/b"
 
 
 @pytest.mark.usefixtures("hidden")
@@ -74,7 +74,7 @@ def test_the_working_directory_and_the_root_hide_nothing_but_themselves(
     monkeypatch.chdir(tmp_path)
     hide_directory(Path("."), "<state.dir>")
     hide_directory(Path("/"), "<root>")
-    assert told(f"1.5 of {tmp_path}/a, /b") == "1.5 of <state.dir>/a, /b"
+    assert without_paths(f"1.5 of {tmp_path}/a, /b") == "1.5 of <state.dir>/a, /b"
 
 
 def refused(client: httpx.Client, state_dir: Path) -> int:
@@ -117,13 +117,13 @@ FAULT = f"IO error: While opening a file: {SECRET}/a.sst: cannot be read ('{SECR
 
 @pytest.mark.usefixtures("hidden")
 def test_a_path_that_nobody_has_named_is_hidden_wherever_it_stands() -> None:
-    assert SECRET not in told(FAULT)
-    assert "of mine" not in told(FAULT), "a path with a space ends where its quotation does"
-    assert told(f"({SECRET}): /tmp, /usr/lib/x.py:3; see /docs, /v1/stores/a/keys/b") == (
+    assert SECRET not in without_paths(FAULT)
+    assert "of mine" not in without_paths(FAULT), "a path with a space ends where its quotation does"
+    assert without_paths(f"({SECRET}): /tmp, /usr/lib/x.py:3; see /docs, /v1/stores/a/keys/b") == (
         "(<path>): <path>, <path>:3; see /docs, /v1/stores/a/keys/b"
     )
     harmless = "1/2 of a/tmp/b, http://host/home/a, http://host:80/tmp <state.dir>/home/x POST …/query a-/etc"
-    assert told(harmless) == harmless
+    assert without_paths(harmless) == harmless
 
 
 @pytest.mark.parametrize("error", [StatelineError(FAULT), DamagedDataError(FAULT), NotReadyError(FAULT)])
@@ -220,7 +220,8 @@ def test_each_exit_hides_paths_in_whatever_text_it_is_given() -> None:
         assert path.encode() not in bytes(problem_response(NotReadyError("no"), reasons=[f"at {path}"]).body)
 
 
-# Functions that take the text of an error and put it neither into another error at once, nor into the log or `told`.
+# Functions that take the text of an error and put it neither into another error at once, nor into the log or
+# `without_paths`.
 TAKEN = {
     ("contract/arguments.py", "read_key"): "into another error",
     ("changes/feed.py", "read_position"): "into another error",
@@ -235,12 +236,12 @@ TAKEN = {
     ("state/keeper.py", "_why_unreadable"): "to problem_response, as one of the reasons",
     ("state/keeper.py", "keep"): "to problem_response, as one of the reasons",
     ("snapshots/keeper.py", "keep"): "to the log",
-    ("contract/hidden_paths.py", "told"): "it is what hides",
+    ("contract/hidden_paths.py", "without_paths"): "it is what hides",
 }
 
 
 def takers_of_text(source: str) -> set[str]:
-    """The functions in which the text of an error is put elsewhere than into another error, the log or `told`."""
+    """Functions in which the text of an error is put elsewhere than into another error, the log or `without_paths`."""
     tree = ast.parse(source)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     errors = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
@@ -266,13 +267,15 @@ def takers_of_text(source: str) -> set[str]:
 
 
 def is_harmless_call(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and re.search(r"Error$|^_log\.|^told$", ast.unparse(node.func)) is not None
+    return (
+        isinstance(node, ast.Call) and re.search(r"Error$|^_log\.|^without_paths$", ast.unparse(node.func)) is not None
+    )
 
 
 def test_the_text_of_an_error_goes_into_another_error_the_log_or_to_an_exit_that_hides_paths() -> None:
     leaking = "def leak():\n try:\n  f()\n except OSError as error:\n  return JSONResponse({'why': f'no: {error}'})"
     assert takers_of_text(leaking) == {"leak"}
-    assert takers_of_text(leaking.replace("JSONResponse", "told")) == set()
+    assert takers_of_text(leaking.replace("JSONResponse", "without_paths")) == set()
     server = Path(hidden_paths.__file__).parents[1]
     files = {str(file.relative_to(server)): takers_of_text(file.read_text()) for file in server.rglob("*.py")}
     found = {(file, name) for file, names in files.items() for name in names}

@@ -11,7 +11,7 @@ import pytest
 
 from stateline import serdes
 from stateline.deployment.topology_file import Placement
-from stateline.query.values import MAX_KEYS_BYTES, Answer, Failure, Outcome, Terms
+from stateline.query.values import MAX_KEYS_BYTES, Failure, Outcome, PartitionAnswer, Terms
 from stateline.server.state.many_keys import ask_for_keys
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
@@ -66,7 +66,7 @@ def test_they_are_of_one_commit_however_often_it_moves_meanwhile(tmp_path: Path,
                 written(store, b"%d" % number)
 
         outcome, turns = asyncio.run(asked(partitions, (*KEYS, b"absent"), commit))
-        assert isinstance(outcome, Answer)
+        assert isinstance(outcome, PartitionAnswer)
         assert [key for key, _ in outcome.rows.entries] == list(KEYS)
         assert len({value for _, value in outcome.rows.entries}) == 1
         assert turns >= 2

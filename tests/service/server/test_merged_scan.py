@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query.values import Answer, CopyStatus, Entry, Rest, Rows, ScanQuery
+from stateline.query.values import CopyStatus, Entry, PartitionAnswer, Rest, Rows, ScanQuery
 from stateline.server.state import merged_scan
 from stateline.server.state.merged_scan import MergedScan
 from stateline_store import (
@@ -44,8 +44,8 @@ class Partition:
         self.open = 0
         self.before_more: Callable[[], None] = lambda: None
 
-    def answer(self) -> Answer:
-        return Answer(self._rows(), Position(), COPY)
+    def answer(self) -> PartitionAnswer:
+        return PartitionAnswer(self._rows(), Position(), COPY)
 
     async def more(self, limit: int) -> Rows:
         self.before_more()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stateline import serdes
 from stateline.deployment.topology_file import Placement
-from stateline.query.values import Answer, Terms
+from stateline.query.values import PartitionAnswer, Terms
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
 from stateline.stores import window
@@ -46,6 +46,6 @@ def test_a_store_that_was_rebuilt_in_other_segments_is_read_in_those(tmp_path: P
     for retention_days in (100, 30):  # segments of 50 days, then of 15
         rebuilt(directory, retention_days * DAY_MS, starts)
         answer = partitions.ask(served, Terms("w", IsolationLevel.READ_COMMITTED), 0, WindowKeyQuery(b"k"))
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, PartitionAnswer)
         assert list(answer.rows.entries) == [(Windowed(b"k", start, start + 10), b"v") for start in starts]
     partitions.close()

@@ -15,7 +15,7 @@ from stateline.model.store_definition import DeclaredKind, StoreDefinition
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_body, from_query_string
 from stateline.server.snapshots import rows as snapshot_rows
-from stateline.server.snapshots.filter import read_wanted, read_wanted_keys
+from stateline.server.snapshots.filter import read_selected_keys, read_selection
 from stateline_store import (
     DamagedDataError,
     InvalidArgumentError,
@@ -76,7 +76,7 @@ class Scene:
 
     def read(self, query: str = "") -> list[Entry]:
         """What the stream has; every batch is valid."""
-        wanted = read_wanted(Arguments(from_query_string(query.encode())), self.definition)
+        wanted = read_selection(Arguments(from_query_string(query.encode())), self.definition)
         found: list[Entry] = []
         for batch in snapshot_rows.batches(self.checkpoint, self.definition, wanted):
             batch.validate(full=True)
@@ -262,7 +262,7 @@ def test_of_many_keys_come_the_rows_that_all_rows_have_of_them(
 ) -> None:
     body = {"keys": names, **bounds}
     arguments = Arguments(from_body(json.dumps(body).encode()))
-    wanted = read_wanted_keys(arguments, scene.definition, 100)
+    wanted = read_selected_keys(arguments, scene.definition, 100)
     found: list[Entry] = []
     for batch in snapshot_rows.batches(scene.checkpoint, scene.definition, wanted):
         found += batch.to_pylist()
@@ -273,7 +273,7 @@ def test_of_many_keys_come_the_rows_that_all_rows_have_of_them(
 @pytest.mark.parametrize("keys", [[], [1], "a", None, ["a"] * 101])
 def test_keys_that_cannot_be_meant_are_refused(scene: Scene, keys: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="keys"):
-        read_wanted_keys(Arguments(from_body(json.dumps({"keys": keys}).encode())), scene.definition, 100)
+        read_selected_keys(Arguments(from_body(json.dumps({"keys": keys}).encode())), scene.definition, 100)
 
 
 def test_a_column_alone_has_what_it_has_beside_the_others(scene: Scene) -> None:
@@ -297,7 +297,7 @@ def test_batches_are_bounded_in_rows_and_bytes(scene: Scene, monkeypatch: pytest
     whole = scene.read()
     monkeypatch.setattr(snapshot_rows, "BATCH_ROWS", 16)
     monkeypatch.setattr(snapshot_rows, "BATCH_BYTES", 40)
-    wanted = read_wanted(Arguments({}), scene.definition)
+    wanted = read_selection(Arguments({}), scene.definition)
     batches = [b for b in snapshot_rows.batches(scene.checkpoint, scene.definition, wanted) if b.num_rows]
     assert len(batches) >= 3
     if scene.definition.kind != "versioned":  # what was has many versions in a row
@@ -307,7 +307,7 @@ def test_batches_are_bounded_in_rows_and_bytes(scene: Scene, monkeypatch: pytest
 
 @pytest.mark.parametrize("scene", ["key_value"], indirect=True)
 def test_the_schema_says_which_commit_it_is(scene: Scene) -> None:
-    wanted = read_wanted(Arguments({}), scene.definition)
+    wanted = read_selection(Arguments({}), scene.definition)
     metadata = snapshot_rows.batch_schema(scene.checkpoint, scene.definition, wanted).metadata
     assert metadata[b"stateline.commit"] == b"6"
     assert metadata[b"stateline.position"] == b"{}"
@@ -318,4 +318,4 @@ def test_the_schema_says_which_commit_it_is(scene: Scene) -> None:
 def test_rows_of_another_type_are_damage_and_not_half_a_batch(scene: Scene) -> None:
     other = StoreDefinition("flights", "timestamped_key_value", serdes.int64, serdes.json)
     with pytest.raises(DamagedDataError, match="key"):
-        list(snapshot_rows.batches(scene.checkpoint, other, read_wanted(Arguments({}), other)))
+        list(snapshot_rows.batches(scene.checkpoint, other, read_selection(Arguments({}), other)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.query.values import Answer, Outcome, Terms
+from stateline.query.values import Outcome, PartitionAnswer, Terms
 from stateline.server.serving import Serving
 from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.workers import Workers
@@ -130,7 +130,7 @@ def test_a_commit_that_comes_while_the_worker_answers_is_not_missed(
 
     (outcome,) = asyncio.run(ask()).values()
     assert len(looks) == 2
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     worker.close()
 
 

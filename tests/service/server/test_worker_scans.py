@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.query.values import Answer, Terms
+from stateline.query.values import PartitionAnswer, Terms
 from stateline.server.serving import Serving
 from stateline.server.state.worker_connection import WorkerConnection
 from stateline.server.wire.time_limits import TimeLimits
@@ -68,7 +68,7 @@ def test_reading_on_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(worke
     async def ask() -> None:
         connection = await cancelling(worker)
         answer = await connection.query(TERMS, 0, SCAN, 0, DECLARED)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, PartitionAnswer)
         rest = answer.rows.rest
         assert rest is not None
         assert kept(worker) == 1

@@ -20,7 +20,7 @@ from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.windows import SessionWindows, TumblingWindows
 from stateline.processing.changelog import position_headers, types_headers, types_of_changelog
-from stateline.query.values import Answer, Failure, Terms
+from stateline.query.values import Failure, PartitionAnswer, Terms
 from stateline.serde.plain import JsonSerde, Serde
 from stateline.serde.windowed import WindowedSerde
 from stateline.server.state.partitions import Partitions
@@ -157,7 +157,7 @@ def test_an_upgrade_to_timestamps_keeps_the_types(tmp_path: Path) -> None:
         pass
 
 
-def read(partitions: Partitions, definition: StoreDefinition) -> Answer | Failure:
+def read(partitions: Partitions, definition: StoreDefinition) -> PartitionAnswer | Failure:
     served = ServedStore(definition, Placement(0, 1, None))
     return partitions.ask(served, Terms("s", IsolationLevel.READ_COMMITTED), 0, KeyQuery(b"\0" * 30))
 
@@ -170,7 +170,7 @@ def test_a_server_does_not_answer_under_other_types(tmp_path: Path) -> None:
         assert isinstance(refused, Failure)
         assert isinstance(refused.error, NotReadyError)
         assert "values of int64, and is declared with values of json" in str(refused.error)
-        assert isinstance(read(partitions, keyed()), Answer)
+        assert isinstance(read(partitions, keyed()), PartitionAnswer)
 
 
 def test_a_server_that_has_a_store_open_notices_types_that_are_declared_anew(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_server_that_has_a_store_open_notices_types_that_are_declared_anew(tmp
     task = directory.task("0_0")
     written(task, keyed())
     with closing(Partitions(directory, tmp_path / "scratch", lambda _: True)) as partitions:
-        assert isinstance(read(partitions, keyed()), Answer)
+        assert isinstance(read(partitions, keyed()), PartitionAnswer)
         for path in (task / "rocksdb" / "s").iterdir():
             path.unlink()
         written(task, keyed(serdes.json))

@@ -18,7 +18,7 @@ from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded import EmbeddedAdmin
 from stateline.processing.changelog import types_headers
-from stateline.query.values import Answer, Outcome, Terms
+from stateline.query.values import Outcome, PartitionAnswer, Terms
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
 from stateline.worker import commit_marks, restorer, store_restore
@@ -81,7 +81,7 @@ def stamped(config: Config, kind: str, partition: int = 0) -> Stamped:
     return {key[width:]: _pair(stored) for key, stored in rows.items()}
 
 
-def stored_of(answer: Answer) -> dict[bytes, bytes]:
+def stored_of(answer: PartitionAnswer) -> dict[bytes, bytes]:
     """Key → what is stored."""
     entries: Any = answer.rows.entries  # of a key-value store: both are bytes
     return dict(entries)
@@ -167,7 +167,7 @@ def test_offline_what_was_committed_can_be_asked_all_along(
 
         def upgraded() -> bool:
             outcome = ask(made, declared_now, RangeQuery())
-            assert isinstance(outcome, Answer), outcome
+            assert isinstance(outcome, PartitionAnswer), outcome
             assert {key: stored[8:] for key, stored in outcome.rows.entries} == was
             assert outcome.position.get("in", 0) == 29
             served.add(outcome.copy.served_by)
@@ -297,7 +297,7 @@ def test_rolled_over_the_plain_files_serve_and_another_instance_builds_its_own(
         with partitions_of(timestamped, old, tmp_path / "scratch") as made:
             eventually(lambda: _position(ask(made, timestamped, RangeQuery())) == 39, "the old instance goes on")
             outcome = ask(made, timestamped, KeyQuery(b"k1"))
-            assert isinstance(outcome, Answer)
+            assert isinstance(outcome, PartitionAnswer)
             assert [split(stored) for stored in stored_of(outcome).values()] == [(b"36", UNKNOWN)]
             assert outcome.copy.served_by == "active"
         assert not files(old, timestamped=True).exists()
@@ -311,7 +311,7 @@ def test_rolled_over_the_plain_files_serve_and_another_instance_builds_its_own(
 
 
 def _position(outcome: Outcome) -> int | None:
-    assert isinstance(outcome, Answer), outcome
+    assert isinstance(outcome, PartitionAnswer), outcome
     return outcome.position.get("in", 0)
 
 
@@ -408,8 +408,8 @@ def test_a_server_goes_from_the_plain_files_to_the_others_within_one_query(place
         worker = place.worker(timestamped, config)
         worker.reach(lambda: worker.read_up_to(IN) == 30)
         second = ask(made, timestamped, RangeQuery())
-    assert isinstance(first, Answer)
-    assert isinstance(second, Answer)
+    assert isinstance(first, PartitionAnswer)
+    assert isinstance(second, PartitionAnswer)
     assert {split(stored).timestamp for stored in stored_of(first).values()} == {UNKNOWN}
     assert {key: _pair(stored) for key, stored in stored_of(second).items()} == changelog(place)
 
@@ -425,7 +425,7 @@ def test_plain_files_that_had_more_than_the_changelog_stay_and_are_not_asked_any
     assert on_disk(config, timestamped=False) == was
     with partitions_of(timestamped, config, tmp_path / "scratch") as made:
         outcome = ask(made, timestamped, RangeQuery())
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     assert list(outcome.rows.entries) == []
 
 

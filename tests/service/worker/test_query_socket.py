@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stateline.query.values import Answer, Failure, HostedPartition, Outcome, Rows, Terms
+from stateline.query.values import Failure, HostedPartition, Outcome, PartitionAnswer, Rows, Terms
 from stateline.query.wire import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -162,7 +162,7 @@ class Numbered:
 
 def values(reply: dict[str, Any]) -> list[bytes]:
     outcome = decode_outcome(reply["outcome"], Numbered)
-    assert isinstance(outcome, Answer), outcome
+    assert isinstance(outcome, PartitionAnswer), outcome
     return [value for _, value in outcome.rows.entries if isinstance(value, bytes)]
 
 
@@ -204,7 +204,7 @@ def test_while_stores_commit_only_uncommitted_queries_are_answered(path: Path, s
 
 def test_an_answer_says_what_is_staged_and_when_the_last_commit_was(client: Client, store: KeyValueStore) -> None:
     outcome = decode_outcome(client.ask(query())["outcome"], Numbered)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, PartitionAnswer)
     assert outcome.copy.served_by == "active"
     assert outcome.copy.staged_records == 1
     assert outcome.copy.staged_bytes == store.approximate_num_uncommitted_bytes

@@ -29,7 +29,7 @@ from stateline.server.rows.arrow_rows import (
     big_endian,
     binary_array,
     int64_array,
-    schema_of,
+    schema_of_columns,
     sliced,
     typed_batch,
 )
@@ -48,7 +48,7 @@ def change_schema(
     definition: StoreDefinition, columns: Iterable[str] | None = None, topic: str = "", topic_id: str = ""
 ) -> pa.Schema:
     """The schema of this store's changes: all columns, or those named. Raises as `change_columns`."""
-    return schema_of(change_columns(definition, columns), definition, topic=topic, topic_id=topic_id)
+    return schema_of_columns(change_columns(definition, columns), definition, topic=topic, topic_id=topic_id)
 
 
 def change_batch(definition: StoreDefinition, records: Sequence[Record], schema: pa.Schema) -> pa.RecordBatch:

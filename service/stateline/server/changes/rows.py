@@ -98,7 +98,7 @@ _ALL: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RowsRequest:
     """What a reader of rows asks for."""
 
     store: ServedStore
@@ -148,7 +148,7 @@ class ChangeRowRoutes:
     async def rows(self, request: Request) -> Response:
         """GET …/changes/rows: the committed changes from one offset to another, as an Arrow stream."""
         arguments = Arguments(from_query_string(request.scope["query_string"]))
-        asked = self._asked(request.path_params["store"], arguments)
+        asked = self._rows_request(request.path_params["store"], arguments)
         columns = arguments.text("columns")
         chosen = None if columns is None else columns.split(",")
         change_columns(asked.store.definition, chosen)  # raises for one that there is not
@@ -228,7 +228,7 @@ class ChangeRowRoutes:
             self._ends[keys[p]] = max(end, self._ends.get(keys[p], 0))
         return {p: self._ends[key] for p, key in keys.items() if key in self._ends}
 
-    def _asked(self, name: str, arguments: Arguments) -> _Asked:
+    def _rows_request(self, name: str, arguments: Arguments) -> _RowsRequest:
         store = self._serving.stores.get(name)
         topic = changes_topic(self._serving, store)
         arguments.refuse_others(("partition", "begin", "end", "topic_id", "columns"))
@@ -245,9 +245,9 @@ class ChangeRowRoutes:
         begin, end = (arguments.integer(each, 0, 0, _LARGEST_OFFSET, "an offset") for each in ("begin", "end"))
         if begin > end:
             raise InvalidArgumentError(f"begin={begin} is behind end={end}: end is the offset after the last one.")
-        return _Asked(store, topic, arguments.text("topic_id") or "", partitions[0], begin, end)
+        return _RowsRequest(store, topic, arguments.text("topic_id") or "", partitions[0], begin, end)
 
-    def _log_of(self, asked: _Asked) -> ChangeLog:
+    def _log_of(self, asked: _RowsRequest) -> ChangeLog:
         config, few = self._serving.config, max(1, min(_POLL_RECORDS, asked.end - asked.begin))
         buffer_bytes = config.server_changes_buffer_bytes
         return ChangeLog(
@@ -260,7 +260,7 @@ class ChangeRowRoutes:
             is_changelog=asked.store.definition.source is None,
         )
 
-    async def _require_committed(self, asked: _Asked, log: ChangeLog) -> None:
+    async def _require_committed(self, asked: _RowsRequest, log: ChangeLog) -> None:
         """Raise `NotReadyError` unless all that is asked for is known to be committed: the log may have more."""
         key = asked.topic_id, asked.store.name, asked.partition
         if asked.end <= self._ends.get(key, 0):
@@ -273,7 +273,9 @@ class ChangeRowRoutes:
                 f"end={asked.end} is asked for: ask again in a moment, or for less."
             )
 
-    async def _batches(self, asked: _Asked, log: ChangeLog, schema: pa.Schema) -> AsyncGenerator[pa.RecordBatch, None]:
+    async def _batches(
+        self, asked: _RowsRequest, log: ChangeLog, schema: pa.Schema
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
         """The changes; then the topic is known to be the same one still."""
         from stateline.server.changes.batches import change_batch, pieces
 
@@ -286,7 +288,7 @@ class ChangeRowRoutes:
                     await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting
         await log.check_topic()
 
-    async def _records(self, asked: _Asked, log: ChangeLog) -> AsyncGenerator[list[Record], None]:
+    async def _records(self, asked: _RowsRequest, log: ChangeLog) -> AsyncGenerator[list[Record], None]:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + _PATIENCE_S
         while log.next_offsets[asked.partition] < asked.end:

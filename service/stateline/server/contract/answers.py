@@ -13,7 +13,16 @@ import orjson
 from starlette.responses import Response
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.query.values import Answer, Entry, Outcome, Terms, Value, answers_of, failures_of, merged_position
+from stateline.query.values import (
+    Entry,
+    Outcome,
+    PartitionAnswer,
+    Terms,
+    Value,
+    answers_of,
+    failures_of,
+    merged_position,
+)
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.problems import failures_json
 from stateline_store import DamagedDataError, InvalidArgumentError, Windowed
@@ -42,7 +51,7 @@ def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[s
     return body
 
 
-def body_of(terms: Terms, answers: Mapping[int, Answer], result: Mapping[str, Any]) -> dict[str, Any]:
+def body_of(terms: Terms, answers: Mapping[int, PartitionAnswer], result: Mapping[str, Any]) -> dict[str, Any]:
     """As `answer_body`, where no partition failed and nobody counts the rows."""
     return {**result_members(terms, result), **standing_members(answers)}
 
@@ -52,7 +61,7 @@ def result_members(terms: Terms, result: Mapping[str, Any]) -> dict[str, Any]:
     return {"store": terms.store, "isolation_level": terms.isolation_level.value, **result}
 
 
-def standing_members(answers: Mapping[int, Answer]) -> dict[str, Any]:
+def standing_members(answers: Mapping[int, PartitionAnswer]) -> dict[str, Any]:
     """Where the partitions stand that answered: the last members of an answer."""
     partitions = {str(partition): _partition(answer) for partition, answer in answers.items()}
     if len(partitions) == 1:
@@ -116,7 +125,7 @@ def _key(definition: StoreDefinition, key: bytes) -> Any:
         raise _damaged(definition, "key", error) from error
 
 
-def _partition(answer: Answer) -> dict[str, Any]:
+def _partition(answer: PartitionAnswer) -> dict[str, Any]:
     copy = answer.copy
     return {
         "position": answer.position.to_json(),

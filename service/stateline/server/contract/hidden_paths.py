@@ -5,9 +5,9 @@ another name: `<state.dir>/flights/0_1/rocksdb/totals is damaged`, so that the o
 client learns nothing about the machine. Any other path from the root is `<path>` there: who wrote the message, a
 library or another process, need not have known that it would go out.
 
-Every text that an error has made goes through `told` where it leaves: `problems`, `event_stream.goodbye`, and the
-members that `state_routes` and `pipelines` fill with one. The directories belong to the process, as the handlers of its
-log do: they are hidden before it answers anybody, and never shown again.
+Every text that an error has made goes through `without_paths` where it leaves: `problems`,
+`event_stream.goodbye`, and the members that `state_routes` and `pipelines` fill with one. The directories belong to the
+process, as the handlers of its log do: they are hidden before it answers anybody, and never shown again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _hidden: dict[str, str] = {}
 
 
 def hide_directory(directory: Path, name: str) -> None:
-    """From now on `told` writes `name` where a message has this directory, however it is written."""
+    """From now on `without_paths` writes `name` where a message has this directory, however it is written."""
     for form in (directory, directory.absolute(), directory.resolve()):
         if form.name:  # neither the root nor the working directory as such, which would be half of any text
             _hidden[str(form)] = name
 
 
-def told(error: BaseException | str) -> str:
+def without_paths(error: BaseException | str) -> str:
     """The error's message, or this text, as an answer may show it."""
     text = str(error)
     for path in sorted(_hidden, key=len, reverse=True):  # the longest first: one may lie in another

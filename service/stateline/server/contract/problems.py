@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from stateline.query.values import Failure, Terms
 from stateline.serde.plain import shortened, shown
-from stateline.server.contract.hidden_paths import told
+from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.contract.observation import note_reason
 from stateline_store import (
     CursorExpiredError,
@@ -145,7 +145,7 @@ def _failure_json(failure: Failure) -> dict[str, Any]:
     members = {
         "reason": reason,
         "status": status,
-        "detail": told(failure.error),
+        "detail": without_paths(failure.error),
         "position": None if failure.position is None else failure.position.to_json(),
         "owner": failure.owner,
     }
@@ -155,7 +155,7 @@ def _failure_json(failure: Failure) -> dict[str, Any]:
 def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -> Response:
     note_reason(reason)
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
-    body["detail"] = told(detail)
+    body["detail"] = without_paths(detail)
     body |= {name: _shown(value) for name, value in where.items() if value is not None}
     headers = {"Retry-After": _RETRY_AFTER_S} if status in (429, 503) else None
     return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
@@ -166,7 +166,7 @@ def _shown(value: Any) -> Any:
     there can be."""
     match value:
         case list():
-            return [told(each) for each in value]
+            return [without_paths(each) for each in value]
         case str():
             return shortened(value, _LONGEST_NAME)
         case dict():

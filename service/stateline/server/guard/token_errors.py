@@ -26,7 +26,7 @@ _KINDS = {bool: "a boolean", int: "a number", float: "a number", list: "a list",
 _LONGEST_NAME = 30
 
 
-def told(error: ValidationError) -> str:
+def described_error(error: ValidationError) -> str:
     """The first thing that is wrong, as the end of a sentence; nothing of the file's values is in it."""
     found = _deepest(error.errors(include_url=False))
     place, field = _place(found["loc"])

@@ -28,7 +28,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from stateline.server.guard.token_errors import told
+from stateline.server.guard.token_errors import described_error
 from stateline_store import ConfigurationError, UnauthenticatedError
 
 # Known to programs that look for secrets in places where none should be.
@@ -173,7 +173,7 @@ def read_tokens_file(path: Path) -> TokensFile:
         return TokensFile.model_validate_json(content, strict=True)
     except ValidationError as error:
         # Nothing of pydantic's own goes along: its error holds what stands in the file.
-        raise _refused(path, f"is no tokens file ({told(error)}): correct it") from None
+        raise _refused(path, f"is no tokens file ({described_error(error)}): correct it") from None
 
 
 def _refused(path: Path, why: str) -> ConfigurationError:

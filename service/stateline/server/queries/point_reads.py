@@ -15,7 +15,7 @@ from collections.abc import Callable
 import orjson
 from starlette.types import Scope
 
-from stateline.query.values import Answer, CopyStatus, home_partition
+from stateline.query.values import CopyStatus, PartitionAnswer, home_partition
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.parameters import COMMON
@@ -78,14 +78,14 @@ class PointReads:
         key = read_key("The key", written, definition.key, textual=True)
         partition = home_partition(key, store.placement.partitions)
         answer = self._serving.partitions.ask(store, read.terms, partition, KeyQuery(key))
-        if not isinstance(answer, Answer) or not answer.rows.entries:
+        if not isinstance(answer, PartitionAnswer) or not answer.rows.entries:
             return None
         ((_, stored),) = answer.rows.entries
         result = orjson.dumps(result_members(read.terms, found_members(definition, key, stored)))
         # Two objects put together: `{"store":…` and `,"position":…}`.
         return b"%b,%b" % (result[:-1], self._standing(store.name, partition, answer))
 
-    def _standing(self, store: str, partition: int, answer: Answer) -> bytes:
+    def _standing(self, store: str, partition: int, answer: PartitionAnswer) -> bytes:
         """Where the partition stands, as JSON without its first brace: written once per commit and staged record."""
         known = self._standings.get((store, partition))
         if known is not None and known[0] is answer.position and known[1] == answer.copy:

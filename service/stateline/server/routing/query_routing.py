@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from stateline.query.values import (
-    Answer,
     Failure,
     Outcome,
+    PartitionAnswer,
     Rows,
     ScanQuery,
     Terms,
@@ -150,7 +150,7 @@ class QueryRouting:
         return outcomes | (await self._ask(store, terms, others, deadline_s) if others else {})
 
 
-async def _has_entries(answer: Answer, limit: int) -> bool:
+async def _has_entries(answer: PartitionAnswer, limit: int) -> bool:
     """Whether there are any. A scan that has looked at many rows in vain is read on to find out."""
     while not answer.rows.entries and answer.rows.rest is not None:
         rows = await answer.rows.rest.more(limit)

@@ -59,10 +59,10 @@ _CODES = {pa.int32(): "i", _INT64: "q", pa.float64(): "d"}
 
 def arrow_schema(definition: StoreDefinition, columns: Iterable[str] | None = None) -> pa.Schema:
     """The schema of this store's rows: all columns, or those named. Raises as `row_columns`."""
-    return schema_of(row_columns(definition, columns), definition)
+    return schema_of_columns(row_columns(definition, columns), definition)
 
 
-def schema_of(columns: Iterable[Column], definition: StoreDefinition, **more: str) -> pa.Schema:
+def schema_of_columns(columns: Iterable[Column], definition: StoreDefinition, **more: str) -> pa.Schema:
     """The schema of these columns; its metadata says whose they are, and `more`, each behind `stateline.`."""
     said = {
         "store": definition.name,

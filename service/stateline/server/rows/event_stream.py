@@ -21,7 +21,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stateline.server.contract.hidden_paths import told
+from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.contract.problems import problem_of
 from stateline.server.wire.bounded_protocol import ABORT
 from stateline.server.wire.time_limits import TimeLimits
@@ -48,7 +48,7 @@ def event_bytes(data: Any, *, name: str, position: bytes | None = None) -> bytes
 
 def goodbye(reason: str, detail: str) -> bytes:
     """The last event of a stream: why it ends."""
-    return event_bytes({"reason": reason, "detail": told(detail)}, name="end")
+    return event_bytes({"reason": reason, "detail": without_paths(detail)}, name="end")
 
 
 class Outbox:

@@ -15,7 +15,7 @@ _MOST_SKIPPED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowSelection:
     """Which rows and columns a reader wants; times are milliseconds since the epoch, both ends included."""
 
     columns: tuple[str, ...] | None = None
@@ -35,7 +35,9 @@ class Wanted:
         return self.keys.is_empty or backwards or self.only == ()
 
 
-def read_wanted(arguments: Arguments, definition: StoreDefinition, allowed: tuple[str, ...] = PARAMETERS) -> Wanted:
+def read_selection(
+    arguments: Arguments, definition: StoreDefinition, allowed: tuple[str, ...] = PARAMETERS
+) -> RowSelection:
     """What the parameters ask for. Raises `InvalidArgumentError` for what cannot be read or does not go together, and
     `UnknownQueryTypeError` for times in a store that has none, or `as_of` in one without versions.
     """
@@ -43,15 +45,15 @@ def read_wanted(arguments: Arguments, definition: StoreDefinition, allowed: tupl
     columns = arguments.text("columns")
     from_ms, to_ms, as_of = arguments.time("from"), arguments.time("to"), arguments.time("as_of")
     _check_times(definition, has_times=from_ms is not None or to_ms is not None, as_of=as_of)
-    wanted = Wanted(None if columns is None else tuple(columns.split(",")), _keys(arguments, definition))
+    wanted = RowSelection(None if columns is None else tuple(columns.split(",")), _keys(arguments, definition))
     row_columns(definition, wanted.columns)  # raises for one that there is not
     skip = arguments.integer("skip", 0, 0, _MOST_SKIPPED, "a signed number of 64 bits")
     return replace(wanted, from_ms=from_ms, to_ms=to_ms, as_of=as_of, skip=skip)
 
 
-def read_wanted_keys(arguments: Arguments, definition: StoreDefinition, most_keys: int) -> Wanted:
-    """As `read_wanted`, of a body that names the keys, too."""
-    wanted = read_wanted(arguments, definition, ("keys", *PARAMETERS))
+def read_selected_keys(arguments: Arguments, definition: StoreDefinition, most_keys: int) -> RowSelection:
+    """As `read_selection`, of a body that names the keys, too."""
+    wanted = read_selection(arguments, definition, ("keys", *PARAMETERS))
     keys = arguments.keys(definition.key, most_keys)
     inside = (key for key in sorted(keys) if wanted.keys.start <= key)
     return replace(wanted, only=tuple(key for key in inside if wanted.keys.end is None or key < wanted.keys.end))

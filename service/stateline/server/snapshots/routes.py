@@ -35,7 +35,7 @@ from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import HeldStream
 from stateline.server.serving import Serving
-from stateline.server.snapshots.filter import Wanted, read_wanted, read_wanted_keys
+from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS
 from stateline.server.state.served_stores import ServedStore
@@ -129,7 +129,7 @@ class SnapshotRoutes:
     async def rows(self, request: Request) -> Response:
         """GET …/stores/{store}/partitions/{partition}: the rows, as an Arrow stream."""
         snapshot, part, definition = self._part(request)
-        wanted = read_wanted(Arguments(from_query_string(request.scope["query_string"])), definition)
+        wanted = read_selection(Arguments(from_query_string(request.scope["query_string"])), definition)
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE, _headers(part))
         return await self._rows(snapshot, part, definition, wanted)
@@ -139,9 +139,9 @@ class SnapshotRoutes:
         refuse_parameters(request)
         snapshot, part, definition = self._part(request)
 
-        def parse(body: bytes) -> tuple[Wanted, int]:
+        def parse(body: bytes) -> tuple[RowSelection, int]:
             arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
-            return read_wanted_keys(arguments, definition, self._most_keys), arguments.key_bytes
+            return read_selected_keys(arguments, definition, self._most_keys), arguments.key_bytes
 
         async with self._serving.bodies.read(request, parse) as wanted:
             return await self._rows(snapshot, part, definition, wanted)
@@ -155,7 +155,7 @@ class SnapshotRoutes:
         return snapshot, part, definition
 
     async def _rows(
-        self, snapshot: Snapshot, part: CheckpointPart, definition: StoreDefinition, wanted: Wanted
+        self, snapshot: Snapshot, part: CheckpointPart, definition: StoreDefinition, wanted: RowSelection
     ) -> Response:
         async with AsyncExitStack() as held:
             await held.enter_async_context(self._limits.scan())
@@ -218,7 +218,9 @@ class SnapshotRoutes:
         return snapshot
 
 
-async def _stream(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> AsyncGenerator[bytes, None]:
+async def _stream(
+    checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection
+) -> AsyncGenerator[bytes, None]:
     from stateline.server.rows.arrow_rows import stream_batch, stream_start
     from stateline.server.snapshots.rows import batch_schema, batches
 

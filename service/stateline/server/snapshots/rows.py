@@ -36,7 +36,7 @@ from stateline.server.rows.arrow_rows import (
     typed_batch,
     value_columns,
 )
-from stateline.server.snapshots.filter import Wanted
+from stateline.server.snapshots.filter import RowSelection
 from stateline.server.state.partitions import store_schema
 from stateline_store import DamagedDataError, StoreSchema
 from stateline_store.checkpoints import Checkpoint
@@ -58,7 +58,7 @@ Row = tuple[bytes, bytes]
 Columns = dict[str, pa.Array]
 
 
-def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted) -> pa.Schema:
+def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection) -> pa.Schema:
     """The schema of the batches. Its metadata also says `stateline.partition`, `stateline.commit`, `stateline.position`
     (JSON), and of stores that forget `stateline.retention_ms`: with another one a stream has other rows."""
     schema, part = arrow_schema(definition, wanted.columns), checkpoint.part
@@ -73,7 +73,7 @@ def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wa
 
 
 def batches(
-    checkpoint: Checkpoint, definition: StoreDefinition, wanted: Wanted
+    checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows, in batches of `batch_schema`. A batch can be empty: the filter took all of its rows, and whoever runs
     this may do something else. Raises `DamagedDataError` for rows that make no sense.
@@ -101,7 +101,7 @@ def _without_first(found: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.Re
 
 
 def _entries(
-    checkpoint: Checkpoint, definition: StoreDefinition, _: StoreSchema, wanted: Wanted, schema: pa.Schema
+    checkpoint: Checkpoint, definition: StoreDefinition, _: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     needed = _needed(schema, times=("timestamp",) if _has_times(wanted) else ())
     for rows in _bounded(_scanned(checkpoint, _keys(wanted))):
@@ -112,7 +112,7 @@ def _entries(
 
 
 def _windows(
-    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: Wanted, schema: pa.Schema
+    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     segments = _segments(store)
     last = MAX_TIMESTAMP_MS if wanted.to_ms is None else wanted.to_ms
@@ -129,7 +129,7 @@ def _windows(
 
 
 def _sessions(
-    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: Wanted, schema: pa.Schema
+    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     segments = _segments(store)
     stream_time_ms = checkpoint.commit.stream_time_ms
@@ -146,7 +146,7 @@ def _sessions(
 
 
 def _versions(
-    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: Wanted, schema: pa.Schema
+    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     segments = _segments(store)
     stream_time_ms = checkpoint.commit.stream_time_ms
@@ -234,12 +234,12 @@ def _within(segment: bytes, keys: KeyRange) -> KeyRange:
     return KeyRange(segment + keys.start, end)
 
 
-def _keys(wanted: Wanted) -> list[KeyRange]:
+def _keys(wanted: RowSelection) -> list[KeyRange]:
     """The keys asked for, as ranges, ascending."""
     return [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in wanted.only]
 
 
-def _rows_of_keys(segments: Iterable[int], wanted: Wanted) -> Iterator[KeyRange]:
+def _rows_of_keys(segments: Iterable[int], wanted: RowSelection) -> Iterator[KeyRange]:
     """The rows of these segments among which those of the keys asked for are."""
     keys = [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in _roots(wanted.only)]
     return (_around(PREFIX.pack(segment), each) for segment in segments for each in keys)
@@ -262,7 +262,7 @@ def _around(segment: bytes, keys: KeyRange) -> KeyRange:
     return KeyRange(segment + keys.start, KeyRange.prefixed(segment).end)
 
 
-def _inside(key: pa.Array, wanted: Wanted) -> list[pa.Array]:
+def _inside(key: pa.Array, wanted: RowSelection) -> list[pa.Array]:
     keys = wanted.keys
     if wanted.only is not None:  # all of them are in `keys`
         return [pc.is_in(key, value_set=binary_array(wanted.only))]
@@ -313,7 +313,7 @@ def _zeros(count: int) -> pa.Buffer:
     return pa.py_buffer(bytes(8 * count))
 
 
-def _has_times(wanted: Wanted) -> bool:
+def _has_times(wanted: RowSelection) -> bool:
     return wanted.from_ms is not None or wanted.to_ms is not None
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from stateline.query.values import Answer, Entry, Outcome, Rows, Terms
+from stateline.query.values import Entry, Outcome, PartitionAnswer, Rows, Terms
 from stateline.serde.plain import shown
 from stateline.server.state.merged_scan import MergedScan, memory_of
 from stateline.server.state.served_stores import ServedStore
@@ -293,7 +293,7 @@ def held_on_disk(application: Path) -> int:
 def pinned(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
     """The outcomes without their rows: what every page says of the partitions."""
     return {
-        p: Answer(Rows(), outcome.position, outcome.copy) if isinstance(outcome, Answer) else outcome
+        p: PartitionAnswer(Rows(), outcome.position, outcome.copy) if isinstance(outcome, PartitionAnswer) else outcome
         for p, outcome in outcomes.items()
     }
 

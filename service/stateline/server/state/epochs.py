@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from stateline.model.topology import Topology
-from stateline.query.values import Answer, Failure, Outcome, Terms, answers_of
+from stateline.query.values import Failure, Outcome, PartitionAnswer, Terms, answers_of
 from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import IsolationLevel, NotReadyError
@@ -53,7 +53,7 @@ class WholeEpochs:
     def _is_whole(self, store: ServedStore, outcomes: Mapping[int, Outcome]) -> bool:
         seen: dict[str | None, set[tuple[int, ...]]] = {}
         for partition, outcome in outcomes.items():
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, PartitionAnswer):
                 seen.setdefault(self._owner(store.placement.task_id(partition)), set()).add(outcome.epochs)
         # What nobody has, anybody may be about to take: a worker that starts tells of its partitions one by one.
         nobodys = seen.pop(None, set())

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import replace
 
 from stateline.query.open_scan import size_of
-from stateline.query.values import Answer, Entry, Failure, Outcome, Rows, Terms
+from stateline.query.values import Entry, Failure, Outcome, PartitionAnswer, Rows, Terms
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import KeysQuery, VersionedKeysQuery
@@ -40,7 +40,7 @@ async def _in_slices(
     for first in range(0, len(query.keys), _AT_ONCE):
         some = replace(query, keys=query.keys[first : first + _AT_ONCE])
         outcome = partitions.ask(store, terms, partition, some)
-        if not isinstance(outcome, Answer):
+        if not isinstance(outcome, PartitionAnswer):
             return outcome
         answer = outcome
         shown = partitions.shown(store, partition)

@@ -10,7 +10,7 @@ from typing import Any
 
 from stateline.query.execution import sort_key
 from stateline.query.open_scan import OpenScan, size_of, up_to_bytes
-from stateline.query.values import MAX_RESULT_BYTES, Answer, Entry, Rest, Rows, ScanQuery
+from stateline.query.values import MAX_RESULT_BYTES, Entry, PartitionAnswer, Rest, Rows, ScanQuery
 from stateline_store import CursorExpiredError, Order
 
 # Of one entry, in 64-bit CPython: a tuple of two (56), two bytes headers (33 each), a place in a list (8), and what the
@@ -54,7 +54,7 @@ class MergedScan:
     common. Every method may raise what `Rest.more` raises; nothing can be read after that.
     """
 
-    def __init__(self, query: ScanQuery, answers: Mapping[int, Answer], limit: int) -> None:
+    def __init__(self, query: ScanQuery, answers: Mapping[int, PartitionAnswer], limit: int) -> None:
         self._parts = [_Part(answer.rows) for _, answer in sorted(answers.items())]
         self._ahead = limit
         self._reverse = query.order is Order.DESCENDING

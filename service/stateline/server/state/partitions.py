@@ -20,7 +20,7 @@ from stateline.deployment.epoch_marker import LOADING
 from stateline.deployment.topology_file import unreadable
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.execution import execute
-from stateline.query.values import Answer, CopyStatus, Failure, Outcome, Terms, served_by
+from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, Terms, served_by
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     Layout,
@@ -170,7 +170,7 @@ class Partitions:
         task_id = store.placement.task_id(partition)
         found = self._up_to_date(store, task_id)
         outcome = execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
-        if store.name in self._epochs and isinstance(outcome, Answer):
+        if store.name in self._epochs and isinstance(outcome, PartitionAnswer):
             outcome.epochs = self._whole_epochs(store.name, partition, found.reader)
         return outcome
 

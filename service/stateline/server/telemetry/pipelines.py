@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from stateline.deployment.pipeline_status import lock_path, pipelines_directory, read_status
 from stateline.model.topology import Topology
-from stateline.server.contract.hidden_paths import told
+from stateline.server.contract.hidden_paths import without_paths
 from stateline_store import DamagedDataError
 from stateline_store.inspection import lock_holder
 
@@ -56,7 +56,7 @@ def _status(directory: Path) -> dict[str, Any] | None:
         return None
     status: dict[str, Any] = {name: getattr(written, name) for name in _SHOWN}
     if status["last_error"] is not None:
-        status["last_error"] = told(status["last_error"])
+        status["last_error"] = without_paths(status["last_error"])
     running, _ = lock_holder(lock_path(directory))
     if running is False and status["state"] != "failed":
         status |= {"state": NOT_RUNNING, "next_start_at_ms": None}

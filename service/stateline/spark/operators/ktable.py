@@ -36,7 +36,7 @@ from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TIMESTAMP
 from stateline.spark.operators.declared import declare
 from stateline.spark.operators.groups import GroupTotals, PreviousGroups, Sum, rounded
 from stateline.spark.operators.joins import LEFT, RIGHT, JoinTables
-from stateline.spark.operators.packing import order_column, packed, schema_of, struct_type, unpacked_frame
+from stateline.spark.operators.packing import order_column, packed, spark_schema, struct_type, unpacked_frame
 from stateline.spark.operators.processors import Aggregator, Value, with_state
 from stateline_store import InvalidArgumentError, TopologyError
 
@@ -61,12 +61,12 @@ class KTable:
     @property
     def key_schema(self) -> StructType:
         """The key's columns and their types."""
-        return schema_of(self.frame, self.key)
+        return spark_schema(self.frame, self.key)
 
     @property
     def value_schema(self) -> StructType:
         """The value's columns and their types."""
-        return schema_of(self.frame, self.columns)
+        return spark_schema(self.frame, self.columns)
 
     def filter(self, condition: str | Column) -> KTable:
         """Only rows of which the condition is true; of others a tombstone, since the key may have been there."""
@@ -158,7 +158,7 @@ class GroupedKTable:
         Raises `TopologyError` for a column that is no integer, float or double. A sum that is too large for its type
         ends the pipeline; it may be so in between, within a micro-batch.
         """
-        types = [(name, _sum_type(schema_of(self.table.frame, [name])[0])) for name in columns]
+        types = [(name, _sum_type(spark_schema(self.table.frame, [name])[0])) for name in columns]
         finite = [_finite(F.col(f"`{name}`").cast(kind), kind).alias(name) for name, kind in types]
         schema = StructType([StructField(name, kind) for name, kind in types])
         initial: Value = {name: 0 if isinstance(kind, LongType) else 0.0 for name, kind in types}
@@ -207,7 +207,7 @@ class GroupedKTable:
             packed(values).alias("value"),
             *_at_and_order(self.table),
         )
-        key = schema_of(self.table.frame.select(*self.by), self.names)
+        key = spark_schema(self.table.frame.select(*self.by), self.names)
         added = self.table.frame.select([F.col(f"`{c}`") if isinstance(c, str) else c for c in values]).schema
         functions = {"initial": initial, "add": add, "subtract": subtract}
         declare("group_by", of=self.table.key_schema, by=key, value=added, **functions, schema=schema)

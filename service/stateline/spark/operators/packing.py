@@ -70,7 +70,7 @@ def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Col
     return structs.select(*fields, DELETED, TIMESTAMP, ORDER)
 
 
-def schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
+def spark_schema(frame: DataFrame, names: Sequence[str]) -> StructType:
     """The types of these columns, without whether they may be null."""
     fields = frame.select(*[f"`{name}`" for name in names]).schema
     return StructType([StructField(field.name, field.dataType) for field in fields])

@@ -17,7 +17,7 @@ from stateline.spark.columns import DELETED, TIMESTAMP
 from stateline.spark.operators.declared import declare
 from stateline.spark.operators.joins import LEFT, RIGHT, JoinStreamWithTable
 from stateline.spark.operators.ktable import KTable, changes, check_initial
-from stateline.spark.operators.packing import order_column, packed, schema_of, struct_type, unpacked
+from stateline.spark.operators.packing import order_column, packed, spark_schema, struct_type, unpacked
 from stateline.spark.operators.processors import Aggregator, Value, with_state
 from stateline.spark.operators.sessions import Sessions
 from stateline_store import TopologyError
@@ -54,7 +54,7 @@ def join_stream_table(
         raise TopologyError(f"A stream cannot be joined with a table as {how!r}: use 'inner' or 'left'.")
     names = (on,) if isinstance(on, str) else tuple(on)
     _check_join(stream, table, names)
-    sides = {"left": schema_of(stream, stream.columns), "right": table.value_schema}
+    sides = {"left": spark_schema(stream, stream.columns), "right": table.value_schema}
     declare("join_stream_table", how=how, on=list(names), time=time, key=table.key_schema, **sides)
     rows = _on_time(stream, time, delay, names)
     keys = packed([F.col(f"`{name}`").alias(alias) for name, alias in zip(names, table.key, strict=True)])
@@ -102,7 +102,7 @@ def session_aggregate(
     )  # what is late Spark drops
     gap_us, kept_schema = gap // timedelta(microseconds=1), struct_type(schema)
     functions = {"initial": initial, "add": add, "merge": merge}
-    key_schema = schema_of(frame, names)
+    key_schema = spark_schema(frame, names)
     declare("session_aggregate", key=key_schema, gap=str(gap), time=time, **functions, schema=kept_schema)
     found = with_state(rows, "key", Sessions(gap_us, initial, add, merge), "EventTime")
     return _sessions_frame(found, key_schema, kept_schema, gap_us)
@@ -143,7 +143,7 @@ def _text(delay: timedelta) -> str:
 
 
 def _check_join(stream: DataFrame, table: KTable, on: tuple[str, ...]) -> None:
-    types = [[field.dataType.simpleString() for field in each] for each in (schema_of(stream, on), table.key_schema)]
+    types = [[field.dataType.simpleString() for field in each] for each in (spark_schema(stream, on), table.key_schema)]
     if types[0] != types[1]:
         shown = f"{', '.join(types[0])}, and the table's key is {', '.join(types[1])}"
         raise TopologyError(f"The columns {', '.join(on)} are {shown}: cast them.")
@@ -153,7 +153,7 @@ def _check_join(stream: DataFrame, table: KTable, on: tuple[str, ...]) -> None:
 
 
 def _flat(joined: DataFrame, stream: DataFrame, table: KTable) -> DataFrame:
-    left = schema_of(stream, stream.columns)
+    left = spark_schema(stream, stream.columns)
     kept = joined.select(unpacked("left", left).alias("_l"), unpacked("right", table.value_schema).alias("_r"))
     fields = [F.col("_l").getField(name).alias(name) for name in stream.columns]
     fields += [F.col("_r").getField(name).alias(name) for name in table.columns]
