@@ -101,6 +101,17 @@ def test_a_cursor_of_another_store_or_beside_a_query_is_refused(here: Here, work
     assert good(follow(here.client, cursor)), "and none of that has hurt it"
 
 
+@pytest.mark.parametrize("at", [0, 3, 8, 12, 17, 20, -2, -12])
+def test_a_cursor_in_which_one_letter_was_changed_is_none_that_was_given(
+    here: Here, worker: OwningWorker, at: int
+) -> None:
+    cursor = first(here.client, Rows(worker, f"forged{at}-"), limit=5)["cursor"]
+    other = "A" if cursor[at] != "A" else "B"
+    forged = cursor[:at] + other + cursor[at:][1:]
+    assert refused(follow(here.client, forged)) == (404, "DOES_NOT_EXIST")
+    assert good(follow(here.client, cursor))
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_two_requests_at_once_get_the_same_page(here: Here, worker: OwningWorker, level: str) -> None:
     rows = Rows(worker, f"twice-{level}-")
