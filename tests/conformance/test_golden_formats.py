@@ -54,7 +54,7 @@ def test_the_changelog_record_shown_is_one_that_kafka_streams_wrote() -> None:
 
 
 def test_the_checkpoint_shown_is_one_that_kafka_streams_wrote() -> None:
-    lines = re.findall(r"^    (\S.*?)(?:  .*)?$", chapter("## Checkpoint files"), re.MULTILINE)
+    lines = re.findall(r"^    (\S.*?)(?:  .*)?$", chapter("## Offset checkpoint files"), re.MULTILINE)
     assert "".join(f"{line}\n" for line in lines) in [
         "".join(sorted(vector["text"].splitlines(keepends=True), key=lambda line: line.count(" ")))
         for vector in section("checkpoint_files")

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
@@ -89,7 +89,8 @@ def everything(servers: str, topic: str) -> set[bytes]:
         for _ in range(100_000):
             message = consumer.poll(20)
             assert message is not None, "nothing comes"
-            if message.error():  # the end
+            if (error := message.error()) is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
                 break
             found.add(bytes(message.key()))  # type: ignore[arg-type] # text only with a deserializer
     return found

@@ -198,8 +198,11 @@ class Scene:
             assert [marker.batch_id for marker in markers] == list(range(len(markers)))
             if topic != "uneven":  # complete mode: markers tell of the whole result, records are what differs
                 assert sum(marker.rows or 0 for marker in markers) == len(records), topic
-            disappear = topic not in ("minutes", "entries")
-            assert any(record.value is None for record in records) == disappear, f"rows of {topic} that disappeared"
+            disappeared, may_disappear = any(r.value is None for r in records), topic not in ("minutes", "entries")
+            # In the short form there is too little input for it to be certain.
+            assert disappeared == may_disappear or (may_disappear and long_or_short(False, True)), (
+                f"rows of {topic} that disappeared"
+            )
         numbers = {books: number for number, books in enumerate(self.ledger.books_at_epochs(self._markers("pass_on")))}
         strange = [books for books in self.watcher.seen if books not in numbers]
         assert not strange, f"{len(strange)} of {len(self.watcher.seen)} answers are of no epoch, as {strange[0]}"
