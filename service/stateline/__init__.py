@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stateline import serdes, stores
     from stateline.dsl.app import App
+    from stateline.model.pipeline import Windowing
     from stateline.model.store_definition import StoreDefinition
     from stateline.model.topic import Topic
     from stateline.model.windows import (
@@ -39,6 +40,7 @@ __all__ = [
     "TumblingWindows",
     "VersionedView",
     "WindowView",
+    "Windowing",
     "serdes",
     "stores",
     "until_window_closes",
@@ -55,6 +57,7 @@ _HOMES = {
     "SessionView": "stateline.processing.store_views",
     "WindowView": "stateline.processing.store_views",
     "Topic": "stateline.model.topic",
+    "Windowing": "stateline.model.pipeline",
     "TumblingWindows": "stateline.model.windows",
     "HoppingWindows": "stateline.model.windows",
     "SlidingWindows": "stateline.model.windows",

@@ -68,7 +68,7 @@ def refuse_other_writers(pipelines: Iterable[Pipeline], writers: Mapping[str, st
 def check_windowing(windowing: Windowing) -> None:
     """Raise `InvalidArgumentError` unless it says what results are of."""
     if not isinstance(windowing, Windowing):
-        raise InvalidArgumentError(f"windowing={windowing!r}: give a stateline.model.topology.Windowing.")
+        raise InvalidArgumentError(f"windowing={windowing!r}: give a stateline.Windowing.")
     kinds = get_args(get_type_hints(Windowing)["kind"])
     if windowing.kind not in kinds:
         raise InvalidArgumentError(f"{windowing}: its kind is one of {', '.join(kinds)}.")
