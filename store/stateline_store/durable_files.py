@@ -29,6 +29,7 @@ def replace_file(
     try:
         handle, draft = _draft(path, mode, only_writer=only_writer)
         with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, mode)
             reached(f"{path.name}:draft-created")
             file.write(content)
             if sync:
@@ -43,8 +44,8 @@ def replace_file(
     except OSError as error:
         raise refused(path, "written", error) from error
     finally:
-        if draft is not None:  # a full disk shall not fill with names
-            os.unlink(draft)
+        if draft is not None:
+            _discard(draft)
 
 
 def create_file(path: Path, content: bytes, *, mode: int) -> None:
@@ -55,6 +56,7 @@ def create_file(path: Path, content: bytes, *, mode: int) -> None:
     handle, draft = _draft(path, mode, only_writer=False)
     try:
         with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, mode)
             file.write(content)
             file.flush()
             os.fsync(handle)
@@ -62,7 +64,7 @@ def create_file(path: Path, content: bytes, *, mode: int) -> None:
             os.link(draft, path)
             sync_directory(path.parent)
     finally:
-        os.unlink(draft)
+        _discard(draft)
 
 
 def remove_file(path: Path) -> None:
@@ -78,9 +80,13 @@ def _draft(path: Path, mode: int, *, only_writer: bool) -> tuple[int, str]:
     if only_writer:
         draft = f"{path}.tmp"
         return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), draft
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.fchmod(handle, mode)
-    return handle, draft
+    return tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+
+
+def _discard(draft: str) -> None:
+    """A full disk shall not fill with names; why it was refused is told, and not that this was, too."""
+    with contextlib.suppress(OSError):
+        os.unlink(draft)
 
 
 def sync_file(path: Path) -> None:

@@ -11,6 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as Place
+
 from stateline import serdes, stores
 from stateline.client import Client
 from stateline.dsl.app import App
@@ -78,6 +81,8 @@ class Scene:
     java: JavaStreams
     client: Client
     dumps: dict[str, list[Row]]
+    with_aborted: set[bytes]
+    """The keys in the changelog of `count`, aborted ones too, as soon as some were: compaction removes them."""
 
     def changes(self, store: str) -> list[Record]:
         """Every visible record of a store's changelog."""
@@ -109,15 +114,15 @@ def scene(servers: str, run: str, directory: Path) -> Iterator[Scene]:
         stack.enter_context(running(app, configured(app, directory / "state"), log))
         here = stack.enter_context(served_here(directory / "state", f"bootstrap.servers={servers}", app=app))
         with closing(log.admin()) as admin:
-            _work_off(log, admin, java, inputs)
+            with_aborted = _work_off(log, admin, java, inputs)
         dumps = {definition.name: java.dump(definition.name, KEYS) for definition in declarations()}
         java.stop()
         client = stack.enter_context(Client(str(here.client.base_url)))
-        yield Scene(log, java, client, dumps)
+        yield Scene(log, java, client, dumps, with_aborted)
 
 
-def _work_off(log: KafkaLog, admin: Admin, java: JavaStreams, inputs: Mapping[str, str]) -> None:
-    """Java runs; returns when it has committed all of the input."""
+def _work_off(log: KafkaLog, admin: Admin, java: JavaStreams, inputs: Mapping[str, str]) -> set[bytes]:
+    """Java runs; returns when it has committed all of the input. What comes back is `Scene.with_aborted`."""
     partitions = [TopicPartition(topic, p) for topic in inputs.values() for p in range(PARTITIONS)]
     changelogs = [TopicPartition(java.changelog("count"), p) for p in range(PARTITIONS)]
 
@@ -141,9 +146,27 @@ def _work_off(log: KafkaLog, admin: Admin, java: JavaStreams, inputs: Mapping[st
     eventually(has_committed, "Java has committed what it was killed in")
     feed_and_kill(800)
     abort(log, java)
+    with_aborted = everything(log.bootstrap_servers, java.changelog("count"))
     # With a record cache Java shows windows that its store has dropped.
     java.start({**_EXACTLY_ONCE, "statestore.cache.max.bytes": 0})
     eventually(has_committed, "Java has committed everything")
+    return with_aborted
+
+
+def everything(servers: str, topic: str) -> set[bytes]:
+    """Every key of the first partition of a topic, of open and aborted transactions too."""
+    settings = {"bootstrap.servers": servers, "group.id": "unused", "isolation.level": "read_uncommitted"}
+    with closing(Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})) as consumer:
+        consumer.assign([Place(topic, 0, 0)])
+        found: set[bytes] = set()
+        for _ in range(100_000):
+            message = consumer.poll(20)
+            assert message is not None, "nothing comes"
+            if (error := message.error()) is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                break
+            found.add(bytes(message.key()))  # type: ignore[arg-type] # text only with a deserializer
+    return found
 
 
 def feed(log: KafkaLog, inputs: Mapping[str, str], first: int, count: int) -> None:

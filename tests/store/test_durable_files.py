@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,22 @@ def test_where_the_file_system_refuses_nothing_changes_and_no_draft_stays(tmp_pa
     with pytest.raises(RetryLaterError, match=r"directory cannot be written: .*[Dd]irectory"):
         replace_file(path, b"new", only_writer=only_writer)
     assert os.listdir(tmp_path) == ["directory"]
+
+
+@pytest.mark.parametrize("refused", ["rename", "fchmod"])
+def test_where_the_draft_cannot_be_removed_either_the_first_refusal_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def read_only(*arguments: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    before = len(os.listdir("/proc/self/fd"))
+    for name in (refused, "unlink"):
+        monkeypatch.setattr(os, name, read_only)
+    with pytest.raises(RetryLaterError, match="status cannot be written: Read-only file system"):
+        replace_file(tmp_path / "status", b"new")
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_a_crash_left_of_the_only_writers_draft_is_taken_up(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from stateline_store import DamagedDataError, NewerFormatError
 
 _VERSION = 1
 _NAME = "declaration.json"
+CHECKPOINT_MODE = 0o777  # as the umask says: Spark's executors write there, too, perhaps as another user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def kept_declaration(checkpoint: Path) -> PipelineDeclaration | None:
 
 def keep_declaration(checkpoint: Path, declaration: PipelineDeclaration) -> None:
     """Write it down: the whole or, after a crash, what was there. Raises `RetryLaterError` where that is refused."""
-    publish(checkpoint / _NAME, declaration.encode())
+    publish(checkpoint / _NAME, declaration.encode(), folder_mode=CHECKPOINT_MODE)
 
 
 def _no_declaration(where: object) -> DamagedDataError:

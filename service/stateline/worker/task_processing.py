@@ -79,9 +79,9 @@ class TaskProcessing:
             if processor.punctuation is None:
                 self._runners.setdefault(processor.source.name, []).append(runner)
                 continue
-            now_ms = time.monotonic_ns() // 1_000_000
+            monotonic_ms = time.monotonic_ns() // 1_000_000
             kept_with = next((each.name for each, store in stores if isinstance(store, TransactionalStore)), "")
-            made = Punctuator(processor.punctuation, runner, kept_with, self._operators.times, now_ms)
+            made = Punctuator(processor.punctuation, runner, kept_with, self._operators.times, monotonic_ms)
             (self._by_stream_time if made.by_stream_time else self._by_clock).append(made)
 
     @property

@@ -40,6 +40,7 @@ from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
 from stateline.server.rows.streams import JSON, HeldStream
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
+from stateline.server.wire.loading import loaded
 from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ class ChangeRowRoutes:
         change_columns(asked.store.definition, chosen)  # raises for one that there is not
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE)
+        await loaded("stateline.server.changes.batches")
         from stateline.server.changes.batches import change_schema
 
         schema = change_schema(asked.store.definition, chosen, asked.topic, asked.topic_id)

@@ -25,6 +25,7 @@ from stateline.server.contract.problems import failures_json
 from stateline.server.rows import ndjson_rows
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.state.merged_scan import MergedScan
+from stateline.server.wire.loading import loaded
 
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", MEDIA_TYPE
 _FORMATS = (JSON, NDJSON, ARROW)
@@ -96,6 +97,7 @@ async def _ndjson(definition: StoreDefinition, scan: MergedScan, with_key: bool)
 
 
 async def _arrow(definition: StoreDefinition, scan: MergedScan) -> AsyncGenerator[bytes, None]:
+    await loaded("stateline.server.rows.arrow_rows")
     from stateline.server.rows import arrow_rows
 
     schema = arrow_rows.arrow_schema(definition)

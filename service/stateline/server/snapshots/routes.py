@@ -39,6 +39,7 @@ from stateline.server.snapshots.filter import RowSelection, read_selected_keys, 
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS
 from stateline.server.state.served_stores import ServedStore
+from stateline.server.wire.loading import loaded
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.clock import now_ms
@@ -221,6 +222,7 @@ class SnapshotRoutes:
 async def _stream(
     checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection
 ) -> AsyncGenerator[bytes, None]:
+    await loaded("stateline.server.snapshots.rows")
     from stateline.server.rows.arrow_rows import stream_batch, stream_start
     from stateline.server.snapshots.rows import batch_schema, batches
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stateline.server.wire.loading import loaded
 from stateline_store import CursorExpiredError
 
 # A request that has been handed on once is not handed on again: two processes could disagree for ever.
@@ -63,7 +64,8 @@ class Siblings:
         headers = {_HANDED_ON: "1"}
         if (token := request.headers.get("authorization")) is not None:
             headers["authorization"] = token
-        import httpx  # few ask this way, and it takes a tenth of a server's start
+        await loaded("httpx")
+        import httpx  # where there is one process, nobody asks this way, and it takes a tenth of a server's start
 
         try:
             with _short(self._folder) as folder:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from stateline.deployment.pipeline_declaration import CHECKPOINT_MODE
 from stateline.deployment.published import publish
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
@@ -57,7 +58,7 @@ def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
     owner = {"application": application_id, "pipeline": pipeline}
     found = _read(checkpoint / _OWNER)
     if found is None:
-        publish(checkpoint / _OWNER, orjson.dumps(owner))
+        publish(checkpoint / _OWNER, orjson.dumps(owner), folder_mode=CHECKPOINT_MODE)
     elif more := sorted(found.keys() - owner.keys()):
         raise NewerFormatError.of(checkpoint / _OWNER, f"members {more!r:.200}", ", ".join(owner))
     elif found != owner:
