@@ -140,13 +140,13 @@ class Task:
         `positions` says of a store what it reflects at least, beyond what it says itself; `ends` is where the input
         and the changelogs ended when the restore began.
         """
-        self._move(TaskState.RUNNING)
         self.marks.take_over(ends)
         self._forget_what_is_not_there(ends)
         for name, position in positions.items():
             self._advance_restored(name, position)
         self.stores.announce()
         self._processing = TaskProcessing(self.topology, self.stores, self.settings, next_offsets)
+        self._move(TaskState.RUNNING)  # whoever looks at running tasks asks what they process
         self.stores.files.drop_plain(self.stores.offsets.committed)
         self.stores.publish(StoreState.ACTIVE)
 

@@ -21,6 +21,7 @@ from service.worker.faults import (
     fail_commit_of_stores,
 )
 from stateline import serdes, stores
+from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import EmbeddedLog
 from stateline.log.embedded import EmbeddedAdmin
@@ -28,7 +29,14 @@ from stateline.log.embedded_file import LogFile
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, restorer, store_restore
 from stateline.worker.store_restore import StoreRestore
-from stateline_store import DamagedDataError, IsolationLevel, PoisonedError, TopicPartition, TransactionalStore
+from stateline_store import (
+    DamagedDataError,
+    IsolationLevel,
+    KeyValueStore,
+    PoisonedError,
+    TopicPartition,
+    TransactionalStore,
+)
 from support.processes.running_worker import create, produce, read_all
 
 Look = tuple[int | None, dict[bytes, bytes]]
@@ -57,6 +65,25 @@ def compact(place: Place, topic: str) -> None:
     for record in read_all(place.log, topic, 1):
         if newest[record.key] != record.offset:
             place.delete(topic, record.offset, record.offset)
+
+
+def lost_behind_the_group(place: Place) -> tuple[App, Config]:
+    """An application whose disk is lost, after a record that changed its store and five that did not."""
+    app = App("app")
+    source = app.topic("in", key=serdes.string, value=serdes.string)
+    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json))
+
+    @app.process(source, stores=[counts])
+    def keep(record: InputRecord, counts: StoreView) -> None:
+        if record.key != "nothing":
+            counts.put(record.key, 1)
+
+    config = place.config(app, commit__interval__ms=NEVER_MS)
+    for end, keys in ((1, ["a"]), (6, ["nothing"] * 5)):
+        place.send(entries(keys))
+        place.commit_once(app, config, end)
+    place.lose_disk(config)
+    return app, config
 
 
 class TestPositions:
@@ -124,21 +151,27 @@ class TestPositions:
     def test_after_a_lost_disk_a_store_claims_what_the_group_has_read_without_a_change_to_the_store(
         self, place: Place
     ) -> None:
-        app = App("app")
-        source = app.topic("in", key=serdes.string, value=serdes.string)
-        counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.json))
+        place.work_off(*lost_behind_the_group(place), 5)
 
-        @app.process(source, stores=[counts])
-        def keep(record: InputRecord, counts: StoreView) -> None:
-            if record.key != "nothing":
-                counts.put(record.key, 1)
+    def test_a_store_that_cannot_commit_that_as_it_is_taken_over_says_why(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class TakenAgain(Watched):
+            """Its partition is taken again before it hears what went wrong: Kafka's client raises that afterwards."""
 
-        config = place.config(app, commit__interval__ms=NEVER_MS)
-        for end, keys in ((1, ["a"]), (6, ["nothing"] * 5)):
-            place.send(entries(keys))
-            place.commit_once(app, config, end)
-        place.lose_disk(config)
-        place.work_off(app, config, 5)
+            def turn(self) -> None:
+                try:
+                    super().turn()
+                finally:
+                    self._group.revoked([IN])
+
+        def fail(store: TransactionalStore, _: object, *, announce: bool) -> None:
+            raise DamagedDataError(f"{store.name} is on a broken disk")
+
+        app, config = lost_behind_the_group(place)
+        monkeypatch.setattr(StoreRestore, "commit", lambda _: monkeypatch.setattr(KeyValueStore, "commit", fail))
+        with pytest.raises(DamagedDataError, match="counts is on a broken disk"):
+            TakenAgain(app, config, place.log, instance="watched").reach(lambda: False)
 
     def test_a_new_store_whose_first_transaction_was_aborted_claims_nothing(self, place: Place) -> None:
         place.send(entries("a", 10))
