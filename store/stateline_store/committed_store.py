@@ -89,8 +89,6 @@ class CommittedStore(StateStore):
         """What a query must know of this store beside its rows (`queries.run`)."""
         return StoreSchema(self.kind, self.timestamped, self._segments)
 
-    # -- opening and closing ----------------------------------------------------------------------------
-
     def init(self, context: StoreContext) -> None:
         if self._engine is not None:
             raise StoreClosedError(f"Store {self._name!r} is open already: close it before opening it again.")
@@ -138,8 +136,6 @@ class CommittedStore(StateStore):
         if self._notice is not None:
             self._notice.publish_state(state, restore_remaining)
 
-    # -- what was committed -----------------------------------------------------------------------------
-
     def committed_offset(self, partition: TopicPartition) -> int | None:
         self._open()
         return self._committed.offsets.get(partition) if self._persistent else None
@@ -171,8 +167,6 @@ class CommittedStore(StateStore):
         if self._notice is not None:
             self._notice.publish(self._committed.number, self._committed.committed_at_ms)
             reached("commit:store-announced")
-
-    # -- inner workings ---------------------------------------------------------------------------------
 
     @abstractmethod
     def _drop_staged(self) -> None:

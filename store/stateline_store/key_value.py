@@ -17,8 +17,6 @@ class KeyValueStore(TransactionalStore):
 
     kind: ClassVar[StoreKind] = "key_value"
 
-    # -- reading ----------------------------------------------------------------------------------------
-
     def get(self, key: bytes) -> bytes | None:
         """The value, staged or committed; None when there is none. Raises `InvalidArgumentError` unless the key is
         bytes, as every method does that takes one.
@@ -40,8 +38,6 @@ class KeyValueStore(TransactionalStore):
     def all(self, *, reverse: bool = False) -> StoreIterator:
         """Every row, as `range` gives them."""
         return self.range(None, None, reverse=reverse)
-
-    # -- writing ----------------------------------------------------------------------------------------
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage a value; None deletes. Raises `InvalidArgumentError` unless key and value are bytes."""

@@ -34,8 +34,6 @@ class SessionStore(SegmentedStore):
         super().init(context)
         self._own = self.reads(IsolationLevel.READ_UNCOMMITTED)
 
-    # -- reading ----------------------------------------------------------------------------------------
-
     def reads(self, isolation_level: IsolationLevel) -> SessionReads:
         """The reads of this kind, over stored bytes, as seen at this isolation level; for as long as `reader` says."""
         return SessionReads(self.reader(isolation_level), self._segments)
@@ -80,8 +78,6 @@ class SessionStore(SegmentedStore):
     def all(self, *, reverse: bool = False) -> WindowedIterator:
         """As `fetch_keys`, of every key."""
         return self._seen_reads().all(reverse=reverse)
-
-    # -- writing ----------------------------------------------------------------------------------------
 
     def put(self, session: Windowed, aggregate: bytes | None) -> None:
         """Stage the aggregate of a session; None removes it.

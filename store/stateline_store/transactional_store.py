@@ -47,8 +47,6 @@ class TransactionalStore(CommittedStore):
         self._sequence = 0
         self._at_savepoint: tuple[int, int] | None = None
 
-    # -- reading ----------------------------------------------------------------------------------------
-
     def is_empty(self) -> bool:
         """Whether nothing is there, committed or staged; rows that a retention hides count as there."""
         with self._own_reader().scan(EVERY_KEY) as rows:
@@ -65,8 +63,6 @@ class TransactionalStore(CommittedStore):
         if isolation_level is IsolationLevel.READ_COMMITTED:
             return CommittedReader(self._open(), lambda: self._committed)
         return self._own_reader()
-
-    # -- transaction ------------------------------------------------------------------------------------
 
     def advance(self, position: Position) -> None:
         """The input up to here is applied and staged. Call with each slice of input; it never goes back."""
@@ -210,8 +206,6 @@ class TransactionalStore(CommittedStore):
     def stream_time_ms(self) -> int:
         """The largest timestamp put into a store with a retention, staged or committed; -1 before the first."""
         return self._stream_time_ms
-
-    # -- inner workings ---------------------------------------------------------------------------------
 
     def _own_reader(self) -> UncommittedReader:
         position, stream_time_ms = lambda: self._committed.position.merge(self._pending), lambda: self._stream_time_ms

@@ -91,8 +91,6 @@ class VersionedStore(TransactionalStore):
         super().close()
         self._reads = self._writes = None
 
-    # -- reading ----------------------------------------------------------------------------------------
-
     def get(self, key: bytes) -> VersionedRecord | None:
         """As `VersionedReads.get`, staged or committed: the latest version, None when there is none."""
         return (self._reads or self._reading()).get(key)
@@ -106,8 +104,6 @@ class VersionedStore(TransactionalStore):
     ) -> Scan[VersionedRecord]:
         """As `VersionedReads.get_versions`, staged or committed: all versions valid in this time, the newest first."""
         return self._reading().get_versions(key, from_time, to_time, ascending=ascending)
-
-    # -- writing ----------------------------------------------------------------------------------------
 
     @property
     def dropped_records(self) -> int:
@@ -146,8 +142,6 @@ class VersionedStore(TransactionalStore):
         """Refused with `InvalidArgumentError`: `put` alone knows which rows a version changes."""
         raise InvalidArgumentError(f"Store {self.name!r} is versioned: put versions, not rows ({len(rows)} given).")
 
-    # -- transaction ------------------------------------------------------------------------------------
-
     def staged_changes(self) -> Iterable[Change]:
         """Every put since the last commit, in order: the key, the plain value, the version's timestamp.
 
@@ -185,8 +179,6 @@ class VersionedStore(TransactionalStore):
     def rollback_to_savepoint(self) -> None:
         super().rollback_to_savepoint()
         self._staged_versions.rollback_to_savepoint()
-
-    # -- inner workings ---------------------------------------------------------------------------------
 
     def _drop_staged(self) -> None:
         super()._drop_staged()

@@ -70,8 +70,6 @@ class WindowStore(SegmentedStore):
         super().init(context)
         self._own = self.reads(IsolationLevel.READ_UNCOMMITTED)
 
-    # -- reading ----------------------------------------------------------------------------------------
-
     def reads(self, isolation_level: IsolationLevel) -> WindowReads:
         """The reads of this kind, over stored bytes, as seen at this isolation level; for as long as `reader` says."""
         reader = self.reader(isolation_level)
@@ -104,8 +102,6 @@ class WindowStore(SegmentedStore):
     def all(self, *, reverse: bool = False) -> WindowedIterator:
         """As `fetch_keys`, of every key and window."""
         return self._seen_reads().all(reverse=reverse)
-
-    # -- writing ----------------------------------------------------------------------------------------
 
     def put(self, key: bytes, value: bytes | None, window_start_ms: int) -> None:
         """Stage the value of a window; None deletes it, and does nothing in a store that retains duplicates.

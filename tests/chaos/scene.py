@@ -46,8 +46,6 @@ class Scene:
         self._instances = disk / "state" / app.application_id / "instances"
         self.tasks = {str(s.task_id(number)) for s in app.topology().subtopologies for number in range(PARTITIONS)}
 
-    # ---- workers
-
     def start(self, name: str = FIRST, **environment: str) -> subprocess.Popen[bytes]:
         """The next worker of this name, on the same disk; from now on it is meant to run."""
         self.starts += 1
@@ -87,8 +85,6 @@ class Scene:
             return set()  # left by a worker that was killed
         return {task for task, state in said["tasks"].items() if state == "running"}
 
-    # ---- what is waited for
-
     def until(self, condition: Callable[[], bool], what: str) -> float:
         """Seconds until it held, with every worker that is meant to run kept running. Raises what the watcher found."""
         began_s = time.monotonic()
@@ -121,8 +117,6 @@ class Scene:
         """Seconds until the first worker has every task, and has committed each of them again."""
         has_all_s = self.until(lambda: self.running_tasks(FIRST) == self.tasks, "the first worker has all tasks")
         return has_all_s + self.until_all_move()
-
-    # ---- the end
 
     def printed(self) -> str:
         """How far all has come, who says to have which tasks, and the last of what the workers have printed."""

@@ -86,8 +86,6 @@ class EmbeddedConsumer:
         self._deleted_since_s: float | None = None
         self._closed = False
 
-    # --- Choosing partitions
-
     def subscribe(
         self,
         topics: Sequence[str],
@@ -116,8 +114,6 @@ class EmbeddedConsumer:
             if not rows:
                 raise DoesNotExistError(f"{self._file.path} has no partition {partition}.")
         return {partition: rows[0][0] for partition, rows in found.items()}
-
-    # --- Reading
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         deadline = time.monotonic() + timeout_s
@@ -209,8 +205,6 @@ class EmbeddedConsumer:
         if place is None:
             raise InvalidArgumentError(f"{partition} is not assigned to this consumer.")
         return place
-
-    # --- The group
 
     def _tend(self, subscription: _Subscription, changed: bool) -> None:
         """Join, say that this member lives, and follow what the group decided."""

@@ -199,8 +199,6 @@ class EmbeddedProducer:
         written, self._written = self._written, {}
         return written
 
-    # --- Transactions
-
     def _require(self, state: _State) -> None:
         if self._state is not state:
             raise InvalidArgumentError(

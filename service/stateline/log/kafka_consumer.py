@@ -67,8 +67,6 @@ class KafkaConsumer:
         self._given_up = False
         self._given_back = threading.Event()  # nobody but the thread of a commit that was given up uses the client now
 
-    # --- Choosing partitions
-
     def subscribe(
         self,
         topics: Sequence[str],
@@ -153,8 +151,6 @@ class KafkaConsumer:
         self._paused.clear()
         self._call("assign", lambda: self._consumer.assign(_with_offsets(partitions)))
         self._silent.expect(partitions, ())
-
-    # --- Reading
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         deadline = time.monotonic() + timeout_s
@@ -315,8 +311,6 @@ class KafkaConsumer:
     def _require(self, partition: TopicPartition) -> None:
         if partition not in self._assigned:
             raise InvalidArgumentError(f"{partition} is not assigned to this consumer.")
-
-    # --- The group
 
     def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         self.check_ownership(next_offsets)

@@ -261,8 +261,6 @@ class KafkaProducer:
             self._producer.poll(0.0)  # what librdkafka has to say aside
         return self._login.refusal(what) or meant
 
-    # --- Transactions
-
     def _transactional(self, what: str, work: Callable[..., object], *arguments: Any) -> None:
         """Run one of librdkafka's transaction calls, again while it says that it may succeed, for a bounded time."""
         deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)

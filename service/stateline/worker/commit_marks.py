@@ -50,8 +50,6 @@ class CommitMarks:
             if isinstance(stores.by_name[name], TransactionalStore)
         }
 
-    # ---- changelogs
-
     def take_over(self, ends: Mapping[TopicPartition, int]) -> None:
         """From now on this task writes to its changelogs, which end here: whoever wrote to them before is a former
         owner."""
@@ -80,8 +78,6 @@ class CommitMarks:
         """What the last record of each commit in the store's changelog carries besides."""
         position = self._stores.position(store, IsolationLevel.READ_UNCOMMITTED)
         return (*position_headers(position), *self._types_headers.get(store, ()))
-
-    # ---- stores
 
     def changelog_offset(
         self, store: str, written: Mapping[TopicPartition, int], next_offsets: Mapping[TopicPartition, int]

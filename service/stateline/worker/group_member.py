@@ -31,7 +31,8 @@ _LET_GO_S = 15.0
 
 class GroupMember:
     """One worker's, on its thread. `failed` is why the last commit before partitions went failed: the worker must start
-    over then, for its transaction must not go on."""
+    over then, for its transaction must not go on. The group calls `assigned`, `suspended` and `revoked` within `poll`
+    and `close`."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class GroupMember:
         return records
 
     def run_restored(self, timeout_s: float) -> None:
-        """Go on with restoring; what is restored runs from now on, and is told."""
+        """Go on with restoring; what is restored runs from now on, and servers see it."""
         if self._manager.run_restored(timeout_s, self.consumer):
             self._presence.say_tasks(self._tasks.all)
             self._queries.announce_commit()  # what they restored was committed too, with its Position
@@ -100,8 +101,6 @@ class GroupMember:
         """Leave the group, if it was joined."""
         if self._consumer is not None:
             self._consumer.close()
-
-    # ---- what the group does, told within `poll` and `close`
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """All that the worker has from now on."""

@@ -150,8 +150,6 @@ class Task:
         self.stores.files.drop_plain(self.stores.offsets.committed)
         self.stores.publish(StoreState.ACTIVE)
 
-    # ---- commits
-
     def commit_stores(self, written: Mapping[TopicPartition, int], epochs: EpochNumbers = NO_EPOCHS) -> None:
         """Commit every store; `written` has the last changelog offset of each partition written by this commit, and
         `epochs` the numbers of the epochs that end with it (`LOADING` where there is none).
@@ -182,8 +180,6 @@ class Task:
     def _beside_rows(self, name: str, epochs: EpochNumbers) -> dict[TopicPartition, int]:
         times = {} if self._processing is None else self._processing.time_marks(name)
         return {**times, **self.marks.epoch_numbers(name, epochs)}
-
-    # ---- the group decides anew
 
     def suspend(self) -> None:
         """Everything is committed, and others may own this task from now on: keep the stores as they are."""

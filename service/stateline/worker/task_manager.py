@@ -76,8 +76,6 @@ class TaskManager:
         """Whether a task waits for `run_restored`."""
         return self._restorer.busy
 
-    # ---- what the group does
-
     def assign(self, partitions: Collection[TopicPartition], consumer: Consumer) -> None:
         """These are the worker's now, with what is suspended among them; other suspended tasks are not any more."""
         changed = self._topics.remember(partitions)
@@ -136,8 +134,6 @@ class TaskManager:
         for task in kept:
             task.resume(ends)
             self._read(task, task.processing.next_offsets, consumer)
-
-    # ---- opening and closing
 
     def open_waiting(self) -> None:
         """Open the tasks that other processes have let go, and close those that have been suspended for long.

@@ -170,8 +170,6 @@ class TaskStores:
         if offsets is not None:
             self.offsets.note(offsets)
 
-    # ---- one store
-
     def _open_one(self, name: str, noted: Mapping[TopicPartition, int]) -> None:
         store, changelog = self.by_name[name], self._changelogs.get(name)
         self.files.choose(name)
