@@ -29,7 +29,8 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.pipeline_status import PipelineStatus
-from stateline.log import EmbeddedLog, Record, open_log
+from stateline.log import Record, open_log
+from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import APPLICATION_ID, OFFSET_BITS, SCHEMA_VERSION, decode_headers, encode_headers
 from stateline.processing.changelog import position_headers, staged_rows, types_headers
 from stateline.processing.failures import FailureHandler

@@ -2,187 +2,102 @@
 
 Depends on the standard library and rocksdict only. RocksDB does not survive `fork()`: start processes with
 spawn.
+
+Public names are loaded when they are first asked for: errors need no RocksDB, and who only reads no writers.
 """
 
-from stateline_store import queries
-from stateline_store.cleaning import clean
-from stateline_store.commit_notice import CommitNotice, NoticeView, StoreState
-from stateline_store.directory import StateDirectory, TaskLock, notice_path, store_path
-from stateline_store.errors import (
-    CallerError,
-    ConfigurationError,
-    CursorExpiredError,
-    DamagedDataError,
-    DoesNotExistError,
-    FencedError,
-    ForbiddenError,
-    InDoubtError,
-    InvalidArgumentError,
-    LockedError,
-    LogUnavailableError,
-    NewerFormatError,
-    NotActiveError,
-    NotPresentError,
-    NotReadyError,
-    NotUpToBoundError,
-    PoisonedError,
-    RecordError,
-    RetryLaterError,
-    StatelineError,
-    StoreClosedError,
-    TooManyRequestsError,
-    TopologyError,
-    UnauthenticatedError,
-    UnknownQueryTypeError,
-)
-from stateline_store.key_value import KeyValueStore
-from stateline_store.layout import Layout, StoreKind, StoreTypes
-from stateline_store.position import Position, PositionBound, TopicPartition
-from stateline_store.queries import QueryResult
-from stateline_store.query_types import (
-    CountQuery,
-    KeyQuery,
-    KeysQuery,
-    MultiVersionedKeyQuery,
-    Order,
-    PositionQuery,
-    PrefixQuery,
-    Query,
-    RangeQuery,
-    SessionKeyQuery,
-    TimestampedKeyQuery,
-    TimestampedRangeQuery,
-    VersionedKeyQuery,
-    VersionedKeysQuery,
-    WindowKeyQuery,
-    WindowRangeQuery,
-)
-from stateline_store.readers import CommittedReader, Reader, UncommittedReader
-from stateline_store.relocation import Settled, plan_relocation, relocate, settle_places
-from stateline_store.relocation_journal import Move
-from stateline_store.scan import KeyRange, Scan, StoreIterator, TimestampedIterator, ValueAndTimestamp
-from stateline_store.secondary import SecondaryReader
-from stateline_store.segments import Segments
-from stateline_store.session_reads import SessionReads
-from stateline_store.session_store import SessionStore
-from stateline_store.state_store import Change, IsolationLevel, StateStore, StoreContext
-from stateline_store.store_schema import StoreSchema
-from stateline_store.timestamped_key_value import TimestampedKeyValueStore
-from stateline_store.timestamped_rows import TimestampedWindowedIterator, TimestampedWindowIterator
-from stateline_store.timestamped_session_store import TimestampedSessionStore
-from stateline_store.timestamped_window_store import TimestampedWindowStore
-from stateline_store.transaction_buffer import TransactionBuffer
-from stateline_store.transactional_store import TransactionalStore
-from stateline_store.versioned_reads import VersionedReads, VersionedRecord
-from stateline_store.versioned_store import NOT_PUT, VersionedStore
-from stateline_store.window_reads import WindowedIterator, WindowIterator, WindowReads, window_end_ms
-from stateline_store.window_store import WindowStore
-from stateline_store.windowed_keys import Windowed
+from __future__ import annotations
 
-__all__ = [  # noqa: RUF022  # grouped by topic, for the reader
-    # the contract
-    "StateStore",
-    "StoreContext",
-    "Change",
-    "TransactionalStore",
-    "Layout",
-    "StoreKind",
-    "IsolationLevel",
-    # stores
-    "KeyValueStore",
-    "TimestampedKeyValueStore",
-    "ValueAndTimestamp",
-    "WindowStore",
-    "TimestampedWindowStore",
-    "WindowReads",
-    "window_end_ms",
-    "SessionStore",
-    "TimestampedSessionStore",
-    "SessionReads",
-    "Segments",
-    "Windowed",
-    "VersionedStore",
-    "VersionedRecord",
-    "VersionedReads",
-    "NOT_PUT",
-    "TransactionBuffer",
-    # readers
-    "Reader",
-    "CommittedReader",
-    "UncommittedReader",
-    "SecondaryReader",
-    "KeyRange",
-    "Scan",
-    "StoreIterator",
-    "TimestampedIterator",
-    "WindowIterator",
-    "WindowedIterator",
-    "TimestampedWindowIterator",
-    "TimestampedWindowedIterator",
-    # queries
-    "queries",
-    "StoreSchema",
-    "Query",
-    "QueryResult",
-    "Order",
-    "KeyQuery",
-    "TimestampedKeyQuery",
-    "KeysQuery",
-    "RangeQuery",
-    "TimestampedRangeQuery",
-    "PrefixQuery",
-    "WindowKeyQuery",
-    "WindowRangeQuery",
-    "SessionKeyQuery",
-    "VersionedKeyQuery",
-    "VersionedKeysQuery",
-    "MultiVersionedKeyQuery",
-    "CountQuery",
-    "PositionQuery",
-    # positions
-    "TopicPartition",
-    "Position",
-    "PositionBound",
-    # between processes
-    "CommitNotice",
-    "NoticeView",
-    "StoreState",
-    "StoreTypes",
-    # on disk
-    "StateDirectory",
-    "TaskLock",
-    "notice_path",
-    "store_path",
-    "clean",
-    "settle_places",
-    "Settled",
-    "plan_relocation",
-    "relocate",
-    "Move",
-    # errors
-    "StatelineError",
-    "CallerError",
-    "InvalidArgumentError",
-    "ConfigurationError",
-    "TopologyError",
-    "DoesNotExistError",
-    "UnauthenticatedError",
-    "ForbiddenError",
-    "UnknownQueryTypeError",
-    "StoreClosedError",
-    "RecordError",
-    "RetryLaterError",
-    "NotUpToBoundError",
-    "NotPresentError",
-    "NotActiveError",
-    "NotReadyError",
-    "TooManyRequestsError",
-    "CursorExpiredError",
-    "LockedError",
-    "LogUnavailableError",
-    "NewerFormatError",
-    "FencedError",
-    "InDoubtError",
-    "PoisonedError",
-    "DamagedDataError",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stateline_store import queries as queries
+    from stateline_store.cleaning import *
+    from stateline_store.commit_notice import *
+    from stateline_store.directory import *
+    from stateline_store.errors import *
+    from stateline_store.key_value import *
+    from stateline_store.layout import *
+    from stateline_store.position import *
+    from stateline_store.queries import QueryResult as QueryResult
+    from stateline_store.query_types import *
+    from stateline_store.readers import *
+    from stateline_store.relocation import *
+    from stateline_store.relocation_journal import *
+    from stateline_store.scan import *
+    from stateline_store.secondary import *
+    from stateline_store.segments import *
+    from stateline_store.session_reads import *
+    from stateline_store.session_store import *
+    from stateline_store.state_store import *
+    from stateline_store.store_schema import *
+    from stateline_store.timestamped_key_value import *
+    from stateline_store.timestamped_rows import *
+    from stateline_store.timestamped_session_store import *
+    from stateline_store.timestamped_window_store import *
+    from stateline_store.transaction_buffer import *
+    from stateline_store.transactional_store import *
+    from stateline_store.versioned_reads import *
+    from stateline_store.versioned_store import *
+    from stateline_store.window_reads import *
+    from stateline_store.window_store import *
+    from stateline_store.windowed_keys import *
+
+_NAMES = {  # what is public in which module
+    "cleaning": "clean",
+    "commit_notice": "CommitNotice NoticeView StoreState",
+    "directory": "StateDirectory TaskLock notice_path store_path",
+    "errors": (
+        "CallerError ConfigurationError CursorExpiredError DamagedDataError DoesNotExistError FencedError "
+        "ForbiddenError InDoubtError InvalidArgumentError LockedError LogUnavailableError NewerFormatError "
+        "NotActiveError NotPresentError NotReadyError NotUpToBoundError PoisonedError RecordError RetryLaterError "
+        "StatelineError StoreClosedError TooManyRequestsError TopologyError UnauthenticatedError "
+        "UnknownQueryTypeError"
+    ),
+    "key_value": "KeyValueStore",
+    "layout": "Layout StoreKind StoreTypes",
+    "position": "Position PositionBound TopicPartition",
+    "queries": "QueryResult",
+    "query_types": (
+        "CountQuery KeyQuery KeysQuery MultiVersionedKeyQuery Order PositionQuery PrefixQuery Query RangeQuery "
+        "SessionKeyQuery TimestampedKeyQuery TimestampedRangeQuery VersionedKeyQuery VersionedKeysQuery "
+        "WindowKeyQuery WindowRangeQuery"
+    ),
+    "readers": "CommittedReader Reader UncommittedReader",
+    "relocation": "Settled plan_relocation relocate settle_places",
+    "relocation_journal": "Move",
+    "scan": "KeyRange Scan StoreIterator TimestampedIterator ValueAndTimestamp",
+    "secondary": "SecondaryReader",
+    "segments": "Segments",
+    "session_reads": "SessionReads",
+    "session_store": "SessionStore",
+    "state_store": "Change IsolationLevel StateStore StoreContext",
+    "store_schema": "StoreSchema",
+    "timestamped_key_value": "TimestampedKeyValueStore",
+    "timestamped_rows": "TimestampedWindowedIterator TimestampedWindowIterator",
+    "timestamped_session_store": "TimestampedSessionStore",
+    "timestamped_window_store": "TimestampedWindowStore",
+    "transaction_buffer": "TransactionBuffer",
+    "transactional_store": "TransactionalStore",
+    "versioned_reads": "VersionedReads VersionedRecord",
+    "versioned_store": "NOT_PUT VersionedStore",
+    "window_reads": "WindowedIterator WindowIterator WindowReads window_end_ms",
+    "window_store": "WindowStore",
+    "windowed_keys": "Windowed",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+__all__ = ["queries", *_HOMES]
+
+if not TYPE_CHECKING:  # a name that there is not stays an error of types
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'stateline_store' has no attribute {name!r}")
+        home = importlib.import_module(f"stateline_store.{_HOMES.get(name, name)}")
+        globals()[name] = found = getattr(home, name) if name in _HOMES else home
+        return found
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]

@@ -26,7 +26,7 @@ its end, whatever is committed meanwhile.
 
 Another kind of query, in order:
 
-1. its value in `stateline_store/query_types.py`, and in `__all__` of the package;
+1. its value in `stateline_store/query_types.py`, and in `_NAMES` of the package;
 2. here its row above, a function, a line of `_ANSWERS`, and of `_ACCEPTED` for a field of a new name; the oracle in
    `tests/store/query_oracles.py` says what is right, and `tests/store/test_queries.py` asks every reader;
 3. to be asked over HTTP: its word in `service/stateline/query/words.py`; in `query/execution.py` its rows as entries,

@@ -34,7 +34,8 @@ from spark_app import add, app, double
 
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
-from stateline.log import EmbeddedLog, NewTopic
+from stateline.log import NewTopic
+from stateline.log.embedded import EmbeddedLog
 from stateline.spark.drivers.one_pipeline import MAX_ROWS_PER_BATCH, run_pipeline
 from stateline.spark.session import close_session, record_class_archive, spark_session
 from stateline.spark.sources.frames import topic_frames

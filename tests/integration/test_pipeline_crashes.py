@@ -26,7 +26,7 @@ import pytest
 
 from service.spark.departures import settings
 from stateline.deployment.epoch_marker import EpochMarker
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import epochs_topic
 from support.apps.pipeline_app import NAME, PARTITIONS
 from support.oracles.pipeline_ledger import Books, Feeder, Ledger, Sums, difference

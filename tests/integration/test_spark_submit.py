@@ -16,7 +16,7 @@ import pytest
 
 from service.spark import departures as d
 from stateline.deployment.pipeline_status import read_status
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline.processes.free_memory import free_bytes
 from stateline.spark import submit
 from stateline_store.inspection import lock_holder

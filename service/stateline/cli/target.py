@@ -39,9 +39,10 @@ def loaded(
 
     app, config = read(target, config_file, settings)
     use_log_format(config.log_format)
-    for row in config.describe():
-        if row.origin != "default":
-            logger.debug("%s = %s (from %s)", row.name, row.value, row.origin)
+    if logger.isEnabledFor(logging.DEBUG):
+        for row in config.describe():
+            if row.origin != "default":
+                logger.debug("%s = %s (from %s)", row.name, row.value, row.origin)
     check_state_directory(config)
     if to_write:
         make_state_directory(config)

@@ -6,8 +6,11 @@ begin with ``spark.`` to Spark, under their full names. Where they come from: `s
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +69,7 @@ class SettingDescription(NamedTuple):
 class Config(BaseModel):
     """Every setting of a running application, an attribute each. Immutable, so thread-safe. `load_config` makes one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     application_id: Text
     """The application's name: its consumer group, its state directory, the prefix of its internal topics."""
@@ -231,8 +234,9 @@ class Config(BaseModel):
         return self._origins.get(name, "default")
 
     def _rows(self) -> Iterator[SettingDescription]:
-        for field, info in type(self).model_fields.items():
-            value, about = getattr(self, field), info.description or ""
+        descriptions = _descriptions()
+        for field in type(self).model_fields:
+            value, about = getattr(self, field), descriptions[field]
             if field not in PASSED_ON:
                 yield self._row(dotted_name(field), value, about, allowed_values(field))
                 continue
@@ -269,6 +273,18 @@ class Config(BaseModel):
 PASSED_ON = ("consumer", "producer", "admin", "spark")
 _SECRET = re.compile(r"password|secret|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
+
+
+def _descriptions() -> dict[str, str]:
+    """What the docstring of each field says. Read when somebody asks: pydantic's `use_attribute_docstrings` reads the
+    source at every start, which takes three times as long as all else about `Config`."""
+    declaration = ast.parse(inspect.getsource(Config)).body[0]
+    assert isinstance(declaration, ast.ClassDef)
+    return {
+        ast.unparse(field.target): inspect.cleandoc(str(text.value.value))
+        for field, text in pairwise(declaration.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def dotted_name(field: str) -> str:

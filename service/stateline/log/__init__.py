@@ -1,11 +1,10 @@
-"""The log: topics of partitions of records, on Apache Kafka or in one embedded file."""
+"""The log: topics of partitions of records, on Apache Kafka (`kafka`) or in one embedded file (`embedded`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from stateline.log.embedded import EmbeddedLog
 from stateline.log.interface import (
     Admin,
     AssignmentListener,
@@ -17,15 +16,12 @@ from stateline.log.interface import (
     Record,
     TopicInfo,
 )
-from stateline.log.kafka import KafkaLog
 
 __all__ = [
     "Admin",
     "AssignmentListener",
     "Consumer",
-    "EmbeddedLog",
     "Headers",
-    "KafkaLog",
     "Log",
     "NewTopic",
     "Producer",
@@ -66,7 +62,10 @@ def open_log(
     for who only asks its admin: the file is left as it is then, and needs no right to write. Raises as `EmbeddedLog`
     does; Kafka is not asked before the first call.
     """
+    # Either is loaded when a process opens one: a server does for its first change feed only.
     if (path := embedded_file(bootstrap_servers, state_dir)) is not None:
+        from stateline.log.embedded import EmbeddedLog
+
         return EmbeddedLog(
             path,
             session_timeout_ms=session_timeout_ms,
@@ -74,6 +73,8 @@ def open_log(
             sync=sync,
             read_only=read_only,
         )
+    from stateline.log.kafka import KafkaLog
+
     return KafkaLog(
         bootstrap_servers,
         consumer=consumer,

@@ -6,22 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import stateline_store
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, check_serde, shown, type_name
-from stateline_store import (
-    KeyValueStore,
-    SessionStore,
-    StateStore,
-    StoreKind,
-    StoreTypes,
-    TimestampedKeyValueStore,
-    TimestampedSessionStore,
-    TimestampedWindowStore,
-    TopologyError,
-    TransactionalStore,
-    VersionedStore,
-    WindowStore,
-)
+from stateline_store import StateStore, StoreKind, StoreTypes, TopologyError, TransactionalStore
 
 DeclaredKind: TypeAlias = (
     StoreKind | Literal["timestamped_key_value", "timestamped_window", "timestamped_session", "custom"]
@@ -137,11 +125,11 @@ class StoreDefinition:
         name, persistent = self.name, self.persistent
         match self.kind:
             case "key_value":
-                return KeyValueStore(name, persistent=persistent)
+                return stateline_store.KeyValueStore(name, persistent=persistent)
             case "timestamped_key_value":
-                return TimestampedKeyValueStore(name, persistent=persistent)
+                return stateline_store.TimestampedKeyValueStore(name, persistent=persistent)
             case "window" | "timestamped_window":
-                window = TimestampedWindowStore if self.timestamped else WindowStore
+                window = stateline_store.TimestampedWindowStore if self.timestamped else stateline_store.WindowStore
                 return window(
                     name,
                     retention_ms=self.retention_ms,
@@ -150,9 +138,11 @@ class StoreDefinition:
                     persistent=persistent,
                 )
             case "session" | "timestamped_session":
-                session = TimestampedSessionStore if self.timestamped else SessionStore
+                session = stateline_store.TimestampedSessionStore if self.timestamped else stateline_store.SessionStore
                 return session(name, retention_ms=self.retention_ms, persistent=persistent)
             case "versioned":
-                return VersionedStore(name, history_retention_ms=self.retention_ms, persistent=persistent)
+                return stateline_store.VersionedStore(
+                    name, history_retention_ms=self.retention_ms, persistent=persistent
+                )
             case "custom":
                 raise AssertionError(f"Store {name!r} is of the user's own kind and has no factory.")

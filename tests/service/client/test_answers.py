@@ -14,8 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stateline_store
-from stateline.client import GatewayError, NotUpToBoundError, Position, RequestError, UnexpectedAnswerError
-from stateline.client import answers as read
+from stateline.client import (
+    GatewayError,
+    NotUpToBoundError,
+    Position,
+    RequestError,
+    UnexpectedAnswerError,
+)
+from stateline.client import (
+    answers as read,
+)
 from stateline.client.answers import Reply
 from stateline.client.failures import BY_REASON
 from stateline.client.passing import retry_after_s

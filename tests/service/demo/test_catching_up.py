@@ -10,7 +10,7 @@ import pytest
 
 from stateline.demo.catching_up import await_pipeline, last_position, last_records, pipeline_read_so_far
 from stateline.deployment.epoch_marker import EpochMarker
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline_store import DoesNotExistError, NotUpToBoundError, Position, TopicPartition
 from support.processes.running_worker import create, produce
 

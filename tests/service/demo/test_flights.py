@@ -13,7 +13,7 @@ from stateline.demo import data, oracle
 from stateline.demo.catching_up import last_position
 from stateline.demo.flights import app, by_airport, weather_by_airport
 from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline.model.internal_topics import required_topics
 from support.processes.running_worker import Stores, configured, eventually, running
 

@@ -11,7 +11,7 @@ import pytest
 from stateline.demo.catching_up import last_position
 from stateline.demo.data import SourceRecord
 from stateline.demo.loader import Feed, create_topics
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline_store import Position
 from support.processes.running_worker import read_all
 

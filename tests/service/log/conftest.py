@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stateline.log import EmbeddedLog, KafkaLog, Log
+from stateline.log import Log
+from stateline.log.embedded import EmbeddedLog
+from stateline.log.kafka import KafkaLog
 from support.kafka.kafka_broker import KafkaBroker
 from support.log.log_bench import Bench
 

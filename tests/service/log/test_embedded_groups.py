@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stateline.log import EmbeddedLog, NewTopic
+from stateline.log import NewTopic
+from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import LogFile, monotonic_ms
 from stateline.log.embedded_group import Assignment, Claim, acquirable, assignments, heartbeat, join, leave, take
 from stateline_store import TopicPartition

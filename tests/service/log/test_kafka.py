@@ -11,7 +11,9 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from stateline.log import EmbeddedLog, KafkaLog, NewTopic, open_log
+from stateline.log import NewTopic, open_log
+from stateline.log.embedded import EmbeddedLog
+from stateline.log.kafka import KafkaLog
 from stateline_store import (
     ConfigurationError,
     FencedError,

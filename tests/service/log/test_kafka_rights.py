@@ -15,9 +15,10 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from stateline import serdes
 from stateline.dsl.app import App
-from stateline.log import KafkaLog, NewTopic
+from stateline.log import NewTopic
 from stateline.log import kafka_admin as admin_module
 from stateline.log import kafka_producer as producer_module
+from stateline.log.kafka import KafkaLog
 from stateline.worker.worker import Worker
 from stateline_store import ConfigurationError, StatelineError, TopicPartition, TopologyError
 from support.kafka.kafka_broker import KafkaBroker, needed

@@ -20,7 +20,7 @@ from stateline.cli.topics import missing_of_the_users, topic_roles, topic_rows
 from stateline.client import Client
 from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline.log.interface import NewTopic
 from stateline.model.pipeline import Windowing
 from stateline.model.store_definition import StoreDefinition

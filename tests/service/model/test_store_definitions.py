@@ -19,7 +19,8 @@ from confluent_kafka.admin._resource import ResourceType
 from stateline import serdes, stores
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, Log, NewTopic, open_log
+from stateline.log import Log, NewTopic, open_log
+from stateline.log.embedded import EmbeddedLog
 from stateline.model.internal_topics import created_topics
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import (

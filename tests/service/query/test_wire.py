@@ -41,7 +41,9 @@ from stateline_store import (
     VersionedRecord,
     Windowed,
 )
-from stateline_store import queries as engine
+from stateline_store import (
+    queries as engine,
+)
 
 data = st.binary(max_size=20)
 positions = st.dictionaries(

@@ -15,7 +15,9 @@ from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, KafkaLog, Log
+from stateline.log import Log
+from stateline.log.embedded import EmbeddedLog
+from stateline.log.kafka import KafkaLog
 from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.spark.operators.ktable import KTable
 from stateline_store import TopologyError

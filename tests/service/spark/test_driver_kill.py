@@ -18,7 +18,7 @@ import pytest
 
 from service.spark import departures as d
 from stateline.deployment.pipeline_status import read_status
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 

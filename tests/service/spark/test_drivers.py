@@ -16,8 +16,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812  # PySpark's own convention
+)
 
 from service.spark import departures as d
 from stateline import serdes
@@ -25,7 +30,8 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import PipelineStatus, read_status
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, NewTopic
+from stateline.log import NewTopic
+from stateline.log.embedded import EmbeddedLog
 from stateline.spark.drivers.one_pipeline import BatchGate
 from stateline.spark.drivers.root_cause import kind_of
 from stateline.spark.drivers.several_pipelines import run_pipelines

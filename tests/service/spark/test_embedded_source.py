@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from stateline.log import EmbeddedLog, NewTopic
+from stateline.log import NewTopic
+from stateline.log.embedded import EmbeddedLog
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import EmbeddedLogReader, EmbeddedLogStreamReader, Slice, shared_out
 from stateline_store import DoesNotExistError

@@ -9,8 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812  # PySpark's own convention
+)
 
 from service.spark import departures as d
 from service.spark.doubtful_log import DoubtfulLog
@@ -19,7 +24,8 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, NewTopic
+from stateline.log import NewTopic
+from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
 from stateline.spark import KTable
 from stateline.spark.drivers.one_pipeline import run_pipeline

@@ -21,7 +21,9 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import read_status
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, KafkaLog, Log
+from stateline.log import Log
+from stateline.log.embedded import EmbeddedLog
+from stateline.log.kafka import KafkaLog
 from stateline.spark import connector
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import is_current, recording_class_archive

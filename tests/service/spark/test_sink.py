@@ -19,8 +19,10 @@ from stateline import serdes
 from stateline.cli.errors import explained
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.partition_counts import PartitionsChangedError
-from stateline.log import EmbeddedLog, KafkaLog, Log
+from stateline.log import Log
+from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.log.kafka import KafkaLog
 from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
 from stateline.processes.supervisor import RestartPolicy

@@ -11,7 +11,7 @@ from service.spark import departures as d
 from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline.spark.drivers.one_pipeline import run_pipeline
 from support.processes.running_worker import configured, create, eventually, produce, running
 from support.processes.served_here import Here, served_here

@@ -8,15 +8,20 @@ from typing import Any
 
 import httpx
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812  # PySpark's own convention
+)
 
 from service.spark import departures as d
 from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import Windowing
 from stateline.query.values import home_partition
 from stateline.spark.drivers.one_pipeline import run_pipeline

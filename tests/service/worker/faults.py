@@ -16,7 +16,7 @@ import pytest
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import OFFSET_BITS
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stateline.log import EmbeddedLog, Log, Record
+from stateline.log import Log, Record
+from stateline.log.embedded import EmbeddedLog
 from stateline.processing.changelog import (
     end_of_last_commit,
     position_headers,

@@ -11,7 +11,8 @@ import pytest
 
 from stateline import serdes
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, Record
+from stateline.log import Record
+from stateline.log.embedded import EmbeddedLog
 from stateline.processing.failures import failure
 from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, RecordError

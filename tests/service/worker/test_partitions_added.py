@@ -18,7 +18,8 @@ from stateline import serdes, stores
 from stateline.cli.errors import explained
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.dsl.app import App
-from stateline.log import KafkaLog, Log, open_log
+from stateline.log import Log, open_log
+from stateline.log.kafka import KafkaLog
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline.worker.worker import Worker

@@ -15,7 +15,8 @@ from service.worker.faults import GUARANTEES
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, Log
+from stateline.log import Log
+from stateline.log.embedded import EmbeddedLog
 from stateline.worker.worker import Worker
 from stateline_store import DoesNotExistError, RecordError, TopicPartition
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running

@@ -13,7 +13,7 @@ from service.worker.faults import GUARANTEES
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.log import KafkaLog
+from stateline.log.kafka import KafkaLog
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from support.kafka.kafka_broker import KafkaBroker

@@ -11,8 +11,7 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog
-from stateline.log.embedded import EmbeddedAdmin
+from stateline.log.embedded import EmbeddedAdmin, EmbeddedLog
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.worker import Worker

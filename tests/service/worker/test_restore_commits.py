@@ -23,8 +23,7 @@ from service.worker.faults import (
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog
-from stateline.log.embedded import EmbeddedAdmin
+from stateline.log.embedded import EmbeddedAdmin, EmbeddedLog
 from stateline.log.embedded_file import LogFile
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, restorer, store_restore

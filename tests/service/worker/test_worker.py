@@ -18,7 +18,8 @@ import pytest
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, Log, open_log
+from stateline.log import Log, open_log
+from stateline.log.embedded import EmbeddedLog
 from stateline.processing.store_views import StoreView
 from stateline.query.values import Terms
 from stateline.query.wire import WireRequest, encode_request, frame

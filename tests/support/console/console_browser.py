@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from stateline.log import EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from support import TESTS
 from support.apps import console_app
 from support.processes.ports import free_port

@@ -10,12 +10,18 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812  # PySpark's own convention
+)
 
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, NewTopic
+from stateline.log import NewTopic
+from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import Pipeline
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.operators.packing import packed

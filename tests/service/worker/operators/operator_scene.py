@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from stateline.dsl.app import App
-from stateline.log import EmbeddedLog, Log, Record
+from stateline.log import Log, Record
+from stateline.log.embedded import EmbeddedLog
 from stateline.model.internal_topics import required_topics
 from stateline_store import TopicPartition
 from stateline_store.timestamped_rows import TIMESTAMP
