@@ -175,13 +175,10 @@ class LogFile:
 
     def _is_sound(self) -> bool:
         """Whether the tables are there; False for a new file."""
-        application, version, tables = (
-            self.rows(query)[0][0]
-            for query in (
-                "PRAGMA application_id",
-                "PRAGMA user_version",
-                "SELECT count(*) FROM sqlite_master",
-            )
+        # One statement sees one state: between several, another process could make the tables.
+        [(application, version, tables)] = self.rows(
+            "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
+            "FROM pragma_application_id, pragma_user_version"
         )
         if application == APPLICATION_ID and version == SCHEMA_VERSION:
             return True

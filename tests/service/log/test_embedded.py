@@ -7,13 +7,16 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stateline.log import EmbeddedLog, NewTopic
+from stateline.log import NewTopic
+from stateline.log.embedded import EmbeddedLog
+from stateline.log.embedded_file import LogFile
 from stateline.log.embedded_group import assign
 from stateline_store import (
     ConfigurationError,
@@ -28,7 +31,8 @@ from support.log.log_bench import Bench, drain, until
 
 _PROCESS = """
 import sys, time
-from stateline.log import EmbeddedLog, NewTopic
+from stateline.log import NewTopic
+from stateline.log.embedded import EmbeddedLog
 name, path = sys.argv[1:3]
 log = EmbeddedLog(path, transaction_timeout_ms=60_000)
 log.admin().create_topics([NewTopic("t", 2)])
@@ -82,6 +86,18 @@ def test_processes_that_create_and_write_one_log_at_once_lose_nothing(tmp_path: 
     for name in names:
         assert [r.value for r in records if r.key == name.encode()] == [b"%d" % i for i in range(3000)]
     bench.close()
+
+
+def test_a_file_that_another_process_makes_meanwhile_is_taken_as_it_is_then(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+
+    class SlowFile(LogFile):
+        def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
+            found = super().rows(query, parameters)
+            LogFile(path, 5000)
+            return found
+
+    assert SlowFile(path, 5000).rows("SELECT count(*) FROM records") == [(0,)]
 
 
 def test_a_killed_process_leaves_what_it_committed_and_nothing_of_its_open_transaction(tmp_path: Path) -> None:
