@@ -134,6 +134,13 @@ class PublishedTopology:
         return replace(self, stores=stores)
 
 
+@dataclass(frozen=True, slots=True)
+class _CountedTopics:
+    """What a worker that starts has to know of the file."""
+
+    topics: Mapping[str, TopicCount] = field(default_factory=dict)
+
+
 def topology_path(application: Path) -> Path:
     """Where the file is."""
     return application / "topology.json"
@@ -160,10 +167,31 @@ def read_placements(application: Path) -> dict[str, Placement]:
 
 
 def read_counted(application: Path) -> dict[str, TopicInfo]:
-    """The topics that stores were made of, as the last worker has written them down; none when there is no such file,
-    or it says nothing of it."""
-    found = _read(application)
-    return {} if found is None else topics_of(found.topics)
+    """The topics that stores were made of, as the last worker has written them down, whatever else is in the file; none
+    when there is no such file, it says nothing of it, or it is no JSON: a power cut may leave it half written.
+
+    Raises `DamagedDataError` when what it says of them makes no sense: they may have grown since.
+    """
+    path = topology_path(application)
+    try:
+        content = path.read_bytes()
+        orjson.loads(content)
+    except FileNotFoundError:
+        return {}
+    except (OSError, orjson.JSONDecodeError) as error:
+        _log.warning(
+            "%s cannot be read and is written anew (%s). Were partitions added to a table's topic since the last "
+            "start? Then stop the workers, and start under a new application.id.",
+            path, error,
+        )  # fmt: skip
+        return {}
+    try:
+        return topics_of(decoded(_CountedTopics, content).topics)
+    except DamagedDataError as error:
+        raise DamagedDataError(
+            f"{path} does not say how many partitions topics had ({error}): delete it if none were added since the "
+            "last start of a worker. Otherwise start under a new application.id."
+        ) from error
 
 
 def publish_refusal(application: Path, reasons: Mapping[str, str], now: Callable[[], PublishedTopology]) -> None:

@@ -24,7 +24,8 @@ _SUFFIX = ".figures"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Everything that only grows, since the worker's start. Seconds are those of work, not of the clock."""
+    """Everything that only grows, since the worker's start; 0 where the file has no such member. Seconds are those of
+    work, not of the clock."""
 
     commits: int = 0
     forced_commits: int = 0
@@ -36,27 +37,27 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second, of the last 30 seconds."""
+    """Per second, of the last 30 seconds; None where the file has no such member."""
 
-    commits: float
-    processed: float
-    restored: float
+    commits: float | None = None
+    processed: float | None = None
+    restored: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Shares of the time of the last 30 seconds."""
+    """Shares of the time of the last 30 seconds; None where the file has no such member."""
 
-    commit: float
-    process: float
+    commit: float | None = None
+    process: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLatency:
     """Of the commits of the last 30 seconds; None without one."""
 
-    avg_s: float | None
-    max_s: float | None
+    avg_s: float | None = None
+    max_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

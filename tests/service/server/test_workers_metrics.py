@@ -105,6 +105,15 @@ def test_before_the_first_commit_its_latency_is_left_out(instances: Path) -> Non
     assert "commit_rate" in names
 
 
+def test_of_an_older_worker_what_it_does_not_tell_is_left_out(instances: Path) -> None:
+    tell(instances, rates={"commits": 1.5}, ratios={}, commit_latency={})
+    with living(instances):
+        found = shown(instances)
+    assert found["commit_rate", "worker-0"] == 1.5
+    assert found["commit_total", "worker-0"] == 12
+    assert not {"process_rate", "commit_ratio", "commit_latency_avg_seconds"} & {name for name, *_ in found}
+
+
 def test_each_worker_that_lives_is_shown_and_a_killed_one_is_not(instances: Path) -> None:
     for worker in ("worker-0", "worker-1", "worker-2"):
         tell(instances, worker)
@@ -115,10 +124,13 @@ def test_each_worker_that_lives_is_shown_and_a_killed_one_is_not(instances: Path
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"instance": "worker-0"}'])
-def test_a_file_that_cannot_be_understood_says_nothing(instances: Path, text: str) -> None:
+def test_of_a_file_that_cannot_be_understood_there_is_a_warning_and_no_metric(
+    instances: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     (instances / "worker-0.figures").write_text(text)
     with living(instances):
         assert shown(instances) == {}
+    assert "worker-0.figures cannot be read" in caplog.text
 
 
 def test_without_any_worker_there_is_nothing(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ from confluent_kafka.cimpl import NewPartitions
 from stateline import serdes, stores
 from stateline.cli.errors import explained
 from stateline.deployment.partition_counts import PartitionsChangedError
+from stateline.deployment.topology_file import read_counted
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline.log.kafka import KafkaLog
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline.worker.worker import Worker
+from stateline_store import StatelineError
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.query_server import wait_until
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
@@ -175,6 +177,36 @@ def test_a_start_that_is_refused_before_repartition_topics_were_ever_made_says_w
     assert why in said["stores"]["counts"]["refused"]
     assert "refused" not in said["stores"]["kept"]
     assert [each["partitions"] for each in said["subtopologies"]] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "why"),
+    [
+        ("subtopologies", "damaged", "Topic in has 2 partitions, and had 1 when newest began"),
+        ("topics", {"in": {"partitions": "one"}}, "topology.json does not say how many partitions topics had"),
+    ],
+)
+def test_what_is_damaged_in_the_file_does_not_let_a_topic_grow(
+    tmp_path: Path, member: str, value: object, why: str
+) -> None:
+    app = counting("in", "app", counts=False)
+    with closing(open_log("embedded", tmp_path)) as log, closing(log.admin()) as admin:
+        create(log, {"in": 2})
+        counted = {"in": {"partitions": 1, "topic_id": admin.topics()["in"].topic_id}}
+        file = tmp_path / "state" / "app" / "topology.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"topics": counted, member: value}))
+        for _ in range(2):  # the first one says so to servers, and may write the file anew
+            with pytest.raises(StatelineError, match=why), running(app, configured(app, tmp_path / "state"), log):
+                pass
+
+
+def test_a_file_that_a_power_cut_left_empty_is_written_anew_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "topology.json").touch()
+    assert read_counted(tmp_path) == {}
+    assert "Were partitions added to a table's topic" in caplog.text
 
 
 def test_a_topic_that_was_made_anew_with_other_partitions_is_another_one_to_its_tables(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class FiguresReader:
         except FileNotFoundError:
             return None
         except (OSError, DamagedDataError) as error:
-            _log.debug("%s cannot be read: %s", path, error)
+            _log.warning("%s cannot be read, and its worker has no metrics (%s): restart what is older", path, error)
             return None
 
 
