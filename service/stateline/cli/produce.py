@@ -10,7 +10,7 @@ import orjson
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
-from stateline.log import embedded_file
+from stateline.log import embedded_path
 from stateline.log.embedded_producer import MAX_MESSAGE_BYTES
 from stateline.model.record_size import max_plain_bytes
 from stateline.model.topic import Topic
@@ -53,7 +53,7 @@ def declared_topic(app: App, name: str) -> Topic:
 
 def most_bytes(config: Config) -> int:
     """What a key and a value may have together; a topic of a broker may have a lower limit of its own."""
-    if embedded_file(config.bootstrap_servers, config.state_dir) is not None:
+    if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
         return MAX_MESSAGE_BYTES
     return max_plain_bytes(config.producer)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from stateline.config.settings import Config
-from stateline.log import Log, embedded_file, open_log
+from stateline.log import Log, embedded_path, open_log
 
 
 def log_exists(config: Config) -> bool:
     """False for an embedded log whose file is not there yet: opening it would make it."""
-    file = embedded_file(config.bootstrap_servers, config.state_dir)
+    file = embedded_path(config.bootstrap_servers, config.state_dir)
     return file is None or file.exists()
 
 

@@ -27,12 +27,12 @@ __all__ = [
     "Producer",
     "Record",
     "TopicInfo",
-    "embedded_file",
+    "embedded_path",
     "open_log",
 ]
 
 
-def embedded_file(bootstrap_servers: str, state_dir: Path) -> Path | None:
+def embedded_path(bootstrap_servers: str, state_dir: Path) -> Path | None:
     """The file that an embedded log of this setting is: ``embedded`` is ``log.db`` in `state_dir`, ``embedded:PATH``
     the file PATH. None of Kafka's brokers."""
     kind, colon, path = bootstrap_servers.partition(":")
@@ -57,13 +57,13 @@ def open_log(
 ) -> Log:
     """The log that the setting `bootstrap.servers` names.
 
-    What is no `embedded_file` is a list of Kafka brokers. What only Kafka knows, the embedded log ignores: the three
+    What is no `embedded_path` is a list of Kafka brokers. What only Kafka knows, the embedded log ignores: the three
     mappings, `max_poll_interval_ms`, `replication_factor`. `sync` is the embedded log's alone, and so is `read_only`,
     for who only asks its admin: the file is left as it is then, and needs no right to write. Raises as `EmbeddedLog`
     does; Kafka is not asked before the first call.
     """
     # Either is loaded when a process opens one: a server does for its first change feed only.
-    if (path := embedded_file(bootstrap_servers, state_dir)) is not None:
+    if (path := embedded_path(bootstrap_servers, state_dir)) is not None:
         from stateline.log.embedded import EmbeddedLog
 
         return EmbeddedLog(

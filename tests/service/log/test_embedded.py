@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stateline.log import NewTopic
+from stateline.log import NewTopic, open_log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import LogFile
 from stateline.log.embedded_group import assign
@@ -31,7 +31,7 @@ from support.log.log_bench import Bench, drain, until
 
 _PROCESS = """
 import sys, time
-from stateline.log import NewTopic
+from stateline.log import NewTopic, open_log
 from stateline.log.embedded import EmbeddedLog
 name, path = sys.argv[1:3]
 log = EmbeddedLog(path, transaction_timeout_ms=60_000)
@@ -98,6 +98,12 @@ def test_a_file_that_another_process_makes_meanwhile_is_taken_as_it_is_then(tmp_
             return found
 
     assert SlowFile(path, 5000).rows("SELECT count(*) FROM records") == [(0,)]
+
+
+def test_a_process_opens_a_second_log_as_the_first(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        with closing(open_log("embedded", tmp_path / name)) as log:
+            assert log.embedded_file == tmp_path / name / "log.db"
 
 
 def test_a_killed_process_leaves_what_it_committed_and_nothing_of_its_open_transaction(tmp_path: Path) -> None:
