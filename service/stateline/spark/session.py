@@ -38,6 +38,7 @@ from stateline.spark.connector import jar_settings
 from stateline_store import ConfigurationError
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+_LOCAL_PYTHON, _OF_THE_SCRIPT = Path(__file__).with_name("local_python.sh"), "_STATELINE_LOCAL_PYTHON"
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -109,7 +110,7 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
     if is_local(config.spark_master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers run the interpreter of this process, whatever `python3` is on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", _workers_python(config.spark_master))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     try:
         return _session(config, {**settings, "spark.master": config.spark_master})
@@ -118,6 +119,15 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
             f"Spark did not start with {java}: its message stands above. Check spark.master = "
             f"{config.spark_master!r} and that this is Java 17 or newer (Debian: {_JAVA_PACKAGE})."
         ) from error
+
+
+def _workers_python(master: str) -> str:
+    """What Spark's own Python processes run: on this machine, where PySpark is installed beside this interpreter, the
+    script, which runs it without Spark's zip. Others need the zip."""
+    if not is_local(master) or not Path(pyspark.__file__).is_relative_to(sys.prefix):
+        return sys.executable
+    os.environ[_OF_THE_SCRIPT] = sys.executable
+    return str(_LOCAL_PYTHON)
 
 
 def _session(config: Config, settings: Mapping[str, str]) -> SparkSession:

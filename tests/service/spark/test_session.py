@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from stateline.cli.errors import explained
 from stateline.config.loading import load_config
@@ -57,6 +58,11 @@ def jar(folder: Path, *names: str) -> None:
     with zipfile.ZipFile(folder / "some.jar", "w") as archive:
         for name in names:
             archive.writestr(name, "")
+
+
+def test_sparks_own_processes_on_this_machine_take_the_installed_pyspark_not_the_zip(session: SparkSession) -> None:
+    place = session.sparkContext.parallelize([0], 1).map(lambda _: sys.modules["pyspark"].__file__).first()
+    assert place == pyspark.__file__, "modules from a zip are compiled anew by each process"
 
 
 CONNECTOR = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
