@@ -25,7 +25,7 @@ from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology
-from stateline.processing.operators.sources import TableSource
+from stateline.processing.operators import TableSource
 from stateline.serde.plain import Serde
 from stateline_store import TopologyError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stateline import serdes
 from stateline.dsl.pipeline_checks import check_declared, refuse_other_writers, refuse_shared_results
@@ -24,10 +24,12 @@ from stateline.model.processor import Processor, Punctuation, processor_of
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology, subtopologies
-from stateline.processing.operators.interface import OperatorContext, Source
-from stateline.processing.operators.sources import StreamSource
+from stateline.processing.operators import StreamSource
 from stateline.serde.plain import Serde
 from stateline_store import TopologyError
+
+if TYPE_CHECKING:
+    from stateline.processing.operators.interface import OperatorContext, Source
 
 
 class Declarations:

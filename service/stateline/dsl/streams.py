@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stateline import serdes, stores
 from stateline.dsl.declarations import Declarations
@@ -29,21 +29,35 @@ from stateline.model.windows import (
     Windows,
     retention_of,
 )
-from stateline.processing.operators.count import Count
-from stateline.processing.operators.emit_final import EmitFinal
-from stateline.processing.operators.fold import Fold
+from stateline.processing.operators import (
+    Count,
+    EmitFinal,
+    Filter,
+    FlatMap,
+    Fold,
+    Joined,
+    JoinSide,
+    Keep,
+    MapTable,
+    MapValues,
+    Merge,
+    NewestOfEachKey,
+    Peek,
+    SessionAggregate,
+    SlidingAggregate,
+    StreamTableJoin,
+    TopicSink,
+    ToStream,
+    WindowCount,
+    WindowFold,
+)
 from stateline.processing.operators.folding import Aggregating, Counting, Folding, reducing
-from stateline.processing.operators.session_aggregate import SessionAggregate
-from stateline.processing.operators.sliding_aggregate import SlidingAggregate
-from stateline.processing.operators.stateless import Filter, FlatMap, MapValues, Merge, Peek, ToStream, written
-from stateline.processing.operators.stream_table_join import StreamTableJoin
-from stateline.processing.operators.table_join import Joined, JoinKind, JoinSide
-from stateline.processing.operators.table_steps import Keep, MapTable, NewestOfEachKey
-from stateline.processing.operators.topic_sink import TopicSink
-from stateline.processing.operators.window_aggregate import WindowCount, WindowFold
-from stateline.processing.unrun import refuse_unrun
+from stateline.processing.unrun import refuse_unrun, written
 from stateline.serde.plain import Serde, check_serde, shown
 from stateline_store import InvalidArgumentError, TopologyError
+
+if TYPE_CHECKING:
+    from stateline.processing.operators.table_join import JoinKind
 
 # The kinds of stores that a row can be joined with.
 _LOOKED_UP = ("key_value", "timestamped_key_value", "versioned")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from stateline.serde.plain import Serde
 from stateline_store import TopologyError
 
 # Types, and not the abstract classes of `collections.abc`: with those the look at each result takes ten times as long.
@@ -22,3 +23,9 @@ def refuse_unrun(result: T) -> T:
     if isinstance(result, CoroutineType | GeneratorType):
         result.close()  # or Python warns of one that was never awaited
     raise TopologyError(f"The function gave a {kind}, and nothing runs it: give a plain function.")
+
+
+def written(serde: Serde, value: Any) -> bytes | None:
+    """The bytes of what a function gave, None for None. Raises `InvalidArgumentError`, and `TopologyError` for what
+    nothing has run."""
+    return None if value is None else serde.serialize(refuse_unrun(value))

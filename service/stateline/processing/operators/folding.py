@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from stateline.model.record_size import refuse_too_large
-from stateline.processing.operators.stateless import written
-from stateline.processing.unrun import refuse_unrun
+from stateline.processing.unrun import refuse_unrun, written
 from stateline.serde.plain import Serde
 from stateline_store.timestamped_rows import TIMESTAMP
 

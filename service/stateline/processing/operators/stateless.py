@@ -9,16 +9,10 @@ from typing import Any
 
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Column, Rows
-from stateline.processing.unrun import refuse_unrun
+from stateline.processing.unrun import refuse_unrun, written
 from stateline.serde.plain import Serde
 
 KeyValue = tuple[Any, Any]
-
-
-def written(serde: Serde, value: Any) -> bytes | None:
-    """The bytes of what a function gave, None for None. Raises `InvalidArgumentError`, and `TopologyError` for what
-    nothing has run."""
-    return None if value is None else serde.serialize(refuse_unrun(value))
 
 
 class Filter:

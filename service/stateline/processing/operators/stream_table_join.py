@@ -13,7 +13,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.processing.operators.grouping import with_key_and_value, with_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Column, Rows
-from stateline.processing.operators.stateless import written
+from stateline.processing.unrun import written
 from stateline.serde.plain import Serde
 from stateline_store import TransactionalStore, VersionedStore
 

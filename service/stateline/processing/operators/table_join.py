@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from stateline.model.record_size import refuse_too_large
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, plain
-from stateline.processing.operators.stateless import written
 from stateline.processing.operators.table_steps import changed
+from stateline.processing.unrun import written
 from stateline.serde.plain import Serde
 from stateline_store.timestamped_rows import TIMESTAMP
 

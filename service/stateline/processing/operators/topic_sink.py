@@ -6,8 +6,8 @@ from stateline.model.record_size import refuse_too_large
 from stateline.model.topic import Topic
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Rows
-from stateline.processing.operators.stateless import written
 from stateline.processing.records import OutputRecord
+from stateline.processing.unrun import written
 from stateline.serde.windowed import partition_key
 
 
