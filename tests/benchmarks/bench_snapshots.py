@@ -25,8 +25,8 @@ from topic import TOPIC, key_of, value
 
 from stateline.deployment.topology_file import PublishedTopology, publish_topology
 from stateline.query.values import HostedPartition
-from stateline.worker.publication import InstanceFile, socket_path
 from stateline.worker.query_socket import QuerySocket
+from stateline.worker.registration import Registration, socket_path
 from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import IsolationLevel, StateDirectory, StoreContext, StoreState, TimestampedKeyValueStore
 
@@ -54,7 +54,7 @@ class Owner:
             store.set_state(StoreState.ACTIVE)
             self._stores.append(store)
         self._values = [value() for _ in range(1000)]
-        self._instance = InstanceFile(application, "worker-0")
+        self._instance = Registration(application, "worker-0")
         self._socket = QuerySocket(path := socket_path(application, "worker-0"), self._hosted, self._maker())
         levels = IsolationLevel.READ_COMMITTED
         publish_topology(application, PublishedTopology.of(topology, {0: PARTITIONS}, levels))

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import orjson
 
-from stateline.deployment.published import decoded
+from stateline.deployment.json_files import decoded
 from stateline.deployment.topology_file import unreadable
 from stateline_store import DamagedDataError
 

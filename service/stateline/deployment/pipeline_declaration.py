@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from stateline.deployment.json_files import decoded, publish
 from stateline.deployment.partition_counts import TopicCount
-from stateline.deployment.published import decoded, publish
 from stateline_store import DamagedDataError, NewerFormatError
 
 _VERSION = 1

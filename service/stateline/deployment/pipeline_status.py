@@ -13,7 +13,7 @@ from typing import Literal
 
 import orjson
 
-from stateline.deployment.published import decoded
+from stateline.deployment.json_files import decoded
 
 State = Literal["starting", "running", "waiting", "restarting", "failed"]
 """`running` from the first micro-batch on, `waiting` when there is nothing to read, `restarting` after a failure, until

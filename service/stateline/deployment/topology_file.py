@@ -20,8 +20,8 @@ from typing import Any
 
 import orjson
 
+from stateline.deployment.json_files import decoded, publish
 from stateline.deployment.partition_counts import TopicCount, counts_of, topics_of
-from stateline.deployment.published import decoded, publish
 from stateline.log.interface import TopicInfo
 from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology

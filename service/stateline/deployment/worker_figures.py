@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from stateline.deployment.instance_file import instances_directory
-from stateline.deployment.published import decoded
+from stateline.deployment.json_files import decoded
 
 _SUFFIX = ".figures"
 

@@ -9,7 +9,7 @@
 | records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |
 | a restore                             | `restore_plan`, `restorer`, `store_restore`                                 |
 | queries of uncommitted state          | `query_socket`, `hosted_queries`, `waiting_queries`, `open_scans`           |
-| what other processes are told         | `presence`, `publication`, `reporting`, `figures`, `snapshots`              |
+| what it writes for other processes    | `registration`, `deployment_files`, `reporting`, `figures`, `snapshots`     |
 """
 
 from stateline.processing.records import InputRecord, Output

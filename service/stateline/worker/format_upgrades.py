@@ -59,7 +59,7 @@ class FormatUpgrades:
     def add(self, task: Task) -> None:
         """The task serves its stores from now on: begin to build, or go on with, the timestamped files of those that
         are to be upgraded."""
-        if names := task.stores.files.to_build():
+        if names := task.stores.formats.to_build():
             builds: list[_Build] = []
             self._tasks[task.id] = (task, builds)  # known before the first is open: `remove` closes what was opened
             for name in names:

@@ -10,7 +10,7 @@ from stateline.config.settings import Config
 from stateline.log.interface import Consumer, Log, Record
 from stateline.model.topology import Topology
 from stateline.worker.commit_schedule import CommitSchedule
-from stateline.worker.presence import Presence
+from stateline.worker.deployment_files import DeploymentFiles
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.task_manager import TaskManager
 from stateline.worker.tasks import Tasks
@@ -43,7 +43,7 @@ class GroupMember:
         manager: TaskManager,
         commits: CommitSchedule,
         topics: TopicWatch,
-        presence: Presence,
+        deployment: DeploymentFiles,
         queries: QuerySocket,
     ) -> None:
         self.failed: StatelineError | None = None
@@ -55,7 +55,7 @@ class GroupMember:
         self._manager = manager
         self._commits = commits
         self._topics = topics
-        self._presence = presence
+        self._deployment = deployment
         self._queries = queries
         self._consumer: Consumer | None = None
         self._is_subscribed = False
@@ -72,7 +72,7 @@ class GroupMember:
         self.failed = None
         self._consumer = self._log.consumer(self._group, instance_id=self._static_id)
         self._is_subscribed = False
-        self._presence.say_tasks(self._tasks.all)
+        self._deployment.say_tasks(self._tasks.all)
 
     def subscribe(self) -> None:
         """Take part in the group, if it does not yet: from here on it must be polled."""
@@ -94,7 +94,7 @@ class GroupMember:
     def run_restored(self, timeout_s: float) -> None:
         """Go on with restoring; what is restored runs from now on, and servers see it."""
         if self._manager.run_restored(timeout_s, self.consumer):
-            self._presence.say_tasks(self._tasks.all)
+            self._deployment.say_tasks(self._tasks.all)
             self._queries.announce_commit()  # what they restored was committed too, with its Position
 
     def close(self) -> None:
@@ -105,9 +105,9 @@ class GroupMember:
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """All that the worker has from now on."""
         self._manager.assign(partitions, self.consumer)
-        self._presence.say_topology(self._topics)
+        self._deployment.say_topology(self._topics)
         self.run_restored(0.0)
-        self._presence.say_tasks(self._tasks.all)
+        self._deployment.say_tasks(self._tasks.all)
 
     def suspended(self, partitions: list[TopicPartition]) -> None:
         """All is taken, and the group will say who gets what."""
@@ -116,13 +116,13 @@ class GroupMember:
             self._manager.suspend()
         else:
             self._manager.revoke(partitions)
-        self._presence.say_tasks(self._tasks.all)
+        self._deployment.say_tasks(self._tasks.all)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """These are not the worker's any more."""
         self._commit_to_let_go()
         self._manager.revoke(partitions)
-        self._presence.say_tasks(self._tasks.all)
+        self._deployment.say_tasks(self._tasks.all)
 
     def _commit_to_let_go(self) -> None:
         """The whole group waits for it, so all of it has one deadline."""

@@ -13,7 +13,7 @@ from stateline.deployment.worker_figures import WorkerFigures
 from stateline.log.interface import Consumer
 from stateline.processing.failures import FailureHandler
 from stateline.worker.figures import Figures
-from stateline.worker.publication import InstanceFile
+from stateline.worker.registration import Registration
 from stateline.worker.task import Task, TaskState
 from stateline_store import RetryLaterError, StatelineError, TransactionalStore
 from stateline_store.clock import now_ms
@@ -28,7 +28,7 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 class Reporter:
     """One worker's, on its thread. `figures` is what the worker counts into."""
 
-    def __init__(self, instance: InstanceFile, failures: FailureHandler, uncommitted_max_bytes: int) -> None:
+    def __init__(self, instance: Registration, failures: FailureHandler, uncommitted_max_bytes: int) -> None:
         now_s = time.monotonic()
         self.figures = Figures(now_s)
         self._instance = instance

@@ -147,7 +147,7 @@ class Task:
         self.stores.announce()
         self._processing = TaskProcessing(self.topology, self.stores, self.settings, next_offsets)
         self._move(TaskState.RUNNING)  # whoever looks at running tasks asks what they process
-        self.stores.files.drop_plain(self.stores.offsets.committed)
+        self.stores.formats.drop_plain(self.stores.offsets.committed)
         self.stores.publish(StoreState.ACTIVE)
 
     def commit_stores(self, written: Mapping[TopicPartition, int], epochs: EpochNumbers = NO_EPOCHS) -> None:

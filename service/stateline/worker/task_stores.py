@@ -11,7 +11,7 @@ Whether what is on disk can be gone on with is decided here when a store opens (
 |            |                  |          | Stateline wrote it, without a changelog: it may be the only copy  |
 | no         | any              | no       | the beginning                                                     |
 
-A store that is not transactional and whose entry is "unknown" (`task_offsets`) is emptied whatever it says itself.
+A store that is not transactional and whose entry is "unknown" (`changelog_offsets`) is emptied whatever it says itself.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.task_id import TaskId
-from stateline.worker.store_files import StoreFiles
-from stateline.worker.task_offsets import TaskOffsets
+from stateline.worker.changelog_offsets import ChangelogOffsets, OffsetCheckpoint
+from stateline.worker.store_formats import StoreFormats
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 class TaskStores:
     """One task's, on the worker's thread. Store by name in `by_name`; open between `open` and `close`. `offsets` says
-    how far each has applied its changelog, `files` on which files it is."""
+    how far each has applied its changelog, `formats` on which files it is."""
 
     def __init__(
         self,
@@ -63,8 +63,11 @@ class TaskStores:
         """`changelogs` has the stores that can be rebuilt: a changelog's partition, or a table's source. `upgrade_mode`
         is None when `upgrade.from` is not set."""
         self.by_name: dict[str, StateStore] = {name: each.build() for name, each in definitions.items()}
-        self.offsets = TaskOffsets(directory, self.by_name, changelogs, exactly_once=exactly_once)
-        self.files = StoreFiles(
+        self.offsets = ChangelogOffsets(self.by_name, changelogs)
+        self._checkpoint = OffsetCheckpoint(
+            directory, self.by_name, changelogs, self.offsets, exactly_once=exactly_once
+        )
+        self.formats = StoreFormats(
             task_id, directory, self.by_name, definitions, changelogs, sync=sync, upgrade_mode=upgrade_mode
         )
         self._task_id = task_id
@@ -94,15 +97,15 @@ class TaskStores:
         store = self.by_name[name]
         if isinstance(store, TransactionalStore):
             store.forget(topic)
-            self.files.wipe_build(name)
+            self.formats.wipe_build(name)
 
     def open(self) -> None:
         """Open every store. Raises `DamagedDataError` for one that is damaged and that nothing can rebuild."""
-        noted = self.offsets.read_noted()
+        noted = self._checkpoint.read()
         try:
             for name in self.by_name:
                 self._open_one(name, noted)
-            self.offsets.note()
+            self._checkpoint.write()
         except BaseException:
             for store in self.by_name.values():
                 store.close()
@@ -111,13 +114,13 @@ class TaskStores:
     def rebuild(self, name: str) -> None:
         """Delete this store's data and open it empty: its changelog and its offset do not fit together."""
         self._wipe(name)
-        self.files.wipe_build(name)
-        self.by_name[name].init(self.files.context(name))
+        self.formats.wipe_build(name)
+        self.by_name[name].init(self.formats.context(name))
 
     def furthest_offset(self, name: str) -> int | None:
         """The changelog offset that this store has applied once: what it has now, or plain files that it replaces."""
         committed = self.offsets.committed(name)
-        furthest = max(-1 if committed is None else committed, self.files.outdated_offset(name))
+        furthest = max(-1 if committed is None else committed, self.formats.outdated_offset(name))
         return furthest if furthest >= 0 else None
 
     def commit(self, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> None:
@@ -134,14 +137,14 @@ class TaskStores:
             reached("commit:store-committed")
         if failures:
             raise failures[0]
-        if any(map(self.offsets.needs_note, self.by_name)):
-            self.offsets.note()
+        if any(map(self._checkpoint.is_needed_by, self.by_name)):
+            self._checkpoint.write()
 
     def commit_one(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit one store, while it is being restored or because nothing can rebuild it."""
         self.offsets.commit(name, offsets)
-        if self.offsets.needs_note(name):
-            self.offsets.note()
+        if self._checkpoint.is_needed_by(name):
+            self._checkpoint.write()
 
     def announce(self) -> None:
         """Let readers in other processes see the newest commits."""
@@ -162,20 +165,20 @@ class TaskStores:
         """Close every store, then say in `.checkpoint` where each stands. `clean`: nothing was put since the commit."""
         try:
             open_ = all(store.is_open for store in self.by_name.values())
-            offsets = self.offsets.to_note(clean=clean) if open_ else None
+            offsets = self._checkpoint.entries(clean=clean) if open_ else None
         except PoisonedError:
             offsets = None  # where it stands is known after the next opening
         for store in self.by_name.values():
             store.close()
         if offsets is not None:
-            self.offsets.note(offsets)
+            self._checkpoint.write(offsets)
 
     def _open_one(self, name: str, noted: Mapping[TopicPartition, int]) -> None:
         store, changelog = self.by_name[name], self._changelogs.get(name)
-        self.files.choose(name)
+        self.formats.choose(name)
         is_new = not isinstance(store, TransactionalStore) and not (self._directory / name).exists()
         try:
-            store.init(self.files.context(name))
+            store.init(self.formats.context(name))
         except DamagedDataError as error:
             if changelog is None:
                 raise
@@ -190,7 +193,7 @@ class TaskStores:
     def _settle_offset(self, name: str, store: StateStore, changelog: TopicPartition, noted: int | None) -> None:
         """The table above."""
         own = store.committed_offset(changelog) if store.manages_offsets else None
-        if own is not None and not self.offsets.is_unclean(store, noted):
+        if own is not None and not self._checkpoint.is_unclean(store, noted):
             return
         if own is None and isinstance(store, TransactionalStore) and store.is_empty():
             return

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from stateline.deployment.published import publish
+from stateline.deployment.json_files import publish
 
 logger = logging.getLogger(__name__)
 

@@ -27,11 +27,11 @@ from stateline.log.interface import Log
 from stateline.processing.failures import FailureHandler
 from stateline.worker.commit_order import Committer
 from stateline.worker.commit_schedule import CommitSchedule
+from stateline.worker.deployment_files import DeploymentFiles
 from stateline.worker.epochs import EpochGate
 from stateline.worker.global_tables import GlobalTables
 from stateline.worker.group_member import GroupMember
 from stateline.worker.housekeeping import Housekeeping
-from stateline.worker.presence import Presence
 from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.reporting import Reporter
@@ -58,10 +58,10 @@ class Worker:
 
     def __init__(self, app: App, config: Config, log: Log, *, instance: str) -> None:
         topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
-        self._presence = Presence(directory, instance, topology, config.default_state_isolation_level)
+        self._deployment = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
         self._admin = log.admin()
         self.failures = FailureHandler.of(config)
-        reporter = Reporter(self._presence.instance, self.failures, config.worker_uncommitted_max_bytes)
+        reporter = Reporter(self._deployment.registration, self.failures, config.worker_uncommitted_max_bytes)
         self._topics = TopicWatch(self._admin, topology, config.dead_letter_topic)
         self._epochs = EpochGate(log, topology)
         handler = config.deserialization_exception_handler
@@ -76,7 +76,7 @@ class Worker:
         )  # fmt: skip
         snapshots = SnapshotMaker(directory, topology, self._tasks.hosted)
         declared = {name: definition.description for name, definition in topology.stores.items()}
-        self._queries = QuerySocket(self._presence.socket, self._tasks.hosted, snapshots, declared)
+        self._queries = QuerySocket(self._deployment.socket, self._tasks.hosted, snapshots, declared)
         # Two machines may both have a worker-0, one machine several with other names of their own: their transactions
         # must not fence each other. The same worker, started anew, fences the one before it.
         identity = config.group_instance_id or f"{socket.gethostname()}-{instance}"
@@ -90,7 +90,7 @@ class Worker:
             reporter,
         )  # fmt: skip
         self._group = GroupMember(
-            log, config, topology, self._tasks, self._manager, self._commits, self._topics, self._presence,
+            log, config, topology, self._tasks, self._manager, self._commits, self._topics, self._deployment,
             self._queries,
         )  # fmt: skip
         self._restarts = Restarts()
@@ -117,7 +117,7 @@ class Worker:
             self._commits.commit(self._group.consumer)
         except PartitionsChangedError as error:
             self._manager.drop_all()
-            self._presence.refuse(error.reasons, self._topics)
+            self._deployment.refuse(error.reasons, self._topics)
             raise
         except BaseException:
             self._manager.drop_all()  # half of a slice may be staged: none of it may be committed
@@ -126,8 +126,8 @@ class Worker:
             self._leave()
 
     def _prepare(self) -> None:
-        self._topics.prepare(self._presence.counted_before())
-        self._presence.say_topology(self._topics)
+        self._topics.prepare(self._deployment.counted_before())
+        self._deployment.say_topology(self._topics)
         self._housekeeping.settle_places()
         self._housekeeping.sweep_snapshots()
         self._join()
@@ -166,12 +166,12 @@ class Worker:
         self._join()
 
     def _leave(self) -> None:
-        """Let go in this order: the group first (its listener commits), then stores, producer, socket, presence.
+        """Let go in this order: the group first (its listener commits), then stores, producer, socket, files.
 
         All of it, whatever fails on the way; the last failure is raised then.
         """
         with ExitStack() as last_first:
-            last_first.callback(self._presence.remove)
+            last_first.callback(self._deployment.remove)
             last_first.callback(self._admin.close)
             last_first.callback(self._queries.close)
             last_first.callback(self._committer.close)

@@ -16,7 +16,7 @@ import pytest
 from stateline.deployment.epoch_marker import LOADING
 from stateline.log import Log, open_log
 from stateline.server.state import epochs
-from stateline.worker.publication import InstanceFile
+from stateline.worker.registration import Registration
 from stateline_store import StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
 from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app
 from support.processes.running_worker import configured, eventually, running
@@ -131,17 +131,17 @@ def test_what_no_worker_has_is_compared_with_what_one_has(
     application = StateDirectory(stopped, NAME).application
     tasks = sorted(path.name for path in application.glob("*_[0-9]"))
     set_number(stopped, pipeline, 2, 7)
-    presence = InstanceFile(application, "worker-0")
+    registration = Registration(application, "worker-0")
     try:
         for told in ([], tasks[:2], tasks):
-            presence.update(application / "no-socket", dict.fromkeys(told, "restoring"), uuid4())
+            registration.update(application / "no-socket", dict.fromkeys(told, "restoring"), uuid4())
             with served_here(stopped, app=whole_app(NAME)) as here:
                 answer = here.client.get(f"{STORE}/range")
                 assert (answer.status_code, answer.json()["reason"]) == (503, "NOT_READY"), (told, answer.text)
                 both = here.client.get(f"{STORE}/range", params={"partition": [0, 1]})
                 assert len(values(both.json())) == 21, both.text
     finally:
-        presence.remove()
+        registration.remove()
 
 
 def test_a_snapshot_is_of_one_epoch(stopped: Path, log: Log, pipeline: Pipeline, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stateline.deployment.instance_file import read_instances
 from stateline.deployment.worker_figures import WorkerFigures
 from stateline.server.telemetry.workers_metrics import PROPERTIES, FiguresReader, WorkerCollector
-from stateline.worker import publication
-from stateline.worker.publication import InstanceFile
+from stateline.worker import registration
+from stateline.worker.registration import Registration
 from stateline_store import rocksdb_engine
 from support.processes.query_server import OwningWorker
 
@@ -144,19 +144,19 @@ def test_every_property_that_workers_tell_has_a_metric() -> None:
 def test_a_look_at_a_worker_that_starts_does_not_keep_it_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    InstanceFile(tmp_path, "worker-0").remove()
+    Registration(tmp_path, "worker-0").remove()
     looks = (tmp_path / "instances" / "worker-0.lock").open("a")
     fcntl.flock(looks, fcntl.LOCK_SH)  # as `lock_holder` does, for a moment
-    monkeypatch.setattr(publication, "time", SimpleNamespace(sleep=lambda _: looks.close()))
-    InstanceFile(tmp_path, "worker-0").remove()
+    monkeypatch.setattr(registration, "time", SimpleNamespace(sleep=lambda _: looks.close()))
+    Registration(tmp_path, "worker-0").remove()
 
 
 def test_a_worker_that_starts_takes_back_what_a_killed_one_of_its_name_has_told(tmp_path: Path) -> None:
-    killed = InstanceFile(tmp_path, "worker-0")
+    killed = Registration(tmp_path, "worker-0")
     killed.update(tmp_path / "no-socket", {"0_0": "running"}, uuid4())
     killed.publish_figures(WorkerFigures.decode(json.dumps(TOLD).encode()))
     killed._lock.close()  # as the system does
-    successor = InstanceFile(tmp_path, "worker-0")
+    successor = Registration(tmp_path, "worker-0")
     assert (read_instances(tmp_path), FiguresReader(tmp_path).read()) == ({}, {})
     successor.remove()
 

@@ -20,7 +20,7 @@ from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.processing.store_views import StoreView
 from stateline.query.wire import LENGTH, decode_message, frame
 from stateline.worker import InputRecord, Output
-from stateline.worker.publication import socket_path
+from stateline.worker.registration import socket_path
 from stateline.worker.task import TaskState
 from stateline.worker.worker import Worker
 from stateline_store import (

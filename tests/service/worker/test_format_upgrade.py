@@ -391,7 +391,7 @@ def test_plain_files_that_cannot_be_deleted_stop_nobody_and_go_at_the_next_start
         raise RetryLaterError(f"{task / store} cannot be removed: Permission denied.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stateline.worker.store_files.remove_plain_files", refuse)
+        patch.setattr("stateline.worker.store_formats.remove_plain_files", refuse)
         place.send(marks(30, 40))
         place.work_off(timestamped, config, 39, "s")
     assert files(config, timestamped=False).exists()

@@ -16,12 +16,12 @@ import pytest
 
 from service.worker.faults import NEVER_MS, Place, counting, entries
 from stateline import serdes, stores
-from stateline.deployment.published import publish
+from stateline.deployment.json_files import publish
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.processing.store_views import WindowView
 from stateline.worker import InputRecord, reporting
-from stateline.worker.publication import InstanceFile
+from stateline.worker.registration import Registration
 from stateline_store import RetryLaterError
 from support.processes.running_worker import configured, create, eventually, produce, running
 
@@ -145,7 +145,7 @@ def test_a_worker_goes_on_where_its_figures_cannot_be_written_and_says_so_once(
     def full(*_: object) -> None:
         raise RetryLaterError("the disk is full")
 
-    monkeypatch.setattr(InstanceFile, "publish_figures", full)
+    monkeypatch.setattr(Registration, "publish_figures", full)
     app = counting()
     config = place.config(app)
     place.send(entries(KEYS))

@@ -166,7 +166,7 @@ def test_a_store_of_ones_own_that_becomes_a_timestamped_one_is_upgraded(tmp_path
     with opened(tmp_path, declared) as made:
         assert (made.offsets.committed("s"), made.furthest_offset("s")) == (None, 7)
         made.commit({"s": {CHANGELOG: 7}})
-        made.files.drop_plain(made.offsets.committed)
+        made.formats.drop_plain(made.offsets.committed)
     assert [path.name for path in (tmp_path / "rocksdb").iterdir()] == ["s-v2"]
 
 
@@ -184,7 +184,7 @@ def test_plain_files_that_had_more_of_the_changelog_stay(tmp_path: Path) -> None
     with opened(tmp_path, definition("timestamped_key_value")) as made:
         assert (made.offsets.committed("s"), made.furthest_offset("s")) == (None, 7)
         made.commit({"s": {CHANGELOG: 6}})
-        made.files.drop_plain(made.offsets.committed)
+        made.formats.drop_plain(made.offsets.committed)
     assert (tmp_path / "rocksdb" / "s").exists()
 
 
@@ -298,6 +298,6 @@ def test_plain_files_go_when_the_timestamped_store_is_restored(tmp_path: Path) -
         store.put_with_timestamp(b"a", b"1", 5)
         made.commit({"s": {CHANGELOG: 7}})
         assert (tmp_path / "rocksdb" / "s").exists()
-        made.files.drop_plain(made.offsets.committed)
+        made.formats.drop_plain(made.offsets.committed)
     assert sorted(path.name for path in (tmp_path / "rocksdb").iterdir()) == ["s-v2"]
     assert not (tmp_path / "s.notice").exists()

@@ -25,7 +25,7 @@ from stateline.query.values import Terms
 from stateline.query.wire import WireRequest, encode_request, frame
 from stateline.worker import InputRecord, Output
 from stateline.worker.commit_order import Committer
-from stateline.worker.publication import socket_path
+from stateline.worker.registration import socket_path
 from stateline.worker.task import Task
 from stateline.worker.worker import Worker
 from stateline_store import (

@@ -31,8 +31,8 @@ from stateline.query.values import HostedPartition
 from stateline.serde.plain import Serde
 from stateline.server import serve
 from stateline.stores import key_value
-from stateline.worker.publication import InstanceFile
 from stateline.worker.query_socket import QuerySocket
+from stateline.worker.registration import Registration
 from stateline.worker.snapshots import SnapshotMaker
 from stateline_store import (
     KeyValueStore,
@@ -91,7 +91,7 @@ class OwningWorker:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._state_dir = state_dir
         self._killed = False
-        self._presence = InstanceFile(self.application, name)
+        self._registration = Registration(self.application, name)
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
         self.run(lambda: None)
@@ -171,9 +171,9 @@ class OwningWorker:
                 future.set_exception(error)
         self.socket.close()
         if self._killed:
-            self._presence._lock.close()  # as the system does
+            self._registration._lock.close()  # as the system does
             return  # nobody says that the stores are closed, and the instance's file stays
-        self._presence.remove()
+        self._registration.remove()
         for store in self.stores.values():
             store.close()
 
@@ -207,7 +207,7 @@ class OwningWorker:
         placed = {name: PublishedStore(0, TOPIC) for name in stores}
         publish_topology(self.application, PublishedTopology("", "read_uncommitted", [subtopology], placed))
         tasks = {f"0_{partition}": "running" for partition in range(PARTITIONS)}
-        self._presence.update(self._state_dir / f"{self.name}.sock", tasks, uuid4())
+        self._registration.update(self._state_dir / f"{self.name}.sock", tasks, uuid4())
 
 
 @contextlib.contextmanager

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from stateline.deployment.json_files import publish
 from stateline.deployment.pipeline_status import PipelineStatus, read_status, status_path
-from stateline.deployment.published import publish
 from stateline.spark.sink.written import Written
 from stateline.spark.sources.frames import SKIPPED
 from stateline_store import DamagedDataError, RetryLaterError

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
+from stateline.deployment.json_files import publish
 from stateline.deployment.pipeline_declaration import CHECKPOINT_MODE
-from stateline.deployment.published import publish
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
 _OWNER = "stateline.json"

@@ -1,4 +1,4 @@
-"""What a worker says to other processes of this machine: which tasks it has, and what it has found of topics."""
+"""What a worker writes for other processes of this machine: which tasks it has, and what it has found of topics."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from stateline.log.interface import TopicInfo
 from stateline.model.internal_topics import created_topics
 from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
-from stateline.worker.publication import InstanceFile, socket_path
+from stateline.worker.registration import Registration, socket_path
 from stateline.worker.task import Task
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import IsolationLevel, StateDirectory
 
 
-class Presence:
-    """One worker's, on its thread: its instance file, which holds its name, and the application's ``topology.json``.
+class DeploymentFiles:
+    """One worker's, on its thread: those of its `registration`, and the application's ``topology.json``.
 
     `socket` is where it answers queries. Raises `LockedError` when a live worker of this name exists already.
     """
 
     def __init__(self, directory: StateDirectory, instance: str, topology: Topology, level: IsolationLevel) -> None:
         """`level` is that of queries which name none."""
-        self.instance = InstanceFile(directory.application, instance)
+        self.registration = Registration(directory.application, instance)
         self.socket = socket_path(directory.application, instance)
         self._process_id = directory.process_id()
         self._topology = topology
@@ -38,7 +38,7 @@ class Presence:
     def say_tasks(self, tasks: Mapping[TaskId, Task]) -> None:
         """Say which tasks this worker has, by their ids, and in which state."""
         states = {str(task_id): str(task.state) for task_id, task in tasks.items()}
-        self.instance.update(self.socket, states, self._process_id)
+        self.registration.update(self.socket, states, self._process_id)
 
     def say_topology(self, topics: TopicWatch) -> None:
         """Topics may have more partitions than at the start, or have been made anew with others.
@@ -63,4 +63,4 @@ class Presence:
 
     def remove(self) -> None:
         """A clean exit: nothing of this worker is left but its name's lock file."""
-        self.instance.remove()
+        self.registration.remove()

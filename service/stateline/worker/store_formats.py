@@ -37,7 +37,7 @@ from stateline_store.format_upgrade import (
 logger = logging.getLogger(__name__)
 
 
-class StoreFiles:
+class StoreFormats:
     """One task's, on the worker's thread."""
 
     def __init__(
@@ -98,7 +98,7 @@ class StoreFiles:
         return self._outdated.get(name, -1)
 
     def drop_plain(self, committed: Callable[[str], int | None]) -> None:
-        """The stores are restored, up to `TaskOffsets.committed`: the plain files of those that have timestamped ones
+        """The stores are restored, up to what is `committed`: the plain files of those that have timestamped ones
         now are not needed any more."""
         for name in filter(self._is_outdated, self._files):
             if (committed(name) or 0) < self.outdated_offset(name):

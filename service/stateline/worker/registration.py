@@ -1,4 +1,4 @@
-"""A worker's presence on this machine: its lock, and the files by which servers know of it.
+"""A worker under its name on this machine: its lock, and the files by which servers know of it.
 
 The files are `stateline.deployment.instance_file`'s and `stateline.deployment.worker_figures`'.
 """
@@ -17,7 +17,7 @@ from typing import IO
 from uuid import UUID
 
 from stateline.deployment.instance_file import Instance, instance_path, instances_directory, lock_path
-from stateline.deployment.published import publish
+from stateline.deployment.json_files import publish
 from stateline.deployment.worker_figures import WorkerFigures, figures_path
 from stateline.model.topic import checked_name
 from stateline_store import LockedError
@@ -39,8 +39,8 @@ def _lock(file: IO[str]) -> None:
     return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-class InstanceFile:
-    """One worker's presence. Raises `LockedError` when a live worker of this name exists already."""
+class Registration:
+    """One worker's. Raises `LockedError` when a live worker of this name exists already."""
 
     def __init__(self, application: Path, instance: str) -> None:
         directory = instances_directory(application)

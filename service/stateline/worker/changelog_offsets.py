@@ -1,4 +1,4 @@
-"""How far each store of a task has applied its changelog, as the store says itself or the task's `.checkpoint`.
+"""How far each store of a task has applied its changelog: as stores say themselves, and the task's `.checkpoint`.
 
 `.checkpoint` is written when the stores are open, when they close, and at a commit only if one of them is persistent
 and does not manage its own offsets. A store that is not transactional writes before a commit: under exactly-once what
@@ -19,22 +19,13 @@ from stateline_store.offset_checkpoint import (
 )
 
 
-class TaskOffsets:
-    """One task's, on the worker's thread."""
+class ChangelogOffsets:
+    """One task's, on the worker's thread: the offset that each open store has applied last."""
 
-    def __init__(
-        self,
-        directory: Path,
-        stores: Mapping[str, StateStore],
-        changelogs: Mapping[str, TopicPartition],
-        *,
-        exactly_once: bool,
-    ) -> None:
+    def __init__(self, stores: Mapping[str, StateStore], changelogs: Mapping[str, TopicPartition]) -> None:
         """`stores` are the task's by name, `changelogs` what they can be rebuilt from."""
-        self._path = directory / OFFSET_CHECKPOINT
         self._stores = stores
         self._changelogs = changelogs
-        self._exactly_once = exactly_once
         self._own: dict[TopicPartition, int] = {}  # of stores that do not manage theirs
 
     def committed(self, name: str) -> int | None:
@@ -68,7 +59,27 @@ class TaskOffsets:
         if (changelog := self._changelogs.get(name)) is not None:
             self._own.pop(changelog, None)
 
-    def needs_note(self, name: str) -> bool:
+
+class OffsetCheckpoint:
+    """One task's `.checkpoint`, on the worker's thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        stores: Mapping[str, StateStore],
+        changelogs: Mapping[str, TopicPartition],
+        offsets: ChangelogOffsets,
+        *,
+        exactly_once: bool,
+    ) -> None:
+        """`stores`, `changelogs`: as `ChangelogOffsets`."""
+        self._path = directory / OFFSET_CHECKPOINT
+        self._stores = stores
+        self._changelogs = changelogs
+        self._offsets = offsets
+        self._exactly_once = exactly_once
+
+    def is_needed_by(self, name: str) -> bool:
         """Whether nothing but `.checkpoint` says where this store stands."""
         return self._stores[name].persistent and not self._stores[name].manages_offsets
 
@@ -76,19 +87,19 @@ class TaskOffsets:
         """Whether what the store holds may never have been committed."""
         return self._exactly_once and not store.transactional and noted == OFFSET_UNKNOWN
 
-    def read_noted(self) -> Mapping[TopicPartition, int]:
-        """What is noted."""
+    def read(self) -> Mapping[TopicPartition, int]:
+        """What it says."""
         return read_offset_checkpoint(self._path)
 
-    def note(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Note where the stores stand: `to_note`, of stores that are open."""
-        write_offset_checkpoint(self._path, self.to_note(clean=False) if offsets is None else offsets)
+    def write(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Write where the stores stand: by default `entries`, of stores that are open."""
+        write_offset_checkpoint(self._path, self.entries(clean=False) if offsets is None else offsets)
 
-    def to_note(self, *, clean: bool) -> dict[TopicPartition, int]:
+    def entries(self, *, clean: bool) -> dict[TopicPartition, int]:
         """Where the stores stand. `clean`: nothing was put since the commit, and nothing will be."""
         found: dict[TopicPartition, int] = {}
         for name, changelog in self._changelogs.items():
-            offset, store = self.committed(name), self._stores[name]
+            offset, store = self._offsets.committed(name), self._stores[name]
             if self._exactly_once and not store.transactional and store.persistent and not clean:
                 offset = OFFSET_UNKNOWN
             if offset is not None:
