@@ -118,8 +118,10 @@ class _Demo:
         with closing(Tour(self._url, self._screen, self._tally)) as tour:
             tour.of_everything_loaded()
             replay = Replay(self._feed, _QUICK_PER_SECOND)
-            tour.both_isolation_levels(replay)
-            tour.read_after_write(self._feed)
+            with self._tally.asking("both isolation levels"):
+                tour.both_isolation_levels(replay)
+            with self._tally.asking("the read after the write"):
+                tour.read_after_write(self._feed)
         self._stream(replay, _KEPT_FOR_STREAMING - _STREAMED_BEFORE_THE_CHECK)
         self._check()
         self._screen.say(f"  {time.monotonic() - started:.0f} s since the start")

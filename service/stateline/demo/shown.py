@@ -17,7 +17,8 @@ _SHOWN_CHARACTERS = 900
 
 @dataclass(slots=True)
 class LastRequest:
-    """The last request of an `httpx.Client` whose response hook this is, and what came back. For one thread."""
+    """The last request of an `httpx.Client` whose response hook this is, and what came back: {} when that was no JSON
+    object. For one thread."""
 
     curl: str = ""
     status: int = 0
@@ -26,7 +27,11 @@ class LastRequest:
     def __call__(self, response: httpx.Response) -> None:
         self.curl = curl_of(response.request)
         self.status = response.status_code
-        self.answer = shortened(orjson.loads(response.read()))
+        try:
+            body = orjson.loads(response.read())
+        except orjson.JSONDecodeError:
+            body = {}
+        self.answer = shortened(body if isinstance(body, dict) else {})
 
 
 def curl_of(request: httpx.Request) -> str:

@@ -29,9 +29,11 @@ def check_times(
     client: Client, bounds: Bounds, expected: Answers, weather: Mapping[str, Sequence[Version]], tally: Tally
 ) -> None:
     """Every window of `delay_windows`, every session of `aircraft_days`, every version of `weather_as_of`."""
-    check_windows(client, at_least(bounds["delay_windows"]), expected.delay_windows, tally)
+    with tally.asking("delay_windows"):
+        check_windows(client, at_least(bounds["delay_windows"]), expected.delay_windows, tally)
     check_sessions_of_some(client, at_least(bounds["aircraft_days"]), expected.aircraft_days, tally)
-    check_sessions(client, expected.aircraft_days, tally)
+    with tally.asking("a snapshot of aircraft_days"):
+        check_sessions(client, expected.aircraft_days, tally)
     check_versions(client, at_least(bounds["weather_as_of"]), weather, tally)
     check_weather_at_departures(client, expected.aircraft, weather, tally)
 
@@ -66,9 +68,10 @@ def check_sessions_of_some(
     for (tail, start, end), value in sessions.items():
         by_tail.setdefault(tail, []).append((start, end, value))
     for tail in sorted(by_tail)[::_EVERY]:
-        answered = client.store("aircraft_days", **terms).sessions(tail, **_ALL_TIMES)
-        days = [(day.start, day.end, day.value) for day in answered]
-        tally.check(f"aircraft_days of {tail}", days, sorted(by_tail[tail], key=lambda day: day[0]))
+        with tally.asking(f"aircraft_days of {tail}"):
+            answered = client.store("aircraft_days", **terms).sessions(tail, **_ALL_TIMES)
+            days = [(day.start, day.end, day.value) for day in answered]
+            tally.check(f"aircraft_days of {tail}", days, sorted(by_tail[tail], key=lambda day: day[0]))
 
 
 def check_versions(
@@ -76,11 +79,12 @@ def check_versions(
 ) -> None:
     """Exactly these versions of each airport's weather."""
     for origin, versions in weather.items():
-        entries = client.store("weather_as_of", **terms).versions(origin, **_ALL_TIMES)
-        answered = [Version(entry.value, entry.timestamp, entry.valid_to) for entry in entries]
-        tally.check(f"number of versions of {origin}", len(answered), len(versions))
-        for one, expected in zip(answered, versions, strict=False):
-            tally.check(f"weather_as_of {origin} {one.valid_from}", one, expected)
+        with tally.asking(f"versions of {origin}"):
+            entries = client.store("weather_as_of", **terms).versions(origin, **_ALL_TIMES)
+            answered = [Version(entry.value, entry.timestamp, entry.valid_to) for entry in entries]
+            tally.check(f"number of versions of {origin}", len(answered), len(versions))
+            for one, expected in zip(answered, versions, strict=False):
+                tally.check(f"weather_as_of {origin} {one.valid_from}", one, expected)
 
 
 def check_weather_at_departures(
@@ -89,11 +93,12 @@ def check_weather_at_departures(
     """The weather when the latest flight of some aircraft left."""
     for tail in sorted(latest)[::_EVERY]:
         origin, left = latest[tail]["origin"], left_at_ms(latest[tail])
-        answer = client.store("weather_as_of").get(origin, as_of=left, isolation_level="read_committed")
         versions = weather[origin]
         valid = bisect_right(versions, left, key=lambda version: version.valid_from)
         expected = versions[valid - 1].value if valid else None
-        tally.check(f"weather_as_of {origin} as of {left}", answer.value, expected)
+        with tally.asking(f"weather_as_of {origin} as of {left}"):
+            answer = client.store("weather_as_of").get(origin, as_of=left, isolation_level="read_committed")
+            tally.check(f"weather_as_of {origin} as of {left}", answer.value, expected)
 
 
 def left_at_ms(departure: Mapping[str, Any]) -> int:

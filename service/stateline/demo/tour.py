@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import httpx
 import orjson
 
 from stateline.client import Client, KeyAnswer
+from stateline.client.requests import TimeArguments
 from stateline.client.terms import TermArguments
 from stateline.demo.checks import Tally
 from stateline.demo.loader import Feed
@@ -20,6 +23,8 @@ from stateline.demo.time_checks import left_at_ms
 _DIFFERENCE_TIMEOUT_S = 10.0
 _WAIT_MS = 10_000
 _TICK_S = 0.02
+
+T = TypeVar("T")
 
 
 class Replay:
@@ -57,31 +62,41 @@ class Tour:
         """Every kind of query once."""
         self._screen.headline("What the stores say")
         store = self._client.store
-        latest = store("aircraft").get("N725MQ")
-        self._show("the latest departure of an aircraft")
-        store("airport_totals").get("JFK")
-        self._show("an airport's running totals")
-        list(store("delays").range(lower="EWR|UA|2013-07-04T10:00Z", upper="EWR|UA|2013-07-04T14:00Z"))
-        self._show("a range of what Spark computed")
-        list(store("weather").range(prefix="JFK|2013-02-09T0", order="desc", limit=2))
-        self._show("a prefix: the night of a blizzard")
-        store("airlines").get_many(["UA", "B6", "no such"])
-        self._show("several keys at once")
+        ask = self._ask
+        latest = ask("the latest departure of an aircraft", lambda: store("aircraft").get("N725MQ"))
+        ask("an airport's running totals", lambda: store("airport_totals").get("JFK"))
+        first, last = "EWR|UA|2013-07-04T10:00Z", "EWR|UA|2013-07-04T14:00Z"
+        ask("a range of what Spark computed", lambda: list(store("delays").range(lower=first, upper=last)))
+        ask(
+            "a prefix: the night of a blizzard",
+            lambda: list(store("weather").range(prefix="JFK|2013-02-09T0", order="desc", limit=2)),
+        )
+        ask("several keys at once", lambda: store("airlines").get_many(["UA", "B6", "no such"]))
         self._windows_sessions_versions(latest)
-        store("delays").count()
-        self._show("how many there are, about")
+        ask("how many there are, about", lambda: store("delays").count())
 
-    def _windows_sessions_versions(self, departure: KeyAnswer) -> None:
+    def _windows_sessions_versions(self, departure: KeyAnswer | None) -> None:
         store = self._client.store
-        afternoon = [datetime(2013, 2, 8, hour, tzinfo=UTC) for hour in (18, 20)]
-        list(store("delay_windows").windows("JFK", time_from=afternoon[0], time_to=afternoon[1], order="asc"))
-        self._show("windows: the hours in which the blizzard came")
-        week = [datetime(2013, 10, 28, tzinfo=UTC), datetime(2013, 11, 1, tzinfo=UTC)]
-        list(store("aircraft_days").sessions("N725MQ", time_from=week[0], time_to=week[1], order="asc"))
-        self._show("sessions: an aircraft's days, from its first departure to its last")
-        if departure.found:
-            store("weather_as_of").get(departure.value["origin"], as_of=left_at_ms(departure.value))
-            self._show("versions: the weather when the departure above left")
+        afternoon = TimeArguments(
+            time_from=datetime(2013, 2, 8, 18, tzinfo=UTC), time_to=datetime(2013, 2, 8, 20, tzinfo=UTC), order="asc"
+        )
+        self._ask(
+            "windows: the hours in which the blizzard came",
+            lambda: list(store("delay_windows").windows("JFK", **afternoon)),
+        )
+        week = TimeArguments(
+            time_from=datetime(2013, 10, 28, tzinfo=UTC), time_to=datetime(2013, 11, 1, tzinfo=UTC), order="asc"
+        )
+        self._ask(
+            "sessions: an aircraft's days, from its first departure to its last",
+            lambda: list(store("aircraft_days").sessions("N725MQ", **week)),
+        )
+        if departure is not None and departure.found:
+            left = departure.value
+            self._ask(
+                "versions: the weather when the departure above left",
+                lambda: store("weather_as_of").get(left["origin"], as_of=left_at_ms(left)),
+            )
 
     def both_isolation_levels(self, replay: Replay) -> None:
         """One key, at both levels, while its airport's departures stream in."""
@@ -117,11 +132,19 @@ class Tour:
         self._screen.say(f"  It waited {took_ms:.0f} ms, until the worker had committed the departure.")
         self._tally.check("the read after the write", answer.value, orjson.loads(written.value))
 
+    def _ask(self, what: str, request: Callable[[], T]) -> T | None:
+        """What came back, which is shown; None where that was a refusal, which is counted."""
+        answer = None
+        with self._tally.asking(what):
+            answer = request()
+            self._tally.check(f"status of {self._last.curl}", self._last.status, 200)
+        self._show(what)
+        return answer
+
     def _show(self, what: str, request: LastRequest | None = None) -> None:
         shown = request or self._last
         self._screen.say(f"# {what}")
         self._screen.request(shown.curl, shown.answer)
-        self._tally.check(f"status of {shown.curl}", shown.status, 200)
 
 
 def _departures(answer: KeyAnswer) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 
 import httpx
+import pytest
 
-from stateline.client import Entry
-from stateline.demo.checks import Tally, check_range
-from stateline.demo.shown import curl_of, shortened
+from stateline.client import NEVER, Client, Entry
+from stateline.demo.checks import Tally, check_keys, check_range
+from stateline.demo.shown import LastRequest, curl_of, shortened
 
 ENTRIES = [Entry(key="a", value={"n": 1}, timestamp=None), Entry(key="b", value={"n": 2}, timestamp=None)]
 
@@ -50,3 +51,16 @@ def test_a_long_answer_is_shown_shortened() -> None:
     assert '"k3"' not in shown
     assert "… and 97 more" in shown
     assert "… of 2" in shown
+
+
+@pytest.mark.parametrize(
+    "refusal", [(404, '{"reason": "DOES_NOT_EXIST", "detail": "no"}'), (502, "<html>no server of ours</html>")]
+)
+def test_what_is_refused_is_counted_and_the_rest_is_asked(refusal: tuple[int, str]) -> None:
+    last, tally = LastRequest(), Tally()
+    answers = httpx.MockTransport(lambda request: httpx.Response(refusal[0], text=refusal[1]))
+    http = httpx.Client(transport=answers, event_hooks={"response": [last]})
+    with Client("http://127.0.0.1:1", retries=NEVER, http=http) as client:
+        check_keys(client, "airlines", {str(key): {"n": key} for key in range(5_000)}, {}, {}, tally)
+    assert tally.verdict == "checked 2 answers, 2 wrong"
+    assert last.status == refusal[0]
