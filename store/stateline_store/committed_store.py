@@ -10,6 +10,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -88,6 +89,11 @@ class CommittedStore(StateStore):
     def schema(self) -> StoreSchema:
         """What a query must know of this store beside its rows (`queries.run`)."""
         return StoreSchema(self.kind, self.timestamped, self._segments)
+
+    @cached_property
+    def stored_schema(self) -> StoreSchema:
+        """`schema` for who passes values on as they are stored. Made once: every query of a worker's takes it."""
+        return self.schema.of_stored_values()
 
     def init(self, context: StoreContext) -> None:
         if self._engine is not None:

@@ -38,8 +38,8 @@ Another kind of query, in order:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 from stateline_store.errors import InvalidArgumentError, NotUpToBoundError, UnknownQueryTypeError
 from stateline_store.layout import STORE_KINDS, StoreKind
@@ -64,7 +64,7 @@ from stateline_store.query_types import (
     WindowRangeQuery,
 )
 from stateline_store.readers import Reader
-from stateline_store.scan import KeyRange, Scan, StoreIterator, ValueAndTimestamp
+from stateline_store.scan import Scan, StoreIterator, ValueAndTimestamp
 from stateline_store.segments import Segments
 from stateline_store.session_reads import SessionReads
 from stateline_store.store_schema import StoreSchema
@@ -77,7 +77,8 @@ Result = TypeVar("Result")
 Found = TypeVar("Found")
 
 
-class QueryResult(NamedTuple, Generic[Result]):
+@dataclass(frozen=True, slots=True)
+class QueryResult(Generic[Result]):
     """An answer, and the Position of the state that it shows."""
 
     result: Result
@@ -235,11 +236,7 @@ def too_large(size: int) -> InvalidArgumentError:
 
 
 def _rows_between(query: RangeQuery | TimestampedRangeQuery, reader: Reader) -> StoreIterator:
-    lower, upper, reverse = query.lower, query.upper, query.order is Order.DESCENDING
-    if lower is not None and upper is not None and lower > upper:
-        # Nothing, as `Reader.range` has it, without its warning: queries come from outside, and would fill the log.
-        return reader.scan(KeyRange(lower, lower), reverse=reverse)
-    return reader.range(lower, upper, reverse=reverse)
+    return reader.range(query.lower, query.upper, reverse=query.order is Order.DESCENDING)
 
 
 def _windows(reader: Reader, schema: StoreSchema) -> WindowReads:

@@ -50,7 +50,8 @@ _OF_ONE_KEY = (KeyQuery, VersionedKeyQuery)
 def execute(
     query: Query[Any], reader: Reader, schema: StoreSchema, partition: int, terms: Terms, copy: CopyStatus
 ) -> Outcome:
-    """Answer a query from one partition, or say why not. Synchronous: the reader must not move meanwhile.
+    """Answer a query from one partition, or say why not. Synchronous: the reader must not move meanwhile. The schema is
+    that of stored values (`StoreSchema.of_stored_values`): who shows them takes them apart.
 
     The bound is checked against the reader's own position: what it has committed, or, when it reads
     uncommitted records, that merged with what is pending. A scan that has more to give is the asker's, as an
@@ -59,11 +60,17 @@ def execute(
     """
     if terms.require_active and copy.served_by != "active":
         return Failure(_not_active(terms.store, partition, copy), reader.position)
+    if isinstance(query, RangeQuery) and schema.kind == "key_value" and _is_reversed(query):
+        query = KeysQuery(())  # finds nothing, too: the store would warn in the log of each such request
     try:
-        result, position = queries.run(query, reader, schema.of_stored_values(), bound=terms.bound, partition=partition)
+        answer = queries.run(query, reader, schema, bound=terms.bound, partition=partition)
     except NotUpToBoundError:
         return Failure(_behind(terms.store, partition), reader.position)
-    return PartitionAnswer(_rows(query, result, schema, terms.limit), position, copy)
+    return PartitionAnswer(_rows(query, answer.result, schema, terms.limit), answer.position, copy)
+
+
+def _is_reversed(query: RangeQuery) -> bool:
+    return query.lower is not None and query.upper is not None and query.lower > query.upper
 
 
 def _rows(query: Query[Any], result: Any, schema: StoreSchema, limit: int) -> Rows:

@@ -36,7 +36,7 @@ class HostedQueries:
             return Failure(NotPresentError(message))
         try:
             reader = hosted.store.reader(terms.isolation_level)
-            return execute(request.query, reader, hosted.store.schema, partition, terms, hosted.status())
+            return execute(request.query, reader, hosted.store.stored_schema, partition, terms, hosted.status())
         except StatelineError as error:
             return Failure(error)
         except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception; a query must not end the worker
