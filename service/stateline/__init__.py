@@ -73,3 +73,7 @@ def __getattr__(name: str) -> Any:
     if name in ("serdes", "stores"):
         return importlib.import_module(f"stateline.{name}")
     raise AttributeError(f"module 'stateline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded, read
+from stateline_store.errors import ConfigurationError
 
 
 def topics(
@@ -176,6 +177,10 @@ def demo(
 
     Example: stateline demo --once
     """
-    from stateline.demo import run_demo
-
+    try:
+        from stateline.demo import run_demo
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rich":
+            raise
+        raise ConfigurationError("The demo needs rich: run `pip install stateline[demo]`.") from error
     return run_demo(once=once, port=port, state_dir=state_dir)

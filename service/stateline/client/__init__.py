@@ -27,3 +27,7 @@ def __getattr__(name: str) -> Any:
     if name == "__all__" or name[0].isupper():
         return getattr(importlib.import_module("stateline.client.public"), name)
     raise AttributeError(f"module 'stateline.client' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__getattr__("__all__")]

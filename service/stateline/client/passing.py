@@ -15,7 +15,7 @@
 
 The pause before each attempt doubles from `FIRST_PAUSE_S` up to `LONGEST_PAUSE_S`, of which a random part is taken (so
 that many clients do not come back at once), behind the `Retry-After` of the answer. There is no attempt without time
-left for it.
+left for it: who is to ask again later than that gets the failure at once.
 """
 
 from __future__ import annotations

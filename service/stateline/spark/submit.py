@@ -21,7 +21,9 @@ def main(arguments: list[str]) -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [os.getcwd(), *(entry for entry in sys.path if os.path.abspath(entry) != here)]
     sys.argv = ["stateline", "pipeline", *arguments]
-    runpy.run_module("stateline", run_name="__main__")  # as a program would: nothing here asks the command line
+    # As `python -m stateline`, and in this process, which Spark watches: the command line may import this room, and not
+    # the other way round.
+    runpy.run_module("stateline", run_name="__main__")
 
 
 if __name__ == "__main__":

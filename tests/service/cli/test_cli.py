@@ -251,10 +251,10 @@ def test_help_teaches_every_command_with_an_example() -> None:
             "from stateline.cli import main; main(['worker', '--help'])",
             "pyspark confluent_kafka fastapi uvicorn pyarrow",
         ),
-        ("import stateline.server.main", "pyarrow numpy httpx rich pyspark"),
+        ("import stateline.server.main", "pyarrow numpy httpx rich pyspark stateline.log.embedded stateline.log.kafka"),
         ("import stateline.worker.run", "pyarrow numpy httpx fastapi rich pyspark"),
-        ("import stateline.client.lean.snapshot_rows", "httpx pydantic orjson pyarrow"),
-        ("import stateline.spark.reading.snapshot_reader", "httpx pydantic pyarrow confluent_kafka"),
+        ("import stateline.client.lean.snapshot_rows", "httpx pydantic orjson pyarrow rocksdict"),
+        ("import stateline.spark.reading.snapshot_reader", "httpx pydantic pyarrow confluent_kafka rocksdict"),
         ("import stateline.client; stateline.client.Client", "pyarrow numpy confluent_kafka fastapi pyspark"),
     ],
 )
@@ -262,6 +262,12 @@ def test_nothing_loads_a_heavy_library_before_it_is_needed(script: str, heavy: s
     done = [sys.executable, "-c", f"import sys; {script}; print(sorted(sys.modules))"]
     modules = subprocess.run(done, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
     assert [name for name in heavy.split() if f"'{name}'" in modules] == []
+
+
+def test_a_demo_without_its_libraries_says_how_to_get_them() -> None:
+    script = "import sys; sys.modules['rich'] = None; from stateline.cli import main; sys.exit(main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: The demo needs rich: run `pip install stateline[demo]`.\n")
 
 
 def test_no_command_shows_the_help() -> None:

@@ -1,4 +1,5 @@
-"""The client of Spark's processes and of the command line: the standard library alone, and pyarrow where rows are read.
+"""The client of Spark's processes and of the command line: the standard library, the store library's errors, and
+pyarrow where rows are read.
 
 Executors have neither httpx nor pydantic, and every one of them pays for what it imports; no pool or session is of use
 there: a process asks a few times, then reads one long stream. What is tried again is decided where `Client`'s is, in

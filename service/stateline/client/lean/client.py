@@ -1,4 +1,4 @@
-"""`LeanClient`: requests to a Stateline server, with the standard library alone.
+"""`LeanClient`: requests to a Stateline server, with the standard library and the store library's errors alone.
 
 What passes is tried again (`stateline.client.passing`). Everything else is raised as the library's error of that name.
 A token is sent as a header and shows in no message and in no `repr`.
@@ -178,12 +178,13 @@ class Failover:
         return self._urls[self._next % len(self._urls)]
 
     def pause(self, error: Exception) -> None:
-        """Wait for the next attempt, or raise `NotReadyError` when there is no time left for one."""
+        """Wait for the next attempt, or raise `NotReadyError` when there is no time left for one, at once if the server
+        itself wants to be asked later than that."""
         url = self.url
         self._next += 1
         pause_s = self._pauses.next_s(error.retry_after_s if isinstance(error, PassingError) else 0.0)
         if pause_s is None:
-            raise NotReadyError(_given_up(url, error, self._patience_s)) from error
+            raise NotReadyError(_given_up(url, error, self._patience_s, self._pauses.left_s)) from error
         time.sleep(pause_s)
 
 
@@ -207,8 +208,13 @@ def _failure(url: str, response: HTTPResponse) -> StatelineError | PassingError:
     return _REFUSALS.get(response.status, StatelineError)(detail)
 
 
-def _given_up(url: str, error: Exception, patience_s: float) -> str:
+def _given_up(url: str, error: Exception, patience_s: float, left_s: float) -> str:
     why = (str(error) or type(error).__name__).rstrip(".")
+    if isinstance(error, PassingError) and error.retry_after_s >= left_s:
+        return (
+            f"{url} wants to be asked again in {error.retry_after_s:g} s, and of the {patience_s:g} s to wait for it "
+            f"{max(left_s, 0):.0f} s are left: {why}. Ask again then, or wait for longer (in Spark the option retry_s)."
+        )
     if isinstance(error, PassingError) and error.status == 429:
         return (
             f"{url} has refused for {patience_s:g} s: {why}. A DataFrame of .load() keeps its snapshot until Spark's "

@@ -100,6 +100,12 @@ def test_the_server_decides_when_it_is_asked_again(client: httpx.Client, proxy: 
     assert time.monotonic() - begin_s >= 2
 
 
+def test_a_server_that_is_to_be_asked_too_late_is_an_error_that_says_when(proxy: FaultyProxy) -> None:
+    proxy.faults.append(Answered("429 Too Many Requests", {"Retry-After": "600"}, '{"detail": "slow down"}'))
+    with pytest.raises(NotReadyError, match=r"asked again in 600 s, and of the 5 s to wait for it 5 s are left: slow"):
+        LeanClient((proxy.url,), retry_s=5).ask(LeanRequest("GET", "/healthz"))
+
+
 @pytest.mark.usefixtures("many")
 def test_whoever_takes_long_for_a_batch_has_as_much_time_as_before_for_the_next(
     client: httpx.Client, proxy: FaultyProxy
