@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -522,6 +523,34 @@ def test_the_files_that_the_design_names_are_there() -> None:
     named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", document("docs/design.md"))
     assert len(named) > 30
     assert [path for path in named if not any((ROOT / at / path).is_file() for at in (".", "service/stateline"))] == []
+
+
+@cache
+def has_module(dotted: str) -> bool:
+    """Whether there is such a module, or one that has such a function."""
+    inside, _, last = dotted.replace(".", "/").rpartition("/")
+    for source in (ROOT / "service" / inside, ROOT / "store" / inside):
+        if (source / last).is_dir() or (source / f"{last}.py").is_file():
+            return True
+        for module in (source.with_suffix(".py"), source / "__init__.py"):
+            if module.is_file() and re.search(rf"\b{last}\b", module.read_text()):
+                return True
+    return False
+
+
+def test_modules_and_files_that_anything_names_are_there() -> None:
+    missing = set[tuple[Path, str]]()
+    there = {path for at in ("service", "store", "docs", "tests") for path in (ROOT / at).rglob("*")}
+    for path in there:
+        if path.suffix in (".py", ".md", ".xml", ".properties") and "target" not in path.parts:
+            text = path.read_text()
+            modules = re.findall(r"`(stateline(?:_store|\.[a-z_]+)(?:\.[a-z_]+)+)", text)
+            missing |= {(path, name) for name in modules if not has_module(name)}
+            files = re.findall(r"(?<![/\w])(?:service|store|docs|tests)/[\w/-]+\.(?:py|md|xml)", text)
+            missing |= {
+                (path, name) for name in files if not any((at / name).is_file() for at in (ROOT, ROOT / "tests"))
+            }
+    assert not missing
 
 
 def test_the_files_for_servers_are_as_shown(hello: Hello) -> None:

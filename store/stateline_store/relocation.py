@@ -96,8 +96,8 @@ def read_listing(directory: StateDirectory) -> Listing:
         folder = directory.task(task)
         try:
             below = folder / "rocksdb"
-            held = [*folder.iterdir(), *(below.iterdir() if below.is_dir() else ())]
-            full = [path for path in held if holds_something(path)]
+            paths = [*folder.iterdir(), *(below.iterdir() if below.is_dir() else ())]
+            full = [path for path in paths if holds_something(path)]
             listing[task] = frozenset(f"{path.relative_to(folder)}{'/' * path.is_dir()}" for path in full)
         except OSError as error:
             raise refused(folder, "read", error) from error
@@ -109,12 +109,12 @@ def plan_moves(listing: Listing, wanted: Mapping[str, int], directory: StateDire
     moves = []
     for store, ordinal in sorted(wanted.items()):
         rows = _rows_of(store)
-        held: dict[str, str] = {}  # partition → the task that holds this store's rows
+        holders: dict[str, str] = {}  # partition → the task that holds this store's rows
         for task in (task for task, names in listing.items() if names & rows):
-            other = held.setdefault(_partition(task), task)
+            other = holders.setdefault(_partition(task), task)
             if other != task:
                 raise _ambiguous(directory, listing, store, other, task)
-        for partition, task in held.items():
+        for partition, task in holders.items():
             if task != f"{ordinal}_{partition}":
                 moves.append(Move(store, task, f"{ordinal}_{partition}"))
                 _check_free(directory, listing, moves[-1])

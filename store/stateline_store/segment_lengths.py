@@ -68,23 +68,23 @@ def _of_times(rows: Iterable[tuple[bytes, bytes]], interval_ms: int, layout: Lay
 
 def _of_versions(rows: Iterable[tuple[bytes, bytes]], interval_ms: int) -> dict[bytes, bytes]:
     """Versions by the time at which their validity ends; those of a key come in ascending segments."""
-    held = dict[bytes, list[Version]]()
+    moved = dict[bytes, list[Version]]()
     for stored_key, row in rows:
         for version in reversed(versions(row)):
             at = PREFIX.pack(version.valid_to // interval_ms) + stored_key[PREFIX.size :]
-            _append(held.setdefault(at, []), version)
-    return {key: join(reversed(oldest_first)) for key, oldest_first in held.items()}
+            _append(moved.setdefault(at, []), version)
+    return {key: join(reversed(oldest_first)) for key, oldest_first in moved.items()}
 
 
-def _append(held: list[Version], version: Version) -> None:
+def _append(oldest_first: list[Version], version: Version) -> None:
     """One more version of a row, the newest. A gap before it becomes a tombstone. A degenerate one, which says only
     that the key is deleted from there on, stands alone or not at all: the end of a row says the same."""
-    if held:
-        end = held[-1].valid_to
-        if held[-1].timestamp == end:
-            held.pop()
+    if oldest_first:
+        end = oldest_first[-1].valid_to
+        if oldest_first[-1].timestamp == end:
+            oldest_first.pop()
         if end < version.timestamp:
-            held.append(Version(end, None, version.timestamp))
-        if held and version.timestamp == version.valid_to:
+            oldest_first.append(Version(end, None, version.timestamp))
+        if oldest_first and version.timestamp == version.valid_to:
             return
-    held.append(version)
+    oldest_first.append(version)

@@ -86,10 +86,10 @@ def append(row: bytes, timestamp: int, value: bytes | None, valid_to: int) -> by
 
 def join(newest_first: Iterable[Version]) -> bytes:
     """The row that holds these versions: one or more, each ending where the next one begins."""
-    held = list(newest_first)
-    head = _BOUNDS.pack(held[0].valid_to, held[-1].timestamp)
-    entries = [_entry(version.timestamp, version.value) for version in held]
-    return b"".join((head, *entries, *(version.value or b"" for version in reversed(held))))
+    ordered = list(newest_first)
+    head = _BOUNDS.pack(ordered[0].valid_to, ordered[-1].timestamp)
+    entries = [_entry(version.timestamp, version.value) for version in ordered]
+    return b"".join((head, *entries, *(version.value or b"" for version in reversed(ordered))))
 
 
 def _entry(timestamp: int, value: bytes | None) -> bytes:

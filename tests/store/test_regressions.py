@@ -13,7 +13,8 @@ Tests without a file name are in this file.
 | a commit was not on disk | test_crashes.py: test_a_killed_writer_loses_nothing_it_acknowledged |
 | committed reads saw the record cache | test_queries.py: test_every_answer_is_the_plain_oracles_at_its_position |
 | readers elsewhere had no Position | test_secondary.py: test_a_refresh_reflects_the_newest_commit_and_nothing_staged |
-| requireActive threw the bound away | service/test_query.py: test_require_active_refuses_every_other_copy |
+| requireActive threw the bound away | service/query/test_execution.py, next line |
+| | test_require_active_refuses_every_other_copy |
 | an unknown column family crashed a downgrade | test_rocksdb_engine.py: test_an_unknown_column_family_is_refused |
 | `.position` was merged at every start | service/worker/test_task_stores.py, next line |
 | | test_a_position_file_is_taken_into_a_store_with_rows_and_goes |

@@ -1,4 +1,4 @@
-"""`stateline inspect`: what a state directory holds. `stateline_store.inspection` reads, `cli_inspect_view` renders."""
+"""`stateline inspect`: what a state directory holds. `stateline_store.inspection` reads, `inspect_view` renders."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class StoreOnDisk(NamedTuple):
 def stores(app: App, config: Config, *, as_json: bool) -> str:
     """The listing as text. Reads beside running workers, and neither makes nor writes a file in the state directory."""
     topology = app.topology()
-    held = {name: _on_disk(config, topology, definition) for name, definition in topology.stores.items()}
-    return as_text(store_rows(topology, held, as_json=as_json), as_json=as_json)
+    on_disk = {name: _on_disk(config, topology, definition) for name, definition in topology.stores.items()}
+    return as_text(store_rows(topology, on_disk, as_json=as_json), as_json=as_json)
 
 
 def nothing_there(config: Config) -> str | None:
@@ -40,7 +40,7 @@ def nothing_there(config: Config) -> str | None:
     return f"There is no state directory {application}: no worker has run with this state.dir here."
 
 
-def store_rows(topology: Topology, held: Mapping[str, Sequence[StoreOnDisk]], *, as_json: bool) -> list[Row]:
+def store_rows(topology: Topology, on_disk: Mapping[str, Sequence[StoreOnDisk]], *, as_json: bool) -> list[Row]:
     """One row per store, with its partitions on disk summed up for people, listed for programs."""
     return [
         {
@@ -51,31 +51,31 @@ def store_rows(topology: Topology, held: Mapping[str, Sequence[StoreOnDisk]], *,
             "persistent": definition.persistent,
             "changelog": definition.changelog(topology.application_id),
             "subtopology": topology.subtopology_of(name).ordinal,
-            **(_listed(held[name]) if as_json else _summed(held[name])),
+            **(_listed(on_disk[name]) if as_json else _summed(on_disk[name])),
         }
         for name, definition in topology.stores.items()
     ]
 
 
-def _listed(held: Sequence[StoreOnDisk]) -> Row:
+def _listed(on_disk: Sequence[StoreOnDisk]) -> Row:
     return {
         "partitions": {
             str(part.partition): {
                 "approximate_entries": part.approximate_entries,
                 "position": part.position.to_json(),
             }
-            for part in held
+            for part in on_disk
         }
     }
 
 
-def _summed(held: Sequence[StoreOnDisk]) -> Row:
+def _summed(on_disk: Sequence[StoreOnDisk]) -> Row:
     position = Position()
-    for part in held:
+    for part in on_disk:
         position = position.merge(part.position)
     return {
-        "partitions": len(held),
-        "entries": sum(part.approximate_entries for part in held),
+        "partitions": len(on_disk),
+        "entries": sum(part.approximate_entries for part in on_disk),
         "position": json.dumps(position.to_json()) if position else None,
     }
 

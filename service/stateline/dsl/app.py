@@ -171,7 +171,7 @@ class App:
     ) -> Callable[[F], F]:
         """Call the decorated function for each record of a topic, in offset order, on the worker.
 
-        It gets the record (`stateline.worker.InputRecord`), then one `StoreView` for each of `stores`, then one
+        It gets the record (`stateline.InputRecord`), then one `StoreView` for each of `stores`, then one
         `Output` for each of `forwards`. What it raises is handled by ``processing.exception.handler``.
         """
         source = self._declarations.topic("app.process", topic, key, value)

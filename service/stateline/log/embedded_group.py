@@ -185,8 +185,8 @@ def assignments(sql: sqlite3.Connection, group: str) -> list[Assignment]:
 def acquirable(rows: Iterable[Assignment], member: str, owned: Collection[TopicPartition]) -> list[Assignment]:
     """What this member may take now: rows meant for it, of numbers that nobody else still owns a partition of."""
     meant = [row for row in rows if row.target == member and row.partition not in owned]
-    held = {row.partition.partition for row in meant if row.owner not in (None, member)}
-    return [row for row in meant if row.partition.partition not in held]
+    owned_by_others = {row.partition.partition for row in meant if row.owner not in (None, member)}
+    return [row for row in meant if row.partition.partition not in owned_by_others]
 
 
 def take(sql: sqlite3.Connection, claim: Claim, owned: Collection[TopicPartition]) -> list[Assignment]:

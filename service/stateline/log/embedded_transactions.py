@@ -72,8 +72,8 @@ def hold_back(
 
 def end_transaction(sql: sqlite3.Connection, transactional_id: str, written: Iterable[int]) -> None:
     """Make the transaction visible and put its end into the partitions (ids) written to, in a write transaction."""
-    held = sql.execute("SELECT partition_id FROM open_ranges WHERE transactional_id = ?", (transactional_id,))
-    for partition_id in {*written, *(id_ for (id_,) in held.fetchall())}:
+    open_ranges = sql.execute("SELECT partition_id FROM open_ranges WHERE transactional_id = ?", (transactional_id,))
+    for partition_id in {*written, *(id_ for (id_,) in open_ranges.fetchall())}:
         _reserve(sql, partition_id, 1)
     sql.execute("DELETE FROM open_ranges WHERE transactional_id = ?", (transactional_id,))
 

@@ -63,10 +63,10 @@ def forgets(table: StoreDefinition) -> bool:
     return table.plain_kind in ("window", "session")
 
 
-def beginning_is_lost(table: str, begun: Mapping[TopicPartition, int]) -> str:
+def beginning_is_lost(table: str, first_offsets: Mapping[TopicPartition, int]) -> str:
     """What to say of a table that is read from the beginning, where partitions of its topic begin at these offsets,
     above 0."""
-    listed = ", ".join(f"{partition} begins at offset {first}" for partition, first in sorted(begun.items()))
+    listed = ", ".join(f"{partition} begins at offset {first}" for partition, first in sorted(first_offsets.items()))
     return (
         f"Table {table!r} is read from the beginning of its topic, whose first records were deleted: {listed}. Keys "
         "that were written before, and not since, are missing from the table: write them again."

@@ -72,12 +72,12 @@ class ExternalKey(ExternalValue):
 
     kind: str
     duplicates: bool = False
-    _told: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _warned_of: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def check(self, data: bytes) -> None:
         self._check(data, "key", "the kind and type")
-        if not self._told and (other := self._other_kind(data)) is not None:
-            self._told.append(other)
+        if not self._warned_of and (other := self._other_kind(data)) is not None:
+            self._warned_of.append(other)
             logger.warning(
                 "%s in the changelog of %s looks like a key of %s, and is one of kind %s%s here: all keys are taken as "
                 "declared. If the store is another one there, declare that, under another name (store=).",

@@ -40,7 +40,7 @@ class DrainingServer(uvicorn.Server):
         self._acceptor: FairAcceptor | None = None
         self._drain_s = drain_ms / 1000
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told = False
+        self._is_stopping = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Told to stop before this, the server ends as soon as it has started."""
@@ -69,7 +69,7 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; not as uvicorn does, which raises the signal again at the end: a clean stop exits with 0."""
-        if self._told:
+        if self._is_stopping:
             # It would show every answer that is broken off now as a defect.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self.force_exit = self.should_exit = True
@@ -77,7 +77,7 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
         else:  # we are in a signal handler: let the loop do it between two callbacks
             self._loop.call_soon_threadsafe(self._drain)
-        self._told = True
+        self._is_stopping = True
 
     async def _connect(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()

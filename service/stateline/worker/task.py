@@ -155,7 +155,7 @@ class Task:
         `epochs` the numbers of the epochs that end with it (`LOADING` where there is none).
 
         Every store is tried even if one fails; the first failure is raised then. Other processes see it when
-        `stores.announce` is called.
+        `TaskStores.announce` is called.
         """
         next_offsets = self.processing.next_offsets
         self.stores.commit(

@@ -210,4 +210,4 @@ def test_of_many_partitions_only_stores_are_shown() -> None:
     assert shown_partitions(few, 2) == few
     (one,) = shown_partitions(few, 1)
     assert (one.task, one.store, one.commit_number) == ("", "s", 20)
-    assert one.told == NoticeStatus(5, 7, 0, 1, 0)
+    assert one.status == NoticeStatus(5, 7, 0, 1, 0)

@@ -1,7 +1,7 @@
 """A real Apache Kafka broker for tests and benchmarks: one node on free ports, its data in a temporary folder.
 
 Use it as a context manager, or through the session fixture `kafka_broker` of `tests/conftest.py`. It needs `java`
-and `mvn`; the jars are fetched once, by tests/kafka/pom.xml, into `.cache/kafka-4.3.1/libs`.
+and `mvn`; the jars are fetched once, by tests/support/kafka/pom.xml, into `.cache/kafka-4.3.1/libs`.
 """
 
 from __future__ import annotations

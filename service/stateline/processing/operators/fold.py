@@ -27,19 +27,19 @@ class Fold:
         keys = rows.known_keys
         distinct = list(dict.fromkeys(keys))
         before = dict(zip(distinct, self._store.get_rows(distinct), strict=True))
-        held, last = dict(before), {}
+        newest, last = dict(before), {}
 
         def folded(row: tuple[bytes, Any, Any, int]) -> tuple[bytes, bytes | None]:
             key, typed_key, value, at_ms = row
             most = self._context.max_record_bytes
-            return key, next_row(self._folding, held[key], key, typed_key, value, at_ms, most)
+            return key, next_row(self._folding, newest[key], key, typed_key, value, at_ms, most)
 
         given = zip(keys, rows.keys.typed, rows.values.typed, rows.timestamps, strict=True)
         for place, (key, row) in self._context.each(self._name, rows.records, given, folded):
-            held[key], last[key] = row, place
+            newest[key], last[key] = row, place
         if not last:
             return None
-        new = {key: held[key] for key in last}
+        new = {key: newest[key] for key in last}
         changes = Changes(
             list(last),
             plain(map(before.__getitem__, last)),

@@ -52,11 +52,11 @@ class SessionAggregate:
         typed_keys, values = (rows.keys.typed, rows.values.typed) if self._folding.typed else (keys, keys)
         observed, store_time = self._context.times.observed(self._store.name), self._store.stream_time_ms
         before = self._read(keys, rows.timestamps)
-        held, last, late = dict(before), dict[bytes, int](), 0
+        newest, last, late = dict(before), dict[bytes, int](), 0
 
         def joined(row: tuple[bytes, Any, Any, int]) -> Sessions | None:
             key, typed_key, value, at_ms = row
-            return self._joined(held[key], store_time, observed, key, typed_key, value, at_ms)
+            return self._joined(newest[key], store_time, observed, key, typed_key, value, at_ms)
 
         given = zip(keys, typed_keys, values, rows.timestamps, strict=True)
         calls_a_user = self._folding.typed
@@ -66,7 +66,7 @@ class SessionAggregate:
                 late += 1
                 continue
             key, at_ms = keys[place], rows.timestamps[place]
-            held[key], last[key] = sessions, place
+            newest[key], last[key] = sessions, place
             observed = max(observed, at_ms)
             store_time = max(store_time, at_ms)
         if late:
@@ -76,10 +76,10 @@ class SessionAggregate:
         changed = [
             (*difference, rows.records[place])
             for key, place in last.items()
-            for difference in _differences(key, before[key], held[key])
+            for difference in _differences(key, before[key], newest[key])
         ]
         for key in last:
-            self._known.put(key, held[key])
+            self._known.put(key, newest[key])
         self._known.trim()
         self._context.times.observe(self._store.name, observed)
         return self._put(changed, store_time)

@@ -117,13 +117,13 @@ class WindowFold(_WindowOperator):
         keys = rows.known_keys
         observed, late = self._context.times.observed(self._store.name), 0
         stored = self._stored(keys, rows.timestamps, observed)
-        held, last = dict(stored), {}
+        newest, last = dict(stored), {}
 
         def folded(row: tuple[bytes, Any, Any, int]) -> list[tuple[_Window, bytes | None]]:
             key, typed_key, value, at_ms = row
             windows = [(key, start) for start in self._starts(at_ms) if start + self._closed_after > observed]
             most = self._context.max_record_bytes
-            return [(w, next_row(self._folding, held[w], key, typed_key, value, at_ms, most)) for w in windows]
+            return [(w, next_row(self._folding, newest[w], key, typed_key, value, at_ms, most)) for w in windows]
 
         given = zip(keys, rows.keys.typed, rows.values.typed, rows.timestamps, strict=True)
         for place, results in self._context.each(self._name, rows.records, given, folded):
@@ -131,12 +131,12 @@ class WindowFold(_WindowOperator):
             observed = max(observed, at_ms)
             late += len(self._starts(at_ms)) - len(results)
             for window, new in results:
-                held[window], last[window] = new, place
+                newest[window], last[window] = new, place
         if late:
             self._context.failures.drop(late, LATE)
         if not last:
             return None
-        new_rows = {window: held[window] for window in last}
+        new_rows = {window: newest[window] for window in last}
         stamps = [
             rows.timestamps[last[window]] if row is None else TIMESTAMP.unpack_from(row)[0]
             for window, row in new_rows.items()

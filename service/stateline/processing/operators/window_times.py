@@ -8,7 +8,7 @@ kept.
 from __future__ import annotations
 
 from stateline.model.windows import AnyWindows, SessionWindows
-from stateline.processing.operators.grouping import kept, with_key
+from stateline.processing.operators.grouping import picked, with_key
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Rows
 from stateline_store.segmented_store import SegmentedStore
@@ -50,4 +50,4 @@ def placed_in_time(rows: Rows, context: OperatorContext) -> Rows:
     if not rows.records or min(rows.timestamps) >= 0:
         return rows
     places = [place for place, at_ms in enumerate(rows.timestamps) if at_ms >= 0]
-    return kept(rows, places, context.failures, "have a timestamp before 1970")
+    return picked(rows, places, context.failures, "have a timestamp before 1970")

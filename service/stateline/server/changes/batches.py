@@ -71,17 +71,17 @@ def change_batch(definition: StoreDefinition, records: Sequence[Record], schema:
 
 def pieces(records: Sequence[Record]) -> Iterator[list[Record]]:
     """The records in lists of about `BATCH_BYTES`; one that is larger stands alone."""
-    held: list[Record] = []
-    held_bytes = 0
+    piece: list[Record] = []
+    piece_bytes = 0
     for record in records:
         size = len(record.key or b"") + len(record.value or b"")
-        if held and held_bytes + size > BATCH_BYTES:
-            yield held
-            held, held_bytes = [], 0
-        held.append(record)
-        held_bytes += size
-    if held:
-        yield held
+        if piece and piece_bytes + size > BATCH_BYTES:
+            yield piece
+            piece, piece_bytes = [], 0
+        piece.append(record)
+        piece_bytes += size
+    if piece:
+        yield piece
 
 
 def _key_columns(definition: StoreDefinition, records: Sequence[Record]) -> dict[str, pa.Array]:
@@ -131,8 +131,8 @@ def _offsets(_: StoreDefinition, records: Sequence[Record]) -> pa.Array:
 
 
 def _is_true(flags: Iterable[bool]) -> pa.Array:
-    held = array("b", flags)
-    numbers = pa.Array.from_buffers(pa.int8(), len(held), [None, pa.py_buffer(held)])
+    bits = array("b", flags)
+    numbers = pa.Array.from_buffers(pa.int8(), len(bits), [None, pa.py_buffer(bits)])
     return pc.not_equal(numbers, pa.Array.from_buffers(pa.int8(), 1, [None, pa.py_buffer(b"\0")])[0])
 
 

@@ -26,8 +26,8 @@ from stateline.model.topic import Topic
 from stateline.processing.reading import readable
 from stateline.query.values import Terms, answers_of
 from stateline.serde.plain import shown
-from stateline.server.changes.held import HeldChanges
 from stateline.server.changes.log import ChangeLog
+from stateline.server.changes.pending import PendingChanges
 from stateline.server.changes.topic_reader import After, AfterInput, Begin
 from stateline.server.contract.arguments import numbers_shown
 from stateline.server.contract.written_arguments import parsed_json
@@ -103,7 +103,7 @@ class ChangeFeed:
         self._log = ChangeLog(
             serving.config, self.topic, partitions, buffer_bytes, is_changelog=store.definition.source is None
         )
-        self._held = {p: HeldChanges(p) for p in partitions}
+        self._pending = {p: PendingChanges(p) for p in partitions}
         self._reach: dict[int, int] = {}  # up to where the log is to be read
         self._positions: Mapping[int, Position] = {}  # of stores in memory
         self._check_due_s = 0.0
@@ -175,17 +175,17 @@ class ChangeFeed:
         for record in await self._log.read(self._ahead(behind)):
             read.setdefault(record.partition, []).append(record)
         for p, records in read.items():
-            self._held[p].add(records, by_position=self._committed.by_position)
+            self._pending[p].add(records, by_position=self._committed.by_position)
         return bool(read)
 
     def _take(self) -> list[Record]:
         """What is read and committed. Of a table without the records that its worker has left out as well."""
         taken: list[Record] = []
-        for p, held in self._held.items():
+        for p, pending in self._pending.items():
             if self._committed.by_position:
-                taken += held.up_to_position(self._positions.get(p, Position()))
+                taken += pending.up_to_position(self._positions.get(p, Position()))
             else:
-                taken += held.up_to_offset(self._reach.get(p, -1))
+                taken += pending.up_to_offset(self._reach.get(p, -1))
         return changes_of(self._source, taken)
 
     def _behind(self) -> frozenset[int]:
@@ -194,7 +194,7 @@ class ChangeFeed:
 
     def _ahead(self, behind: Collection[int]) -> frozenset[int]:
         """Partitions that were read further than is committed: they wait, while others catch up."""
-        return frozenset(p for p, held in self._held.items() if held and p not in behind)
+        return frozenset(p for p, pending in self._pending.items() if pending and p not in behind)
 
     async def _check_topic(self) -> None:
         if self._now_s() >= self._check_due_s:

@@ -4,7 +4,7 @@
                                        "begin": {partition: offset}, "end": {partition: offset},
                                        "columns": [{"name", "type", "nullable"}]}
     GET …/changes/rows?partition=&begin=&end=&topic_id=[&columns=]
-                                      these changes as an Arrow stream (`change_batches`), with its end mark
+                                      these changes as an Arrow stream (`batches`), with its end mark
 
 Offsets are those of the next record to read. `end` is behind what is committed, and never goes back; a partition that
 cannot be looked at now and never was has none. So whoever reads from one `end` to a later one gets every committed
@@ -37,7 +37,7 @@ from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
-from stateline.server.rows.streams import JSON, HeldStream
+from stateline.server.rows.streams import JSON, OwningStream
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.loading import loaded
@@ -160,15 +160,15 @@ class ChangeRowRoutes:
 
         schema = change_schema(asked.store.definition, chosen, asked.topic, asked.topic_id)
         limits: Limits = request.app.state.limits
-        async with AsyncExitStack() as held:
-            await held.enter_async_context(limits.scan())
+        async with AsyncExitStack() as resources:
+            await resources.enter_async_context(limits.scan())
             log = self._log_of(asked)
-            held.callback(log.close)
+            resources.callback(log.close)
             await log.begin(After({asked.partition: asked.begin - 1} if asked.begin else {}))
             await self._require_committed(asked, log)
-            batches = await held.enter_async_context(aclosing(self._batches(asked, log, schema)))
+            batches = await resources.enter_async_context(aclosing(self._batches(asked, log, schema)))
             first = await anext(batches, None)  # what cannot be read is refused, rather than broken off
-            return HeldStream(_stream(schema, first, batches), held.pop_all(), limits.timeout_s, MEDIA_TYPE, {})
+            return OwningStream(_stream(schema, first, batches), resources.pop_all(), limits.timeout_s, MEDIA_TYPE, {})
 
     async def _described(self, store: ServedStore, topic: str, log: ChangeLog, begin: str | None) -> dict[str, Any]:
         topic_id = await self._topic_id(topic, log, believe=begin in (None, "latest"))

@@ -111,4 +111,4 @@ def _commits(seen: Iterable[Noticed], readable: set[str]) -> dict[str, list[int]
         known = first.get(each.task)
         if each.store in readable and (known is None or each.store < known.store):
             first[each.task] = each
-    return {task: [each.commit_number, each.told.committed_at_ms] for task, each in first.items()}
+    return {task: [each.commit_number, each.status.committed_at_ms] for task, each in first.items()}

@@ -2,7 +2,7 @@
 
 Each refuses with `TooManyRequestsError`, which is status 429 with `Retry-After` of a second: no
 rate is below one per second, and of scans nobody knows when one ends. What bounds a single answer stands
-elsewhere: rows by `server.limit.max`, bytes by `query.MAX_RESULT_BYTES`.
+elsewhere: rows by `server.limit.max`, bytes by `stateline.query.values.MAX_RESULT_BYTES`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from stateline.server.contract.problems import failure_response
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
 from stateline.server.queries.requests import ReadRequest
-from stateline.server.rows.streams import JSON, HeldStream, chunks_of, headers_of, wanted_format
+from stateline.server.rows.streams import JSON, OwningStream, chunks_of, headers_of, wanted_format
 from stateline.server.serving import Serving
 from stateline.server.state.cursors import Cursor, Page, Token, pinned
 from stateline.server.state.merged_scan import MergedScan
@@ -59,9 +59,9 @@ class ScanAnswers:
                     cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller_of(request))
                     return _page_response(cursor, await self._cursors.begin(cursor))
             running.callback(scan.close)
-            held = running.pop_all()  # by the stream, to its end
+            resources = running.pop_all()  # by the stream, to its end
         chunks = chunks_of(media_type, read.store.definition, scan, with_key=with_key)
-        return HeldStream(chunks, held, self._limits.timeout_s, media_type, headers_of(read.terms, outcomes))
+        return OwningStream(chunks, resources, self._limits.timeout_s, media_type, headers_of(read.terms, outcomes))
 
     async def _head(self, request: Request, read: ReadRequest, query: ScanQuery) -> Response:
         check_answered(type(query), read.store.name, read.store.definition.kind)

@@ -131,8 +131,8 @@ def binary_array(items: Sequence[bytes]) -> pa.Array:
 
 def int64_array(numbers: Iterable[int]) -> pa.Array:
     """Integers as one int64 array."""
-    held = array("q", numbers)
-    return pa.Array.from_buffers(_INT64, len(held), [None, pa.py_buffer(held)])
+    packed = array("q", numbers)
+    return pa.Array.from_buffers(_INT64, len(packed), [None, pa.py_buffer(packed)])
 
 
 def sliced(items: pa.Array, start: int, stop: int = 2**30) -> pa.Array:
@@ -147,15 +147,15 @@ def big_endian(items: pa.Array, kind: pa.DataType) -> pa.Array:
 
     Raises `InvalidArgumentError` when one has another length.
     """
-    held = array(_CODES[kind])
+    packed = array(_CODES[kind])
     lengths = pc.min_max(pc.binary_length(items))
     for length in (lengths["min"].as_py(), lengths["max"].as_py()):
-        if length not in (None, held.itemsize):
+        if length not in (None, packed.itemsize):
             raise InvalidArgumentError(f"it has {length} bytes")
-    held.frombytes(_joined(items))
+    packed.frombytes(_joined(items))
     if sys.byteorder == "little":
-        held.byteswap()
-    return pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(held)])
+        packed.byteswap()
+    return pa.Array.from_buffers(kind, len(packed), [None, pa.py_buffer(packed)])
 
 
 def stream_start(schema: pa.Schema) -> bytes:

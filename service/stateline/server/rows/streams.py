@@ -44,19 +44,19 @@ def accepted(header: str) -> list[str]:
     return [name.strip().lower() for name, _, parameters in parts if _REFUSED.search(parameters) is None]
 
 
-class HeldStream(StreamingResponse):
-    """A stream that owns `held`: what is to be let go of at its end. A client that takes nothing for `patience_s` is
-    cut off: it would keep what is held, one of server.scans.max with it."""
+class OwningStream(StreamingResponse):
+    """A stream that owns `resources`: what is to be let go of at its end. A client that takes nothing for `patience_s`
+    is cut off: it would keep them, one of server.scans.max with it."""
 
     def __init__(
         self,
         chunks: AsyncGenerator[bytes, None],
-        held: AsyncExitStack,
+        resources: AsyncExitStack,
         patience_s: float,
         media_type: str,
         headers: Mapping[str, str],
     ) -> None:
-        self._held, self._patience_s = held, patience_s
+        self._resources, self._patience_s = resources, patience_s
         super().__init__(chunks, media_type=media_type, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +67,7 @@ class HeldStream(StreamingResponse):
             except TimeoutError as error:  # Starlette takes an OSError for a client that has left
                 raise ConnectionAbortedError(f"The client took nothing for {self._patience_s:g} s.") from error
 
-        async with self._held:
+        async with self._resources:
             await super().__call__(scope, receive, send_in_time)
 
 

@@ -33,7 +33,7 @@ from stateline.server.contract.written_arguments import from_body, from_query_st
 from stateline.server.guard.caller import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
-from stateline.server.rows.streams import HeldStream
+from stateline.server.rows.streams import OwningStream
 from stateline.server.serving import Serving
 from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection
 from stateline.server.snapshots.keeper import SnapshotKeeper
@@ -158,13 +158,13 @@ class SnapshotRoutes:
     async def _rows(
         self, snapshot: Snapshot, part: CheckpointPart, definition: StoreDefinition, wanted: RowSelection
     ) -> Response:
-        async with AsyncExitStack() as held:
-            await held.enter_async_context(self._limits.scan())
+        async with AsyncExitStack() as resources:
+            await resources.enter_async_context(self._limits.scan())
             checkpoint = await self._checkpoints.acquire(snapshot.id, part)
-            held.callback(self._checkpoints.release, snapshot.id, part)
+            resources.callback(self._checkpoints.release, snapshot.id, part)
             _check_kind(checkpoint, definition)
             chunks = _stream(checkpoint, definition, wanted)
-            return HeldStream(chunks, held.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))
+            return OwningStream(chunks, resources.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))
 
     async def _make(
         self, stores: list[ServedStore], ttl_ms: int, owner: str | None, caller: str, pin: Pin | None
@@ -176,14 +176,14 @@ class SnapshotRoutes:
                 worker = self._serving.workers.owner(store.placement.task_id(partition))
                 places.setdefault(worker, []).append((store.name, partition))
         share = Share(caller, self._serving.config.caller_share(self._most))
-        making = await asyncio.to_thread(self._directory.begin, now_ms(), self._most, self._most_bytes, share)
+        unfinished = await asyncio.to_thread(self._directory.begin, now_ms(), self._most, self._most_bytes, share)
         try:
-            asked = (self._serving.workers.snapshot(worker, making.id, each) for worker, each in places.items())
+            asked = (self._serving.workers.snapshot(worker, unfinished.id, each) for worker, each in places.items())
             parts = [part for some in await asyncio.gather(*asked) for part in some]
             now = now_ms()
-            return await asyncio.to_thread(self._directory.finish, making, parts, now, now + ttl_ms, owner, pin)
+            return await asyncio.to_thread(self._directory.finish, unfinished, parts, now, now + ttl_ms, owner, pin)
         finally:
-            making.close()  # one that was not finished is swept
+            unfinished.close()  # one that was not finished is swept
 
     async def _body(self, request: Request, allowed: tuple[str, ...]) -> Arguments:
         def parse(body: bytes) -> tuple[Arguments, int]:

@@ -199,33 +199,33 @@ def _scanned(checkpoint: Checkpoint, ranges: Iterable[KeyRange]) -> Generator[li
 
 def _bounded(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], None, None]:
     """The rows in lists of up to `BATCH_ROWS` and about `BATCH_BYTES`; a row that is larger stands alone."""
-    held: list[Row] = []
-    held_bytes = 0
+    batch: list[Row] = []
+    batch_bytes = 0
     with closing(chunks):
         for chunk in chunks:
             size = sum(map(len, chain.from_iterable(chunk)))
-            if held and (held_bytes + size > BATCH_BYTES or len(held) + len(chunk) > BATCH_ROWS):
-                yield held
-                held, held_bytes = [], 0
+            if batch and (batch_bytes + size > BATCH_BYTES or len(batch) + len(chunk) > BATCH_ROWS):
+                yield batch
+                batch, batch_bytes = [], 0
             if size > BATCH_BYTES:
                 yield from _split(chunk)
             else:
-                held, held_bytes = [*held, *chunk], held_bytes + size
-    if held:
-        yield held
+                batch, batch_bytes = [*batch, *chunk], batch_bytes + size
+    if batch:
+        yield batch
 
 
 def _split(rows: list[Row]) -> Iterator[list[Row]]:
-    held: list[Row] = []
-    held_bytes = 0
+    batch: list[Row] = []
+    batch_bytes = 0
     for row in rows:
         size = len(row[0]) + len(row[1])
-        if held and held_bytes + size > BATCH_BYTES:
-            yield held
-            held, held_bytes = [], 0
-        held.append(row)
-        held_bytes += size
-    yield held
+        if batch and batch_bytes + size > BATCH_BYTES:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(row)
+        batch_bytes += size
+    yield batch
 
 
 def _within(segment: bytes, keys: KeyRange) -> KeyRange:

@@ -276,7 +276,7 @@ def held_on_disk(application: Path) -> int:
     """Bytes of the tables of its stores that are deleted and that this process still has open. Snapshots' do not count,
     nor do logs, which a reader keeps open for itself. 0 where the system does not tell (there is no /proc)."""
     stores, snapshots = f"{application.resolve()}/", f"{application.resolve()}/{SNAPSHOTS}/"
-    held: dict[
+    sizes: dict[
         tuple[int, int], int
     ] = {}  # each file once: every secondary that a scan keeps has a descriptor of its own
     with contextlib.suppress(OSError):
@@ -286,8 +286,8 @@ def held_on_disk(application: Path) -> int:
                 if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
                     path = os.readlink(f"{_OPEN_FILES}/{name}")
                     if path.startswith(stores) and not path.startswith(snapshots) and path.endswith(_DELETED_TABLE):
-                        held[status.st_dev, status.st_ino] = status.st_size
-    return sum(held.values())
+                        sizes[status.st_dev, status.st_ino] = status.st_size
+    return sum(sizes.values())
 
 
 def pinned(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:

@@ -1,9 +1,9 @@
 """Whole epochs, the readers' half: an answer over several partitions of a worker is of one micro-batch.
 
 A worker commits an epoch in all of its partitions one after the other, and a secondary follows each by itself. So the
-number that the worker keeps in every store (`stateline.worker.epochs`) is compared: when the partitions of one owner
-have different ones, all of them are asked again after the next commit. Partitions of different workers are not
-compared: these commit when each has come to the end. One that no worker has is compared with all.
+number that the worker keeps in every store (`stateline.deployment.epoch_marker`) is compared: when the partitions of
+one owner have different ones, all of them are asked again after the next commit. Partitions of different workers are
+not compared: these commit when each has come to the end. One that no worker has is compared with all.
 """
 
 from __future__ import annotations

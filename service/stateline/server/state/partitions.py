@@ -196,16 +196,16 @@ class Partitions:
         return numbers
 
     def _status(self, task_id: str, found: _Open) -> CopyStatus:
-        told, owned, known = found.reader.notice.status, self._has_owner(task_id), found.status
-        if known is not None and known[0] == told and known[1] is owned:
+        notice, owned, known = found.reader.notice.status, self._has_owner(task_id), found.status
+        if known is not None and known[0] == notice and known[1] is owned:
             return known[2]
-        state = told.state
+        state = notice.state
         if state is StoreState.ACTIVE and not owned:
             state = StoreState.CLOSED
         if found.plain and not self._upgrading:
             state = StoreState.RESTORING
-        status = CopyStatus(served_by(state), told.staged_records, told.staged_bytes, told.committed_at_ms)
-        found.status = told, owned, status
+        status = CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
+        found.status = notice, owned, status
         return status
 
     def _refresh(self, reader: SecondaryReader) -> None:

@@ -25,7 +25,7 @@ class Noticed(NamedTuple):
     task: str
     store: str
     commit_number: int
-    told: NoticeStatus
+    status: NoticeStatus
 
 
 def noticed(partitions: Partitions) -> list[Noticed]:
@@ -48,14 +48,14 @@ def shown_partitions(found: Sequence[Noticed], most: int = MAX_PARTITIONS) -> Se
 
 
 def _as_one(store: str, partitions: Sequence[Noticed]) -> Noticed:
-    told = [each.told for each in partitions]
-    states = {one.state_number for one in told}
+    statuses = [each.status for each in partitions]
+    states = {one.state_number for one in statuses}
     summed = NoticeStatus(
-        max(one.committed_at_ms for one in told),
-        sum(one.staged_records for one in told),
-        sum(one.staged_bytes for one in told),
+        max(one.committed_at_ms for one in statuses),
+        sum(one.staged_records for one in statuses),
+        sum(one.staged_bytes for one in statuses),
         min(states - {StoreState.ACTIVE}, default=StoreState.ACTIVE),
-        sum(one.restore_remaining for one in told),
+        sum(one.restore_remaining for one in statuses),
     )
     return Noticed("", store, sum(each.commit_number for each in partitions), summed)
 
@@ -78,12 +78,12 @@ class StoreCollector(Collector):
             "state": _gauge("state", "0 closed, 1 restoring, 2 active, 3 standby."),
         }
         age = _gauge("commit_age_seconds", "How long ago the newest commit was made; absent before the first.")
-        for task_id, store, number, told in shown_partitions(self.seen):
-            figures = {"commit_number": number, "state": told.state_number, **told._asdict()}
+        for task_id, store, number, status in shown_partitions(self.seen):
+            figures = {"commit_number": number, "state": status.state_number, **status._asdict()}
             for name, gauge in gauges.items():
                 gauge.add_metric([task_id, store], float(figures[name]))
-            if told.committed_at_ms:
-                age.add_metric([task_id, store], max(0.0, time.time() - told.committed_at_ms / 1000))
+            if status.committed_at_ms:
+                age.add_metric([task_id, store], max(0.0, time.time() - status.committed_at_ms / 1000))
         yield from gauges.values()
         yield age
         ready = GaugeMetricFamily("stateline_server_ready", "1 when /readyz answers 200.")

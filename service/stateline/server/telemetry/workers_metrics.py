@@ -1,4 +1,4 @@
-"""What the workers of this state directory have counted, told once a second (`stateline.deployment.worker_figures`).
+"""What the workers of this state directory have counted, written once a second (`stateline.deployment.worker_figures`).
 
 Names are Kafka Streams' in Prometheus' style: `commit-latency-avg` is ``stateline_commit_latency_avg_seconds``.
 """
@@ -25,7 +25,7 @@ from stateline_store.inspection import lock_holder
 
 _log = logging.getLogger(__name__)
 
-_Told = Mapping[str, WorkerFigures]
+_FiguresByWorker = Mapping[str, WorkerFigures]
 """Worker → its figures."""
 
 
@@ -35,8 +35,8 @@ class FiguresReader:
     def __init__(self, application: Path) -> None:
         self._application = application
 
-    def read(self) -> _Told:
-        """Worker → what it told last. One that does not live, or whose file makes no sense, is left out."""
+    def read(self) -> _FiguresByWorker:
+        """Worker → what it wrote last. One that does not live, or whose file makes no sense, is left out."""
         try:
             names = [instance_of(name) for name in sorted(os.listdir(instances_directory(self._application)))]
         except OSError:
@@ -136,7 +136,7 @@ class WorkerCollector(Collector):
         return ()  # registering asks for nothing
 
 
-def _filled(family: CounterMetricFamily | GaugeMetricFamily, attribute: str, found: _Told) -> Metric:
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, attribute: str, found: _FiguresByWorker) -> Metric:
     of = attrgetter(attribute)
     for worker, figures in found.items():
         if (value := of(figures)) is not None:
@@ -144,14 +144,14 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, attribute: str, fou
     return family
 
 
-def _age(found: _Told) -> Metric:
+def _age(found: _FiguresByWorker) -> Metric:
     gauge = _gauge("worker_figures_age_seconds", "How long ago the worker told its figures; it does so every second.")
     for worker, figures in found.items():
         gauge.add_metric([worker], max(0.0, time.time() - figures.updated_at_ms / 1000))
     return gauge
 
 
-def _lag(found: _Told) -> Metric:
+def _lag(found: _FiguresByWorker) -> Metric:
     gauge = _gauge("input_lag_records", "Offsets of its input that a task has not read.", "task", "topic")
     for worker, figures in found.items():
         for task, topics in figures.lag.items():
@@ -160,7 +160,7 @@ def _lag(found: _Told) -> Metric:
     return gauge
 
 
-def _dropped(found: _Told) -> Metric:
+def _dropped(found: _FiguresByWorker) -> Metric:
     counter = _counter("dropped_records", "Puts that came too late for their store.", "task")
     for worker, figures in found.items():
         for task, dropped in figures.dropped.items():
@@ -168,7 +168,7 @@ def _dropped(found: _Told) -> Metric:
     return counter
 
 
-def _rocksdb(found: _Told) -> Iterator[Metric]:
+def _rocksdb(found: _FiguresByWorker) -> Iterator[Metric]:
     """Of each store the sum over its partitions: twenty series for each of these would be too many."""
     sums: Counter[tuple[str, str, str]] = Counter()  # property, worker, store
     for worker, figures in found.items():

@@ -53,7 +53,7 @@ class ConnectionCounts:
 class FairAcceptor:
     """Takes connections from a listening socket, and hands them to `connect`. For the event loop's thread.
 
-    `held` says how many connections this process has. The socket stays the caller's.
+    `connections` says how many connections this process has. The socket stays the caller's.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class FairAcceptor:
         listener: socket.socket,
         counts: ConnectionCounts,
         connect: Callable[[socket.socket], Awaitable[object]],
-        held: Callable[[], int],
+        connections: Callable[[], int],
     ) -> None:
-        self._listener, self._counts, self._connect, self._held = listener, counts, connect, held
+        self._listener, self._counts, self._connect, self._connections = listener, counts, connect, connections
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._has_waited = False
@@ -73,7 +73,7 @@ class FairAcceptor:
 
     def publish(self) -> None:
         """Tell the others how many connections there are here."""
-        self._counts.publish(self._held() + len(self._opening))
+        self._counts.publish(self._connections() + len(self._opening))
 
     def close(self) -> None:
         """Take no more."""
@@ -92,7 +92,7 @@ class FairAcceptor:
 
     def _take(self) -> None:
         """One connection per turn of the loop, so that requests are answered in between."""
-        here = self._held() + len(self._opening)
+        here = self._connections() + len(self._opening)
         if here > self._counts.least_of_others() and not self._has_waited:
             self._has_waited = True
             self._pause(_POLITENESS_S)

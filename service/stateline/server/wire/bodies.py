@@ -67,16 +67,16 @@ class Bodies:
         most_bytes = self._most_bytes if most_bytes is None else min(most_bytes, self._most_bytes)
         caller = caller_of(request)
         arriving = _Arriving(request, self._limits, most_bytes, partial(self._take_room, caller))
-        held = 0
+        taken_until_end = 0
         try:
             try:
                 parsed, kept = await self._parsed(await arriving.body(), parse)
-                held = min(arriving.taken, kept if kept > SMALL_BYTES else 0)
+                taken_until_end = min(arriving.taken, kept if kept > SMALL_BYTES else 0)
             finally:
-                self._give_back(caller, arriving.taken - held)
+                self._give_back(caller, arriving.taken - taken_until_end)
             yield parsed
         finally:
-            self._give_back(caller, held)
+            self._give_back(caller, taken_until_end)
 
     async def _parsed(self, body: bytes, parse: Callable[[bytes], tuple[T, int]]) -> tuple[T, int]:
         if len(body) <= SMALL_BYTES:

@@ -52,11 +52,11 @@ class JsonBounds:
         self._values += len(marks) - closed
         if self._values > MAX_VALUES:
             raise _too_many()
-        begun, self._depth = self._depth, self._depth + opened - closed
+        depth_before, self._depth = self._depth, self._depth + opened - closed
         if self._depth < 0:
             raise InvalidArgumentError("The body is not JSON: it closes more arrays and objects than it opens.")
         steps = array("b", brackets.translate(_STEPS))
-        if begun + opened > MAX_DEPTH and max(accumulate(steps, initial=begun)) > MAX_DEPTH:
+        if depth_before + opened > MAX_DEPTH and max(accumulate(steps, initial=depth_before)) > MAX_DEPTH:
             raise InvalidArgumentError(f"The body is nested too deeply: {MAX_DEPTH} levels are accepted.")
 
 

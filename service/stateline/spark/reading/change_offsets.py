@@ -68,32 +68,32 @@ class Span:
     end: int
 
 
-def initial(told: TopicEnds) -> OffsetsJson:
+def initial(topic_ends: TopicEnds) -> OffsetsJson:
     """Where a query begins, of an answer that was asked for that."""
-    begin = told.begin or {}
-    every = {str(p): begin.get(p, 0) for p in range(told.partitions)}
-    return {"id": told.topic_id, "initial": True, "next": _sorted(every), "topic": told.topic}
+    begin = topic_ends.begin or {}
+    every = {str(p): begin.get(p, 0) for p in range(topic_ends.partitions)}
+    return {"id": topic_ends.topic_id, "initial": True, "next": _sorted(every), "topic": topic_ends.topic}
 
 
-def reached(start: OffsetsJson, told: TopicEnds, max_changes: int | None) -> OffsetsJson:
+def reached(start: OffsetsJson, topic_ends: TopicEnds, max_changes: int | None) -> OffsetsJson:
     """As far as the micro-batch reads that begins at `start`; `start` itself when there is nothing to do.
 
     `max_changes` bounds the number of offsets; there are more only so that no partition starves. Raises
     `CursorExpiredError` when the topic is another one since.
     """
-    refuse_another(start, told.topic, told.topic_id)
+    refuse_another(start, topic_ends.topic, topic_ends.topic_id)
     # Partitions that were added since begin at their beginning.
-    since = {**dict.fromkeys(range(told.partitions), 0), **_by_partition(start["next"])}
+    since = {**dict.fromkeys(range(topic_ends.partitions), 0), **_by_partition(start["next"])}
     # A server that was restarted may know of less for a while; what was committed once is so for ever.
-    ends = {p: max(told.end.get(p, 0), at) for p, at in since.items()}
-    begins, wanted = _placed(told.topic, since), _placed(told.topic, ends)
+    ends = {p: max(topic_ends.end.get(p, 0), at) for p, at in since.items()}
+    begins, wanted = _placed(topic_ends.topic, since), _placed(topic_ends.topic, ends)
     found = limited(begins, wanted, max_changes)
     is_first = "initial" in start
     if found == begins and not is_first:
         return start
-    json = {"id": told.topic_id, "next": _sorted({str(p.partition): at for p, at in found.items()})}
+    json = {"id": topic_ends.topic_id, "next": _sorted({str(p.partition): at for p, at in found.items()})}
     begin = {"begin": _sorted(start["next"])} if is_first else {}
-    return {**begin, **json, "topic": told.topic}
+    return {**begin, **json, "topic": topic_ends.topic}
 
 
 def spans(start: OffsetsJson, end: OffsetsJson) -> list[Span]:

@@ -78,12 +78,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if time.monotonic() < self._not_before_s:
             return start
         try:
-            told = self._checked(offsets_now(self._options))
+            topic_ends = self._checked(offsets_now(self._options))
         except LOST as error:  # an exception would end the query; the next trigger looks again
             self._put_off(error)
             return start
-        self._seen, self._failed = told, 0
-        end = reached(start, told, most)
+        self._seen, self._failed = topic_ends, 0
+        end = reached(start, topic_ends, most)
         if end is start:
             self._not_before_s = time.monotonic() + _IDLE_S
         return end
@@ -102,9 +102,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, ChangeSpan)
         return _recast(self._options, self._schema, partition.span)
 
-    def _checked(self, told: TopicEnds) -> TopicEnds:
-        RowShape(self._schema, told.described(self._options.store))  # raises for what it does not have
-        return told
+    def _checked(self, topic_ends: TopicEnds) -> TopicEnds:
+        RowShape(self._schema, topic_ends.described(self._options.store))  # raises for what it does not have
+        return topic_ends
 
     def _put_off(self, error: Exception) -> None:
         """Look again in a while, which is longer each time, and no shorter than the server asks for."""
@@ -122,8 +122,8 @@ def change_schema(options: Mapping[str, str]) -> StructType:
     and what else the server refuses.
     """
     read = ChangeOptions.read(options)
-    told = offsets(read, patience_s=min(PLANNING_S, read.server.retry_s))
-    return default_schema(told.described(read.store), read.columns)
+    topic_ends = offsets(read, patience_s=min(PLANNING_S, read.server.retry_s))
+    return default_schema(topic_ends.described(read.store), read.columns)
 
 
 def _recast(options: ChangeOptions, schema: StructType, span: Span) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,7 @@ replays it.
 The rule. A micro-batch is known by its query (the checkpoint's id) and its number. Its rows and a
 **marker** (`stateline.deployment.epoch_marker`) are written in one transaction of the log.
 
-- EpochMarker of this batch or a later one: Spark replays it. The frame is computed all the same, since a stateful
+- A marker of this batch or a later one: Spark replays it. The frame is computed all the same, since a stateful
   operator commits its state only when all of it was consumed, and the rows are dropped. If it ends
   elsewhere than its marker says, it is another batch under the same number, and the pipeline stops. The marker of
   an earlier batch may be gone (the topic is compacted); such a batch is dropped without a comparison, which is safe:

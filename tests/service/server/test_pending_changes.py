@@ -1,4 +1,4 @@
-"""What a change feed holds until it is committed, held against looking at every record each time."""
+"""What a change feed holds until it is committed, pending against looking at every record each time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.log import Record
-from stateline.server.changes.held import HeldChanges
+from stateline.server.changes.pending import PendingChanges
 from stateline.server.changes.topic_reader import is_covered
 from stateline_store import Position, PositionBound
 
@@ -36,28 +36,28 @@ looks = st.lists(st.tuples(st.integers(0, 7), st.integers(-1, 9)), max_size=20)
 def test_commits_are_taken_up_to_the_last_one_that_the_position_covers(
     log: list[Record], looks: list[tuple[int, int]]
 ) -> None:
-    held, expected, coming = HeldChanges(PARTITION), list[Record](), iter(log)
+    pending, expected, coming = PendingChanges(PARTITION), list[Record](), iter(log)
     for count, offset in looks:
         new = list(islice(coming, count))
-        held.add(new, by_position=True)
+        pending.add(new, by_position=True)
         expected += new
         seen = position(offset) if offset >= 0 else Position()
         covered = max((n for n, each in enumerate(expected, 1) if is_covered(each, seen)), default=0)
-        assert held.up_to_position(seen) == expected[:covered]
+        assert pending.up_to_position(seen) == expected[:covered]
         del expected[:covered]
-        assert len(held) == len(expected)
+        assert len(pending) == len(expected)
 
 
 @given(logs, looks)
 def test_records_are_taken_up_to_the_offset(log: list[Record], looks: list[tuple[int, int]]) -> None:
-    held, expected, coming = HeldChanges(PARTITION), list[Record](), iter(log)
+    pending, expected, coming = PendingChanges(PARTITION), list[Record](), iter(log)
     for count, offset in looks:
         new = list(islice(coming, count))
-        held.add(new, by_position=False)
+        pending.add(new, by_position=False)
         expected += new
-        assert held.up_to_offset(6 * offset) == [each for each in expected if each.offset <= 6 * offset]
+        assert pending.up_to_offset(6 * offset) == [each for each in expected if each.offset <= 6 * offset]
         expected = [each for each in expected if each.offset > 6 * offset]
-        assert len(held) == len(expected)
+        assert len(pending) == len(expected)
 
 
 def test_a_commit_that_comes_in_many_pieces_costs_one_look_at_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,12 +68,12 @@ def test_a_commit_that_comes_in_many_pieces_costs_one_look_at_each_record(monkey
         looked_at += 1
         return PositionBound(position)
 
-    monkeypatch.setattr("stateline.server.changes.held.PositionBound", counting)
-    held, given = HeldChanges(PARTITION), list[Record]()
+    monkeypatch.setattr("stateline.server.changes.pending.PositionBound", counting)
+    pending, given = PendingChanges(PARTITION), list[Record]()
     ends = {999: 1, 1999: 2, 99_999: 3}  # and the store has the first commit only
     for first in range(0, 100_000, 500):
-        held.add([record(n, ends.get(n)) for n in range(first, first + 500)], by_position=True)
-        given += held.up_to_position(position(1))
+        pending.add([record(n, ends.get(n)) for n in range(first, first + 500)], by_position=True)
+        given += pending.up_to_position(position(1))
     assert [each.offset for each in given] == list(range(1000))
-    assert len(held.up_to_position(position(3))) == 99_000
+    assert len(pending.up_to_position(position(3))) == 99_000
     assert looked_at <= 4

@@ -1,4 +1,4 @@
-"""`HeldChanges`: records of one partition that a change feed has read, until the store is known to have them."""
+"""`PendingChanges`: records of one partition that a change feed has read, until the store is known to have them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Commit(NamedTuple):
     position: Position
 
 
-class HeldChanges:
+class PendingChanges:
     """In the order of the log. A commit can have any number of records, which come a few at a time: each record is
     looked at once as it comes, and each commit once per Position that the store tells."""
 
@@ -37,7 +37,7 @@ class HeldChanges:
         return len(self._records)
 
     def add(self, records: Iterable[Record], *, by_position: bool) -> None:
-        """Hold these as well; `by_position` when they will be taken by that."""
+        """These as well; `by_position` when they will be taken by that."""
         for record in records:
             self._records.append(record)
             if by_position and record.headers and (position := position_of_changelog([record])):
