@@ -25,10 +25,10 @@ from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
-from stateline.model.task_id import TaskId
 from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
 from stateline_store import TopicPartition
+from stateline_store.task_id import TaskId
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.running_worker import configured, eventually, produce, running
 

@@ -50,7 +50,6 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.dsl.app import App
-from stateline.model.task_id import TaskId
 from stateline.processing.failures import FailureHandler
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
@@ -85,6 +84,7 @@ from stateline_store import (
     store_path,
 )
 from stateline_store.scan import EVERY_KEY
+from stateline_store.task_id import TaskId
 from store.query_oracles import KINDS, RETENTION, Put, materialized, random_puts, random_query, write
 from support.run.patience import HANGING_S
 

@@ -10,11 +10,11 @@ from stateline.cli.table import Row, as_text
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
 from stateline_store import NotPresentError, Position, StateDirectory
 from stateline_store.directory import holds_database
 from stateline_store.offline_store import OfflineStore
+from stateline_store.task_id import TaskId
 
 
 class StoreOnDisk(NamedTuple):

@@ -23,9 +23,9 @@ import orjson
 from stateline.deployment.json_files import decoded, publish
 from stateline.deployment.partition_counts import TopicCount, counts_of, topics_of
 from stateline.log.interface import TopicInfo
-from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
 from stateline_store import DamagedDataError, IsolationLevel, NotReadyError
+from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from stateline.model.nodes import nodes_of
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.model.processor import Processor
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.task_id import TaskId
 from stateline.model.topic import Topic
 from stateline_store import TopicPartition, TopologyError
+from stateline_store.task_id import TaskId
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from stateline.deployment.instance_file import Instance
 from stateline.model.pipeline import Pipeline
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.task_id import TaskId
 from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology
 from stateline.server.contract.answers import json_response
@@ -30,6 +29,7 @@ from stateline.server.state.served_stores import ServedStore
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.pipelines import PipelineStates
 from stateline_store import NotReadyError, StatelineError
+from stateline_store.task_id import TaskId
 
 _LEVEL = 5  # of gzip: the next ones take longer and find hardly anything
 

@@ -8,12 +8,12 @@ from stateline.deployment.topics import subtopology_partitions, wanted_partition
 from stateline.deployment.topology_file import PublishedTopology, publish_refusal, publish_topology, read_counted
 from stateline.log.interface import TopicInfo
 from stateline.model.internal_topics import created_topics
-from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
 from stateline.worker.registration import Registration, socket_path
 from stateline.worker.task import Task
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import IsolationLevel, StateDirectory
+from stateline_store.task_id import TaskId
 
 
 class DeploymentFiles:

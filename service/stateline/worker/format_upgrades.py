@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 
 from stateline.log.interface import Admin, Log
-from stateline.model.task_id import TaskId
 from stateline.model.topic import Topic
 from stateline.worker.restore_plan import TaskPlan
 from stateline.worker.restorer import Restorer
@@ -29,6 +28,7 @@ from stateline_store import (
     TransactionalStore,
 )
 from stateline_store.steps import reached
+from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
 

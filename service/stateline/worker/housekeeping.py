@@ -8,11 +8,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 from stateline.config.settings import Config
-from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
 from stateline_store import RetryLaterError, StateDirectory, clean, settle_places
 from stateline_store.clock import now_ms
 from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
 

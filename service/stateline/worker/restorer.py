@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable
 
 from stateline.log.interface import Consumer, Log
-from stateline.model.task_id import TaskId
 from stateline.worker.polled_records import by_partition
 from stateline.worker.restore_plan import TaskPlan
 from stateline.worker.store_restore import StoreRestore
 from stateline.worker.task import Task
 from stateline_store import TopicPartition
+from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
 

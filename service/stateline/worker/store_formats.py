@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.task_id import TaskId
 from stateline_store import (
     DamagedDataError,
     RetryLaterError,
@@ -33,6 +32,7 @@ from stateline_store.format_upgrade import (
     remove_plain_files,
     withdraw_plain_files,
 )
+from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
 

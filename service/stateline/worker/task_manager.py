@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from stateline.log.interface import Admin, Consumer, Log
-from stateline.model.task_id import TaskId
 from stateline.model.topology import Topology
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.restore_plan import plans
@@ -28,6 +27,7 @@ from stateline.worker.task_settings import TaskSettings
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import DoesNotExistError, LockedError, LogUnavailableError, TopicPartition
+from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.task_id import TaskId
 from stateline.worker.changelog_offsets import ChangelogOffsets, OffsetCheckpoint
 from stateline.worker.store_formats import StoreFormats
 from stateline_store import (
@@ -41,6 +40,7 @@ from stateline_store import (
 from stateline_store.format_upgrade import UpgradeMode
 from stateline_store.offset_checkpoint import OFFSET_UNKNOWN
 from stateline_store.steps import reached
+from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
 

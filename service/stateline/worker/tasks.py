@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stateline.model.task_id import TaskId
 from stateline.query.values import HostedPartition
 from stateline.worker.task import Task, TaskState
 from stateline_store import StoreState, TopicPartition, TransactionalStore
+from stateline_store.task_id import TaskId
 
 # What queries are told of a store, by its task's state; in other states there is nothing to ask.
 _SERVED = {

@@ -11,7 +11,6 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.task_id import TaskId
 from stateline.worker.task_stores import TaskStores
 from stateline_store import (
     IsolationLevel,
@@ -25,6 +24,7 @@ from stateline_store import (
 )
 from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_offset_checkpoint, write_offset_checkpoint
 from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.task_id import TaskId
 from support.apps.own_stores import OwnStore
 
 CHANGELOG = TopicPartition("app-s-changelog", 0)

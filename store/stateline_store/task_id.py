@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from stateline_store import InvalidArgumentError
+from stateline_store.errors import InvalidArgumentError
 
 _FORM = re.compile(r"([0-9]+)_([0-9]+)")
 

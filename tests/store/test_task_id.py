@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stateline.model.task_id import TaskId
 from stateline_store import InvalidArgumentError
+from stateline_store.task_id import TaskId
 
 
 def test_a_task_id_is_read_as_it_is_written() -> None:
