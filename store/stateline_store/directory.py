@@ -33,12 +33,12 @@ from stateline_store.durable_files import FILE_MODE, refused
 from stateline_store.errors import InvalidArgumentError, LockedError
 from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT
 from stateline_store.process_metadata import process_id
+from stateline_store.task_id import TaskId
 
 DIRECTORY_MODE = 0o750  # Kafka Streams' rwxr-x---
 LOCK_FILE = ".lock"  # on disk: never change
 _GLOBAL = "global"  # on disk: never change
 _DELETED = ".deleted-"  # on disk: never change
-_TASK_ID = re.compile(r"\d+_\d+")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -166,8 +166,7 @@ class StateDirectory:
         """The directory of a task; it need not exist. Raises `InvalidArgumentError` for another form of
         id.
         """
-        if not _TASK_ID.fullmatch(task_id):
-            raise InvalidArgumentError(f"{task_id!r} is not a task id: <subtopology>_<partition>, such as 0_3.")
+        TaskId.parse(task_id)
         return self.application / task_id
 
     def store(self, task_id: str, store_name: str, *, timestamped: bool) -> Path:
@@ -197,7 +196,7 @@ class StateDirectory:
             names = [entry.name for entry in self.application.iterdir() if entry.is_dir()]
         except OSError as error:
             raise refused(self.application, "read", error) from error
-        return sorted(filter(_TASK_ID.fullmatch, names), key=lambda name: [int(n) for n in name.split("_")])
+        return sorted(filter(TaskId.is_one, names), key=TaskId.parse)
 
     def delete_task(self, lock: TaskLock) -> None:
         """Delete everything of the task whose lock this is but the lock file. Its stores must be closed.

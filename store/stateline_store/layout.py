@@ -20,6 +20,7 @@ from stateline_store.errors import DamagedDataError, NewerFormatError, TopologyE
 
 StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned"]  # on disk: never change
 """What rows are; whether each has a timestamp besides stands apart (`Layout.timestamped`)."""
+TIMESTAMPED = "timestamped_"  # begins the declared kinds whose values have timestamps; over HTTP: never change
 STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
 
 
@@ -72,10 +73,20 @@ class Layout:
     @property
     def declared_kind(self) -> str:
         """The kind as an application declares it: ``timestamped_key_value``."""
-        return f"timestamped_{self.kind}" if self.timestamped else self.kind
+        return f"{TIMESTAMPED}{self.kind}" if self.timestamped else self.kind
 
 
 KEY_VALUE = Layout("key_value")
+
+
+def plain_kind(declared: str) -> str:
+    """A declared kind without its timestamps."""
+    return declared.removeprefix(TIMESTAMPED)
+
+
+def is_timestamped(declared: str) -> bool:
+    """Whether a declared kind has timestamps that queries show."""
+    return declared.startswith(TIMESTAMPED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from stateline_store.relocation_journal import (
     write_journal,
 )
 from stateline_store.steps import reached
+from stateline_store.task_id import TaskId
 
 _LOCK = ".relocation.lock"  # on disk: never change
 _WAIT_MS = 60_000  # moves take milliseconds each: one that lasts longer hangs on its disk
@@ -109,14 +110,15 @@ def plan_moves(listing: Listing, wanted: Mapping[str, int], directory: StateDire
     moves = []
     for store, ordinal in sorted(wanted.items()):
         rows = _rows_of(store)
-        holders: dict[str, str] = {}  # partition → the task that holds this store's rows
+        holders: dict[int, str] = {}  # partition → the task that holds this store's rows
         for task in (task for task, names in listing.items() if names & rows):
-            other = holders.setdefault(_partition(task), task)
+            other = holders.setdefault(TaskId.parse(task).partition, task)
             if other != task:
                 raise _ambiguous(directory, listing, store, other, task)
         for partition, task in holders.items():
-            if task != f"{ordinal}_{partition}":
-                moves.append(Move(store, task, f"{ordinal}_{partition}"))
+            target = str(TaskId(ordinal, partition))
+            if task != target:
+                moves.append(Move(store, task, target))
                 _check_free(directory, listing, moves[-1])
     return moves
 
@@ -140,10 +142,6 @@ def _rows_of(store: str) -> frozenset[str]:
 
 def _anything_of(store: str) -> frozenset[str]:
     return _rows_of(store) | {position_file(store)}
-
-
-def _partition(task: str) -> str:
-    return task.partition("_")[2]
 
 
 def _check_free(directory: StateDirectory, listing: Listing, move: Move) -> None:
@@ -188,9 +186,9 @@ def _finish(directory: StateDirectory) -> tuple[Move, ...]:
 def _relocate(directory: StateDirectory, moves: Sequence[Move]) -> None:
     if not moves:
         return
-    if len({(move.store, _partition(move.source)) for move in moves}) < len(moves):
+    if len({(move.store, move.partition) for move in moves}) < len(moves):
         raise InvalidArgumentError(f"A store partition moves once at a time: {moves!r:.500}.")
-    if strays := [move for move in moves if _partition(move.source) != _partition(move.target)]:
+    if strays := [move for move in moves if move.partition != TaskId.parse(move.target).partition]:
         raise InvalidArgumentError(f"A store stays with its partition: {strays!r:.500}.")
     with _locked(directory, moves):
         reached("relocation:tasks-locked")

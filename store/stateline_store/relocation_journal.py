@@ -35,6 +35,7 @@ from stateline_store.errors import DamagedDataError, NewerFormatError, TopologyE
 from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT, read_offset_checkpoint, write_offset_checkpoint
 from stateline_store.position import TopicPartition
 from stateline_store.steps import reached
+from stateline_store.task_id import TaskId
 
 _VERSION = 1  # on disk: never change what 1 means
 _JOURNAL = ".relocation.json"  # on disk: never change
@@ -54,7 +55,7 @@ class Move:
     @property
     def partition(self) -> int:
         """The partition of both tasks."""
-        return int(self.source.partition("_")[2])
+        return TaskId.parse(self.source).partition
 
 
 @dataclass(frozen=True, slots=True)

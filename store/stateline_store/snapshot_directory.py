@@ -114,7 +114,7 @@ class SnapshotDirectory:
             if (others := self.pinned(pin, now_ms)) is not None:
                 return others
             # Before the manifest: what a crash leaves is a pin of nothing, and not a snapshot that nobody finds.
-            self._write_pin(pin, unfinished.id)
+            replace_file(self.path / pin.file_name, unfinished.id.encode(), only_writer=True)
             reached("snapshot:pin-written")
             return self._publish(unfinished, snapshot)
 
@@ -196,14 +196,6 @@ class SnapshotDirectory:
     def kept_bytes(self) -> int:
         """The bytes on disk that only snapshots keep: of files without a link anywhere else."""
         return unshared_bytes(self._present())
-
-    def _write_pin(self, pin: Pin, snapshot_id: str) -> None:
-        path = self.path / pin.file_name
-        try:
-            path.touch(mode=FILE_MODE)
-            path.write_text(snapshot_id)  # half of an id is none: nothing is pinned then
-        except OSError as error:
-            raise refused(path, "written", error) from error
 
     def _publish(self, unfinished: UnfinishedSnapshot, snapshot: Snapshot) -> Snapshot:
         replace_file(unfinished.path / MANIFEST, snapshot.encode())

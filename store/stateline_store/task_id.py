@@ -16,6 +16,11 @@ class TaskId(NamedTuple):
     subtopology: int
     partition: int
 
+    @staticmethod
+    def is_one(text: str) -> bool:
+        """Whether this has the form of a task's."""
+        return _FORM.fullmatch(text) is not None
+
     @classmethod
     def parse(cls, text: str) -> TaskId:
         """Raises `InvalidArgumentError` for another form."""

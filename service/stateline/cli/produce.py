@@ -7,10 +7,10 @@ from contextlib import closing
 
 import orjson
 
+from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
-from stateline.log import embedded_path
 from stateline.log.embedded_producer import MAX_MESSAGE_BYTES
 from stateline.model.record_size import max_plain_bytes
 from stateline.model.topic import Topic

@@ -22,8 +22,8 @@ from pydantic import (
     field_validator,
 )
 
+from stateline.config.embedded import EMBEDDED, embedded_path
 from stateline.config.types import (
-    EMBEDDED,
     AccessLogging,
     Allowed,
     BytesOrUnlimited,
@@ -251,7 +251,7 @@ class Config(BaseModel):
     @field_validator("bootstrap_servers")
     @classmethod
     def _ports_exist(cls, value: str) -> str:
-        servers = [] if value.partition(":")[0] == EMBEDDED else value.split(",")
+        servers = value.split(",") if embedded_path(value, Path()) is None else []
         if not all(1 <= int(server.rpartition(":")[2]) <= 65535 for server in servers):
             raise ValueError("no such port")
         return value

@@ -11,8 +11,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from stateline_store.state_store import IsolationLevel
 
-EMBEDDED = "embedded"
-
 
 @dataclass(frozen=True, slots=True)
 class Allowed:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
-from stateline.log import Log, embedded_path, open_log
+from stateline.log import Log, open_log
 
 
 def log_exists(config: Config) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from stateline.config.embedded import embedded_path
 from stateline.log.interface import (
     Admin,
     AssignmentListener,
@@ -27,18 +28,8 @@ __all__ = [
     "Producer",
     "Record",
     "TopicInfo",
-    "embedded_path",
     "open_log",
 ]
-
-
-def embedded_path(bootstrap_servers: str, state_dir: Path) -> Path | None:
-    """The file that an embedded log of this setting is: ``embedded`` is ``log.db`` in `state_dir`, ``embedded:PATH``
-    the file PATH. None of Kafka's brokers."""
-    kind, colon, path = bootstrap_servers.partition(":")
-    if kind != "embedded":
-        return None
-    return Path(path) if colon else state_dir / "log.db"
 
 
 def open_log(

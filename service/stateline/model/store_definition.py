@@ -10,6 +10,7 @@ import stateline_store
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, check_serde, shown, type_name
 from stateline_store import StateStore, StoreKind, StoreTypes, TopologyError, TransactionalStore
+from stateline_store.layout import is_timestamped, plain_kind
 
 DeclaredKind: TypeAlias = (
     StoreKind | Literal["timestamped_key_value", "timestamped_window", "timestamped_session", "custom"]
@@ -57,12 +58,12 @@ class StoreDefinition:
     @property
     def timestamped(self) -> bool:
         """Whether each value carries a timestamp in the store's own bytes (KIP-258's format)."""
-        return self.kind.startswith("timestamped_")
+        return is_timestamped(self.kind)
 
     @property
     def plain_kind(self) -> str:
         """The kind without its timestamps: as `StoreSchema.kind`."""
-        return self.kind.removeprefix("timestamped_")
+        return plain_kind(self.kind)
 
     @property
     def types(self) -> StoreTypes:

@@ -25,6 +25,7 @@ from stateline_store import (
     WindowRangeQuery,
     queries,
 )
+from stateline_store.layout import plain_kind
 
 # A kind that answers one of a word's queries answers the word. Counts and positions, which every kind has, need none.
 _QUERIES: dict[str, tuple[type[Query[Any]], ...]] = {
@@ -58,6 +59,6 @@ def check_answered(query: type[Query[Any]], store: str, kind: str) -> None:
 
 @cache
 def _answered(kind: str) -> frozenset[type[Query[Any]]]:
-    plain = next(each for each in get_args(StoreKind) if each == kind.removeprefix("timestamped_"))
+    plain = next(each for each in get_args(StoreKind) if each == plain_kind(kind))
     answered = frozenset(queries.answered_by(StoreSchema(plain)))
     return answered - {WindowRangeQuery} if plain == "session" else answered

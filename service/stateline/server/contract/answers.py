@@ -45,15 +45,10 @@ def head_response(media_type: str, headers: Mapping[str, str] | None = None) -> 
 def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any]) -> dict[str, Any]:
     """`result` with the members that every answer carries; partitions that failed stand beside."""
     note_rows(len(result["entries"]) if "entries" in result else int(result.get("found", False)))
-    body = body_of(terms, answers_of(outcomes), result)
+    body = {**result_members(terms, result), **standing_members(answers_of(outcomes))}
     if failures := failures_of(outcomes):
         body["failures"] = failures_json(failures)
     return body
-
-
-def body_of(terms: Terms, answers: Mapping[int, PartitionAnswer], result: Mapping[str, Any]) -> dict[str, Any]:
-    """As `answer_body`, where no partition failed and nobody counts the rows."""
-    return {**result_members(terms, result), **standing_members(answers)}
 
 
 def result_members(terms: Terms, result: Mapping[str, Any]) -> dict[str, Any]:

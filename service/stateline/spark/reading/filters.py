@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from stateline.client.lean.snapshot_rows import LONGEST_KEY
+from stateline_store.layout import is_timestamped, plain_kind
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -209,9 +210,9 @@ def _text(value: Any, shape: StoreShape) -> str:
 def _times(spans: Mapping[str, _Span], shape: StoreShape, given: Mapping[str, str]) -> dict[str, str]:
     if "as_of" in given:
         return {}
-    kind = shape.kind.removeprefix("timestamped_")
+    kind = plain_kind(shape.kind)
     if kind == "key_value":
-        first, last = _both(spans, "timestamp", "timestamp") if shape.kind.startswith("timestamped_") else (None, None)
+        first, last = _both(spans, "timestamp", "timestamp") if is_timestamped(shape.kind) else (None, None)
     elif kind == "window":
         first, last = _both(spans, "start", "start")
     elif kind == "session":
