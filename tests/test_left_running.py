@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from support import TESTS
-from support.run.ending import marked
-from support.run.left_running import OWNER, RUN
+from support.run.ending import OWNER, marked
+from support.run.left_running import RUN
 from support.run.patience import HANGING_S
 
 MARK = "LEFT_RUNNING"
@@ -40,19 +40,28 @@ def of_several_tests():
 MODULE = """
 import os, signal, time
 from conftest import start
+from support import TESTS
+from support.processes.forked import Forked
 from support.run.ending import marked
+
+forked = []
 
 def running(value):
     return len(marked(os.environ["MARK"] + "=" + value))
 
-def test_fails(of_several_tests):
+def test_fails(of_several_tests, tmp_path):
     start("test")
     assert running("test") == 1
+    settings = ["--set", f"state.dir={tmp_path}", "--set", "server.port=0"]
+    with (tmp_path / "output").open("w") as file:
+        command = ["serve", "support.apps.changes_app:app", *settings]
+        forked.append(Forked(command, cwd=TESTS, env={**os.environ, "CHANGES_RUN": "1"}, output=file.fileno()))
     raise AssertionError("meant to be")
 
 def test_finds_only_what_the_fixture_started():
     assert running("test") == 0
     assert running("module") == 1
+    assert forked[0].wait(600) == -signal.SIGKILL
 
 def test_is_killed_with_pytest():
     start("test")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 
 from chaos.cluster import BROKERS
 from chaos.scene import FIRST, PATIENCE_S, SECOND, Scene
+from support.processes.forked import Forked
 from support.processes.running_worker import eventually
 
 SESSION_S = 6.0  # a worker that is silent for longer loses its partitions
@@ -211,7 +211,7 @@ def possible_faults(scene: Scene) -> list[Fault]:
     return [fault for fault in FAULTS if scene.disk_is_small or fault is not fill_disk]
 
 
-def _hang(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _hang(process: Forked, seconds: float) -> None:
     process.send_signal(signal.SIGSTOP)
     time.sleep(seconds)
     process.send_signal(signal.SIGCONT)

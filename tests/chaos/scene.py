@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from chaos.cluster import KafkaCluster
 from support.apps import crash_app
 from support.oracles.crash_watch import PARTITIONS, WatchedRun
+from support.processes.forked import Forked
 from support.processes.running_worker import eventually
 from support.run.patience import HANGING_S
 
@@ -39,14 +39,14 @@ class Scene:
         self.starts = 0
         self.ended: list[str] = []
         """Of workers that have ended by themselves: name and exit code."""
-        self.workers: dict[str, subprocess.Popen[bytes]] = {}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.workers: dict[str, Forked] = {}
+        self._processes: list[Forked] = []
         self._outputs = {FIRST: run.output, SECOND: run.output.with_name("second.log")}
         app = crash_app.build(run.name)
         self._instances = disk / "state" / app.application_id / "instances"
         self.tasks = {str(s.task_id(number)) for s in app.topology().subtopologies for number in range(PARTITIONS)}
 
-    def start(self, name: str = FIRST, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str = FIRST, **environment: str) -> Forked:
         """The next worker of this name, on the same disk; from now on it is meant to run."""
         self.starts += 1
         if name == FIRST:
@@ -57,7 +57,7 @@ class Scene:
         self.workers[name] = worker
         return worker
 
-    def let_go(self, name: str = FIRST) -> subprocess.Popen[bytes]:
+    def let_go(self, name: str = FIRST) -> Forked:
         """The worker of this name, which is not meant to run any more."""
         return self.workers.pop(name)
 

@@ -4,8 +4,6 @@ of it in one form: rows and changelogs as dicts."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from stateline_store import Position, TopicPartition
 from stateline_store.windowed_keys import split_session_key, split_window_key
 from support import TESTS
 from support.kafka.java_streams import JavaStreams, Row
+from support.processes.forked import Forked
 from support.processes.running_worker import eventually
 from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
@@ -197,9 +196,7 @@ def _java(servers: str, application_id: str, prefix: str, directory: Path) -> Ja
 
 
 @contextmanager
-def _worker(
-    servers: str, application_id: str, prefix: str, guarantee: str, directory: Path
-) -> Iterator[subprocess.Popen[bytes]]:
+def _worker(servers: str, application_id: str, prefix: str, guarantee: str, directory: Path) -> Iterator[Forked]:
     settings = {
         "bootstrap.servers": servers,
         "processing.guarantee": guarantee,
@@ -208,15 +205,14 @@ def _worker(
         # A table's records without a key: Kafka Streams passes them over.
         "deserialization.exception.handler": "skip",
     }
-    command = [sys.executable, "-m", "stateline", "worker", "conformance.live_app:app"]
+    command = ["worker", "conformance.live_app:app"]
     for name, setting in settings.items():
         command += ["--set", f"{name}={setting}"]
     # The worker takes what begins with STATELINE_ for settings of its own.
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [environment.get("PYTHONPATH")])])
     environment |= {"CONFORMANCE_APPLICATION": application_id, "CONFORMANCE_PREFIX": prefix}
     with (directory / "worker.log").open("wb") as output:
-        process = subprocess.Popen(command, cwd=directory, env=environment, stdout=output, stderr=output)
+        process = Forked(command, cwd=TESTS, env=environment, output=output.fileno())
     try:
         yield process
     finally:

@@ -15,6 +15,7 @@ from stateline.log.kafka import KafkaLog
 from support.kafka.java_streams import class_path
 from support.kafka.kafka_broker import KafkaBroker, missing_is_a_failure
 from support.kafka.maven import JarsUnavailableError
+from support.run.length import long_or_short
 
 TABLES = ("table", "versioned")  # their input is their changelog
 
@@ -33,7 +34,7 @@ def given(kafka_broker: KafkaBroker) -> Input:
         return write_input(log, "live-")
 
 
-@pytest.fixture(scope="module", params=["at_least_once", "exactly_once_v2"])
+@pytest.fixture(scope="module", params=long_or_short(["at_least_once", "exactly_once_v2"], ["exactly_once_v2"]))
 def sides(
     kafka_broker: KafkaBroker, given: Input, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sides]:

@@ -13,8 +13,6 @@ import re
 import shutil
 import signal
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +37,7 @@ from support import TESTS
 from support.apps import steps_app
 from support.apps.own_stores import OwnStore
 from support.oracles.crash_watch import WatchedRun
+from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, create, eventually, produce, read_all
 from support.run.patience import HANGING_S
@@ -64,7 +63,7 @@ STORE_STEPS = [
 ON_A_BROKER = ["commit:changes-flushed#2", "commit:log-committed#2", "commit:batch-written#5"]
 
 
-def ends_killed(worker: subprocess.Popen[bytes], output: Path, what: str) -> None:
+def ends_killed(worker: Forked, output: Path, what: str) -> None:
     eventually(lambda: worker.poll() is not None, f"the worker comes to {what}: {output.read_text()[-2_000:]}")
     assert worker.returncode == KILLED, f"{what}: {output.read_text()[-2_000:]}"
 
@@ -124,9 +123,7 @@ class Steps:
             self.sent += 1
         produce(self.log, self.source.topic, records)
 
-    def start(
-        self, *settings: str, crash_at: str = "", command: str = "worker", **declared: Any
-    ) -> subprocess.Popen[bytes]:
+    def start(self, *settings: str, crash_at: str = "", command: str = "worker", **declared: Any) -> Forked:
         """A worker, or another command, with the application as it is declared."""
         environment = {**os.environ, "STEPS_RUN": self.run, "STEPS_SLICE": "5", "STATELINE_CRASH_AT": crash_at}
         environment |= {f"STEPS_{name.upper()}": "1" for name, wanted in declared.items() if wanted}
@@ -134,10 +131,8 @@ class Steps:
             del environment["STATELINE_CRASH_AT"]
         arguments = [f"--set={setting}" for setting in (*self.settings, *settings)]
         with self.output.open("ab") as file:
-            return subprocess.Popen(
-                [sys.executable, "-m", "stateline", command, "support.apps.steps_app:app", *arguments],
-                cwd=TESTS, env=environment, stdout=file, stderr=file,
-            )  # fmt: skip
+            command_line = [command, "support.apps.steps_app:app", *arguments]
+            return Forked(command_line, cwd=TESTS, env=environment, output=file.fileno())
 
     def killed_at(self, step: str, *settings: str, **declared: Any) -> None:
         ends_killed(self.start(*settings, crash_at=step, **declared), self.output, step)
@@ -146,14 +141,14 @@ class Steps:
         """Run a worker until the condition holds, then stop it."""
         worker = self.start(*settings, **declared)
         try:
-            eventually(lambda: worker.poll() is not None or (self._runs(worker) and condition()), what)
+            eventually(lambda: worker.poll() is not None or (self.runs(worker) and condition()), what)
             assert worker.poll() is None, self.output.read_text()[-2_000:]
             worker.terminate()
             assert worker.wait(HANGING_S) == 0, self.output.read_text()[-2_000:]
         finally:
             worker.kill()
 
-    def _runs(self, worker: subprocess.Popen[bytes]) -> bool:
+    def runs(self, worker: Forked) -> bool:
         """Whether it is this worker that has said that its tasks run. A killed one leaves its file."""
         file = self.task().parent / "instances" / "worker-0.json"
         said: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {"pid": 0, "tasks": {}}
@@ -263,7 +258,7 @@ def _serves_both(steps: Steps, unchanged: bytes) -> None:
                 body = found.json()
                 return (found.status_code, body["value"], body["timestamp"]) == (200, value, None)
 
-            eventually(answers, "the server answers without a timestamp")
+            eventually(lambda: steps.runs(worker) and answers(), "the server answers without a timestamp")
         for process in (worker, server):
             process.terminate()
             assert process.wait(HANGING_S) == 0, steps.output.read_text()[-2_000:]

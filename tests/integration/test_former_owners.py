@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -21,6 +19,7 @@ from stateline.log import Log
 from stateline_store import TopicPartition
 from support import TESTS
 from support.apps import steps_app
+from support.processes.forked import Forked
 from support.processes.running_worker import Stores, create, eventually, produce
 from support.run.patience import HANGING_S
 
@@ -53,13 +52,13 @@ class Scene:
         for key, value, _ in records:
             self.sums[key] = self.sums.get(key, 0) + value
 
-    def start(self, disk: str, stop_at: str = "") -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "stateline", "worker", "support.apps.steps_app:app"]
+    def start(self, disk: str, stop_at: str = "") -> Forked:
+        words = ["worker", "support.apps.steps_app:app"]
         for setting in (*self._settings, f"state.dir={self.root / disk}"):
             words += ["--set", setting]
         environment = {**os.environ, "STEPS_RUN": self.run, "STATELINE_TEST_STOP_AT": stop_at}
         with self.output(disk).open("ab") as file:
-            worker = subprocess.Popen(words, cwd=TESTS, env=environment, stdout=file, stderr=file)
+            worker = Forked(words, cwd=TESTS, env=environment, output=file.fileno())
         self._stack.callback(worker.wait)
         self._stack.callback(worker.kill)
         return worker
@@ -89,7 +88,7 @@ def scene(bootstrap: str, log: Log, tmp_path: Path) -> Iterator[Scene]:
         yield made
 
 
-def stands_still(worker: subprocess.Popen[bytes]) -> bool:
+def stands_still(worker: Forked) -> bool:
     state = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0]
     return state == "T"
 

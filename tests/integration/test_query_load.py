@@ -11,8 +11,6 @@ import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from bisect import bisect_right
@@ -25,6 +23,7 @@ import httpx
 from stateline.log import Log
 from support import TESTS
 from support.oracles.crash_watch import KEYS, PARTITIONS, WatchedRun
+from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
@@ -150,16 +149,16 @@ class Askers:
                 raise asker.error
 
 
-def start_server(run: WatchedRun, port: int, output: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stateline", "serve", "support.apps.crash_app:app"]
+def start_server(run: WatchedRun, port: int, output: Path) -> Forked:
+    command = ["serve", "support.apps.crash_app:app"]
     for setting in (*run.settings, f"server.port={port}"):
         command += ["--set", setting]
     with output.open("ab") as file:
         environment = {**os.environ, "CRASH_RUN": run.name}
-        return subprocess.Popen(command, cwd=TESTS, env=environment, stdout=file, stderr=file)
+        return Forked(command, cwd=TESTS, env=environment, output=file.fileno())
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Forked) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +23,7 @@ from stateline.log import open_log
 from stateline_store.snapshot_directory import SnapshotDirectory
 from support import TESTS
 from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle
+from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import create, eventually
 from support.run.patience import HANGING_S
@@ -53,21 +52,15 @@ class Scene:
         ]
         self.directory = SnapshotDirectory(root / "state" / f"crashes-{self.run}")
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Forked] = []
         self._feeder.start()
 
-    def start(self, command: str, crash_at: str = "") -> subprocess.Popen[bytes]:
+    def start(self, command: str, crash_at: str = "") -> Forked:
         """`stateline worker` or `serve`; a server that answers, a worker whose stores are all active."""
-        words = [sys.executable, "-m", "stateline", command, "support.apps.crash_app:app"]
+        words = [command, "support.apps.crash_app:app", *(f"--set={setting}" for setting in self._settings)]
         environment = {**os.environ, "CRASH_RUN": self.run, "STATELINE_CRASH_AT": crash_at}
         with self._output.open("ab") as file:
-            process = subprocess.Popen(
-                [*words, *(part for setting in self._settings for part in ("--set", setting))],
-                cwd=TESTS,
-                env=environment,
-                stdout=file,
-                stderr=file,
-            )
+            process = Forked(words, cwd=TESTS, env=environment, output=file.fileno())
         self._processes.append(process)
         return process
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -16,16 +15,17 @@ import pytest
 
 from stateline.log import Log
 from support.oracles.crash_watch import WatchedRun, Watcher
+from support.processes.forked import Forked
 from support.processes.running_worker import eventually
 from support.run.length import long_or_short
 
 KILLS = long_or_short(50, 12)
 
 
-def kill_at_random(worker: subprocess.Popen[bytes], watcher: Watcher, chance: random.Random, output: Path) -> None:
+def kill_at_random(worker: Forked, watcher: Watcher, chance: random.Random, output: Path) -> None:
     """A third of the kills hit the start and the restore; the others hit work that is under way."""
     if chance.random() < 1 / 3:
-        time.sleep(chance.uniform(0, 0.8))
+        time.sleep(chance.uniform(0, 0.4))
     else:
         moves = watcher.moves
         eventually(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from stateline.config.loading import load_config
 from stateline.log import Log
 from support.apps import crash_app
 from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
+from support.processes.forked import Forked
 from support.processes.running_worker import Stores, create, eventually
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
@@ -42,7 +42,7 @@ class Machine:
         self._watch()
 
     def start(self) -> None:
-        self.worker: subprocess.Popen[bytes] = start_worker(self.run, self.settings, self.output, RESTORE_SLICE)
+        self.worker: Forked = start_worker(self.run, self.settings, self.output, RESTORE_SLICE)
 
     def kill(self) -> None:
         assert self.worker.poll() is None, f"The worker ended by itself: {self.output.read_text()[-2_000:]}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +24,7 @@ from stateline.server.changes.topic_reader import After, AfterInput
 from stateline_store import DamagedDataError, InvalidArgumentError, Position
 from support.apps.changes_app import LOGGED, SIZE_MS, TABLES
 from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, held_by, reading
+from support.processes.forked import Forked
 from support.processes.query_server import from_another_address, wait_until
 
 STORES = (*TABLES, *LOGGED)
@@ -34,7 +34,7 @@ class Served(NamedTuple):
     """A scene with its worker and server; the client is the server's, `threads` what it has when nobody reads."""
 
     scene: Scene
-    server: subprocess.Popen[bytes]
+    server: Forked
     client: httpx.Client
     threads: int
 

@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +18,7 @@ import pytest
 from stateline.config.loading import load_config
 from stateline.server import serve
 from stateline_store import ConfigurationError
-from support import TESTS
+from support.processes.forked import Forked
 from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
 from support.run.patience import HANGING_S
 
@@ -89,22 +87,19 @@ def test_it_is_ready_only_while_queries_at_the_default_level_are_answered(tmp_pa
 
 
 @pytest.fixture
-def worker_process(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(tmp_path: Path) -> Iterator[Forked]:
     """A real worker, `stateline worker`, over an embedded log."""
-    module = "from support.processes.query_server import make_app\n\napp = make_app()\n"
-    (tmp_path / "app_of_the_server_tests.py").write_text(module)
-    program = [sys.executable, "-m", "stateline"]
-    given = ["app_of_the_server_tests:app", "--set", f"state.dir={tmp_path}"]
-    place: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(TESTS)}}
-    subprocess.run([*program, "topics", *given, "--create", "--partitions", "3"], **place, check=True)
-    process = subprocess.Popen([*program, "worker", *given], **place)
+    given = ["support.apps.flights_app:app", f"--set=state.dir={tmp_path}"]
+    place: dict[str, Any] = {"cwd": tmp_path, "env": os.environ, "output": 2}
+    assert Forked(["topics", *given, "--create", "--partitions", "3"], **place).wait(HANGING_S) == 0
+    process = Forked(["worker", *given], **place)
     yield process
     process.send_signal(signal.SIGCONT)
     process.terminate()
     assert process.wait(HANGING_S) == 0
 
 
-def test_a_worker_that_hangs_is_told_until_it_goes_on(tmp_path: Path, worker_process: subprocess.Popen[bytes]) -> None:
+def test_a_worker_that_hangs_is_told_until_it_goes_on(tmp_path: Path, worker_process: Forked) -> None:
     with server_process(tmp_path, "default.state.isolation.level=read_uncommitted") as client:
         wait_until(lambda: ready(client))
         assert [i["reachable"] for i in client.get("/v1/instances").json()["instances"]] == [True]

@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from stateline_store import (
 from support import TESTS
 from support.apps import kinds_app
 from support.apps.kinds_app import BOOM, RETENTION_MS, Event, Oracle
+from support.processes.forked import Forked
 from support.processes.running_worker import configured, create, produce
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -234,11 +233,11 @@ def killed(scene: Scene, kill_at: str, root: Path) -> None:
         "commit.interval.ms": "1",
         "group.instance.id": "the-worker",
     }
-    command = [sys.executable, "-m", "stateline", "worker", "support.apps.kinds_app:app"]
+    command = ["worker", "support.apps.kinds_app:app"]
     command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     environment = {**os.environ, "KINDS_RUN": scene.run, "STATELINE_CRASH_AT": kill_at}
     with (root / "worker.log").open("ab") as output:
-        process = subprocess.Popen(command, cwd=TESTS, env=environment, stdout=output, stderr=output)
+        process = Forked(command, cwd=TESTS, env=environment, output=output.fileno())
         try:
             ended = process.wait(60)
         finally:

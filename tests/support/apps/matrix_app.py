@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -28,6 +26,7 @@ from stateline.worker import InputRecord
 from support import TESTS
 from support.apps import kinds_app
 from support.apps.kinds_app import HISTORY_MS, Event, Oracle
+from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, produce
@@ -133,7 +132,7 @@ class Deployment:
         self.history.add(events)
 
     @contextlib.contextmanager
-    def worker(self, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def worker(self, **settings: Any) -> Iterator[Forked]:
         """A worker process; stopped in order at the end unless it was killed, so that it commits what it has."""
         with self._process("worker", self.root / "worker.log", **settings) as process:
             yield process
@@ -155,14 +154,14 @@ class Deployment:
             assert process.wait(HANGING_S) == 0
 
     @contextlib.contextmanager
-    def _process(self, command: str, log: Path, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def _process(self, command: str, log: Path, **settings: Any) -> Iterator[Forked]:
         given = {"bootstrap__servers": self.servers, "state__dir": self.root / "s"} | settings
-        words = [sys.executable, "-m", "stateline", command, "support.apps.matrix_app:app"]
+        words = [command, "support.apps.matrix_app:app"]
         for name, value in given.items():
             words += ["--set", f"{name.replace('__', '.')}={value}"]
         environment = {**os.environ, "MATRIX_RUN": self.run}
         with log.open("ab") as output:
-            process = subprocess.Popen(words, cwd=TESTS, env=environment, stdout=output, stderr=output)
+            process = Forked(words, cwd=TESTS, env=environment, output=output.fileno())
         try:
             yield process
         finally:

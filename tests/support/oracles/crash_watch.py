@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +23,7 @@ from stateline.log import Log, Producer, Record
 from stateline_store import LogUnavailableError, TopicPartition
 from support import TESTS
 from support.apps import crash_app
+from support.processes.forked import Forked
 from support.processes.running_worker import Stores, create, eventually, read_all
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
@@ -205,15 +204,15 @@ def start_worker(
     command: str = "worker",
     variables: Mapping[str, str] = MappingProxyType({}),
     options: Sequence[str] = (),
-) -> subprocess.Popen[bytes]:
+) -> Forked:
     """`stateline worker`, or another command, with the application of this run, as a process with these options and
     environment variables besides; what it prints is appended to `output`."""
-    words = [sys.executable, "-m", "stateline", command, "support.apps.crash_app:app", *options]
+    words = [command, "support.apps.crash_app:app", *options]
     for setting in settings:
         words += ["--set", setting]
     with output.open("ab") as file:
         environment = {**os.environ, "CRASH_RUN": run, "CRASH_RESTORE_SLICE": str(restore_slice), **variables}
-        return subprocess.Popen(words, cwd=TESTS, env=environment, stdout=file, stderr=file)
+        return Forked(words, cwd=TESTS, env=environment, output=file.fileno())
 
 
 def check_forwarded(log: Log, run: str, inputs: Oracle, *, exact: bool) -> None:
@@ -294,11 +293,11 @@ class WatchedRun:
         """(key, value) of each partition, as they are written."""
         return self._oracle.inputs
 
-    def start_worker(self, **variables: str) -> subprocess.Popen[bytes]:
+    def start_worker(self, **variables: str) -> Forked:
         """The next worker, on the disk that the last one left, with these environment variables."""
         return start_worker(self.name, self.settings, self.output, variables=variables)
 
-    def start_another(self, instance: str, output: Path) -> subprocess.Popen[bytes]:
+    def start_another(self, instance: str, output: Path) -> Forked:
         """A worker beside the one of `start_worker`, on the same disk, with an identity of its own."""
         settings = [*self.settings, f"group.instance.id=the-{instance}"]
         return start_worker(self.name, settings, output, options=["--instance", instance])

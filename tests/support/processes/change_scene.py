@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from stateline.server.changes.routes import change_members
 from stateline_store import TopicPartition
 from support import TESTS
 from support.apps import changes_app
+from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, produce, read_all
@@ -110,7 +110,7 @@ class Scene:
         self._closing = ExitStack()
         create(log, {self.source: PARTITIONS})
         self._sent = 0
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Forked] = []
         """All that were started, in order."""
 
     def __enter__(self) -> Scene:
@@ -125,11 +125,11 @@ class Scene:
         """Where the changes of this store are read from."""
         return self.source if store in changes_app.TABLES else f"{self.application_id}-{store}-changelog"
 
-    def start_worker(self) -> subprocess.Popen[bytes]:
+    def start_worker(self) -> Forked:
         """A worker, to be ended by the test or at the end of it."""
         return self._start("worker")
 
-    def start_server(self, *settings: str) -> tuple[subprocess.Popen[bytes], httpx.Client]:
+    def start_server(self, *settings: str) -> tuple[Forked, httpx.Client]:
         """A server, and a client of it."""
         port = free_port()
         process = self._start("serve", f"server.port={port}", *settings)
@@ -191,14 +191,13 @@ class Scene:
         """The end of what the processes have printed."""
         return self._output.read_text()[-2_000:]
 
-    def _start(self, command: str, *settings: str) -> subprocess.Popen[bytes]:
-        line = [sys.executable, "-m", "stateline", command, "support.apps.changes_app:app"]
+    def _start(self, command: str, *settings: str) -> Forked:
+        line = [command, "support.apps.changes_app:app"]
         for setting in (*self._settings, *settings):
             line += ["--set", setting]
         environment = {**os.environ, "CHANGES_RUN": self.run}
         with self._output.open("ab") as file:
-            here = TESTS
-            process = subprocess.Popen(line, cwd=here, env=environment, stdout=file, stderr=file)
+            process = Forked(line, cwd=TESTS, env=environment, output=file.fileno())
         self._closing.callback(_end, process)
         self.processes.append(process)
         return process
@@ -220,7 +219,7 @@ def reading(client: httpx.Client, store: str, *, last: str | None = None, **para
         yield Reader(response)
 
 
-def held_by(process: subprocess.Popen[bytes]) -> tuple[int, int]:
+def held_by(process: Forked) -> tuple[int, int]:
     """How many threads a process has, and how many connections to an embedded log."""
     here = Path(f"/proc/{process.pid}")
     files = 0
@@ -239,7 +238,7 @@ def _answers(client: httpx.Client) -> bool:
         return False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Forked) -> None:
     process.terminate()
     try:
         process.wait(20)

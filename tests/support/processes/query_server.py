@@ -9,8 +9,6 @@ import contextlib
 import json
 import os
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +42,7 @@ from stateline_store import (
     TopicPartition,
 )
 from support import TESTS
+from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.run.patience import HANGING_S, pause_s
 
@@ -216,8 +215,8 @@ def server_process(state_dir: Path, *settings: str) -> Iterator[httpx.Client]:
     to go.
     """
     port = free_port()
-    command = [sys.executable, __file__, str(state_dir), f"server.port={port}", *settings]
-    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(TESTS)})
+    given = (f"--set={setting}" for setting in (f"state.dir={state_dir}", f"server.port={port}", *settings))
+    process = Forked(["serve", "support.apps.flights_app:app", *given], cwd=TESTS, env=os.environ, output=2)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
             wait_until(lambda: process.poll() is not None or _answers(client))

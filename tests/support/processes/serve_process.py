@@ -1,11 +1,9 @@
-"""`stateline serve` as an operator starts it, for tests of how it starts, stops, logs and is made of processes."""
+"""`stateline serve` as a process, for tests of how it starts, stops, logs and is made of processes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +12,12 @@ from typing import Any
 import httpx
 
 from support import TESTS
+from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import PARTITIONS, make_app
 from support.processes.query_server import wait_until as wait_for_s
 from support.run.patience import HANGING_S
 
-_MODULE = "app_of_the_serve_tests"
 PATIENCE_S = HANGING_S
 
 
@@ -27,7 +25,7 @@ PATIENCE_S = HANGING_S
 class Served:
     """A server that runs, and what it says."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked
     url: str
     log: Path
 
@@ -49,18 +47,15 @@ class Served:
 def served(directory: Path, *settings: str) -> Iterator[Served]:
     """Serve the application of `query_server` from this state directory; killed at the end if it still runs."""
     directory.mkdir(exist_ok=True)
-    (directory / f"{_MODULE}.py").write_text(
-        "from support.processes.query_server import make_app\n\napp = make_app()\n"
-    )
     port = free_port()
     given = ("default.state.isolation.level=read_committed", f"state.dir={directory}", f"server.port={port}")
-    command = [sys.executable, "-m", "stateline", "serve", f"{_MODULE}:app"]
+    command = ["serve", "support.apps.flights_app:app"]
     for setting in (*given, *settings):
         command += ["--set", setting]
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     log = directory / f"serve-{port}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=directory, env=environment, stderr=output, stdout=output)
+        process = Forked(command, cwd=directory, env=environment, output=output.fileno())
     one = Served(process, f"http://127.0.0.1:{port}", log)
     try:
         yield one

@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 
+OWNER = "PYTEST_STATELINE_OWNER"  # the test, or fixture of several tests, that started a process
 _PASSES_S = 20.0
 
 

@@ -15,9 +15,11 @@ from uuid import uuid4
 
 import pytest
 
+from support.processes import forked
 from support.run import ending
+from support.run.ending import OWNER
 
-RUN, OWNER = "PYTEST_STATELINE_RUN", "PYTEST_STATELINE_OWNER"
+RUN = "PYTEST_STATELINE_RUN"
 
 
 class LeftRunning:
@@ -48,6 +50,7 @@ class LeftRunning:
             os.environ[OWNER] = self._shared
             if self._failed:
                 ending.end_marked(f"{OWNER}={owner}")
+                forked.end_those_of(owner)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from stateline.model.internal_topics import required_topics
 from stateline_store import TopicPartition
 from stateline_store.timestamped_rows import TIMESTAMP
 from support import TESTS
+from support.processes.forked import Forked
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 from support.run.patience import HANGING_S
 
@@ -77,12 +76,12 @@ class Scene:
             "commit.interval.ms": "1",
             "group.instance.id": "the-worker",
         }
-        command = [sys.executable, "-m", "stateline", "worker", f"{module.__name__}:app"]
+        command = ["worker", f"{module.__name__}:app"]
         command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "STATELINE_CRASH_AT": kill_at}
         folder, log = Path(module.__file__ or "").parent, self.root / "worker.log"
         with log.open("ab") as output:
-            process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
+            process = Forked(command, cwd=folder, env=environment, output=output.fileno())
             try:
                 ended = process.wait(HANGING_S)
             finally:

@@ -1,0 +1,169 @@
+"""`stateline` commands as processes of their own that need not load their code: they are forked from one that has.
+
+A start costs a tenth of what it costs otherwise, where most of the processor time goes into importing. What such a
+process does then is what `python -m stateline` does; that this starts is shown by the tests of the command line.
+As a program: the process from which they are forked, a child of the tests' own, which ends with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from support import TESTS
+from support.run.ending import OWNER
+
+_LOADED = (
+    "stateline.worker.run",
+    "stateline.server.main",
+    "stateline.cli.main",
+    "uvicorn.protocols.http.httptools_impl",
+)
+_REQUEST_BYTES = 1 << 17
+
+_started: list[tuple[str, Forked]] = []  # with the test that did, as `left_running` names it
+
+
+class Forked:
+    """A `stateline` process; has what `subprocess.Popen` has."""
+
+    def __init__(self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: int) -> None:
+        """Start it; both its outputs go to this file descriptor."""
+        self.returncode: int | None = None
+        self.args = ["stateline", *arguments]
+        self._told, write_end = os.pipe()
+        request = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "environment": dict(env)}).encode()
+        socket.send_fds(_origin(), [request], [output, write_end])
+        os.close(write_end)
+        self.pid = int.from_bytes(os.read(self._told, 4), "big")
+        assert self.pid, "the process that others are forked from has ended"
+        _started.append((env.get(OWNER, ""), self))
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The same when it has ended."""
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Nothing when it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None:
+            polled = select.poll()
+            polled.register(self._told, select.POLLIN)
+            if polled.poll(None if timeout_s is None else timeout_s * 1000):
+                self.returncode = int.from_bytes(os.read(self._told, 4), "big", signed=True)
+                os.close(self._told)
+        return self.returncode
+
+
+def end_those_of(owner: str) -> None:
+    """Kill what this test has started: what it is forked from has no mark of a test in its environment."""
+    for its_owner, process in _started:
+        if its_owner == owner:
+            process.kill()
+
+
+@functools.cache
+def _origin() -> socket.socket:
+    """The way to the process that has all loaded; it is started when it is asked for first."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", __name__, str(its.fileno())]
+    environment = {name: value for name, value in os.environ.items() if name != OWNER}
+    subprocess.Popen(command, cwd=TESTS, env=environment, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    its.close()
+    return ours
+
+
+def _serve(requests: socket.socket) -> dict[str, Any]:
+    """Fork a process for each request and say how it ended. Comes back in a forked process, with its request."""
+    told: dict[int, tuple[int, int]] = {}  # what shows that a process has ended → its id, and whom to tell
+    polled = select.poll()
+    polled.register(requests, select.POLLIN)
+    while True:
+        for ready, _ in polled.poll():
+            if ready in told:
+                polled.unregister(ready)
+                pid, write_end = told.pop(ready)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                _tell(write_end, code.to_bytes(4, "big", signed=True))
+                os.close(write_end)
+                os.close(ready)
+                continue
+            data, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 2)
+            if not data:
+                raise SystemExit  # the tests are over
+            output, write_end = files
+            pid = os.fork()
+            if pid == 0:
+                for number in (1, 2):
+                    os.dup2(output, number)
+                for other in (output, write_end, *told, *(fd for _, fd in told.values())):
+                    os.close(other)
+                requests.close()
+                return dict(json.loads(data))
+            os.close(output)
+            _tell(write_end, pid.to_bytes(4, "big"))
+            ended = os.pidfd_open(pid)
+            told[ended] = pid, write_end
+            polled.register(ended, select.POLLIN)
+
+
+def _tell(write_end: int, number: bytes) -> None:
+    with suppress(BrokenPipeError):  # who asked has ended
+        os.write(write_end, number)
+
+
+def _run(request: Mapping[str, Any]) -> int:
+    """Go on as `python -m stateline` would have begun; the exit code."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    importlib.reload(importlib.import_module("stateline_store.steps"))  # it reads the environment once
+    main = importlib.import_module("stateline.cli.main").main
+    return int(main(request["arguments"]))
+
+
+def _main(requests: socket.socket) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests end it, and not before they are over
+    gc.disable()
+    for module in _LOADED:
+        importlib.import_module(module)
+    gc.freeze()
+    request = _serve(requests)
+    gc.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return _run(request)
+
+
+if __name__ == "__main__":
+    sys.exit(_main(socket.socket(fileno=int(sys.argv[1]))))
