@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.http.faulty_proxy import Cut, FaultyProxy, faulty_proxy
+from support.processes import forked
 from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker, wait_until
 from support.processes.served_here import http_server
-from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
 
@@ -43,7 +44,7 @@ def command(*words: str | Path) -> list[str]:
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=HANGING_S)
+    return forked.run(["snapshot", *words], env=os.environ)
 
 
 def kept(client: httpx.Client) -> list[str]:

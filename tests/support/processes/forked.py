@@ -20,10 +20,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from support import TESTS
 from support.run.ending import OWNER
+from support.run.patience import HANGING_S
 
 _LOADED = (
     "stateline.worker.run",
@@ -39,14 +41,26 @@ _started: list[tuple[str, Forked]] = []  # with the test that did, as `left_runn
 class Forked:
     """A `stateline` process; has what `subprocess.Popen` has."""
 
-    def __init__(self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: int) -> None:
-        """Start it; both its outputs go to this file descriptor."""
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        output: int,
+        errors: int | None = None,
+        typed: int | None = None,
+    ) -> None:
+        """Start it with these file descriptors: its output, its errors when they go elsewhere, its input if any."""
         self.returncode: int | None = None
         self.args = ["stateline", *arguments]
         self._told, write_end = os.pipe()
         request = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "environment": dict(env)}).encode()
-        socket.send_fds(_origin(), [request], [output, write_end])
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        streams = [nothing if typed is None else typed, output, output if errors is None else errors]
+        socket.send_fds(_origin(), [request], [*streams, write_end])
         os.close(write_end)
+        os.close(nothing)
         self.pid = int.from_bytes(os.read(self._told, 4), "big")
         assert self.pid, "the process that others are forked from has ended"
         _started.append((env.get(OWNER, ""), self))
@@ -85,6 +99,21 @@ class Forked:
         return self.returncode
 
 
+def run(
+    arguments: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str], typed: str | bytes = b""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in the working directory: as `subprocess.run` with its output captured."""
+    with TemporaryFile() as given, TemporaryFile() as output, TemporaryFile() as errors:
+        given.write(typed.encode() if isinstance(typed, str) else typed)
+        given.seek(0)
+        streams = {"output": output.fileno(), "errors": errors.fileno(), "typed": given.fileno()}
+        process = Forked([os.fspath(each) for each in arguments], cwd=Path.cwd(), env=env, **streams)
+        code = process.wait(HANGING_S)
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(process.args, code, output.read().decode(), errors.read().decode())
+
+
 def end_those_of(owner: str) -> None:
     """Kill what this test has started: what it is forked from has no mark of a test in its environment."""
     for its_owner, process in _started:
@@ -118,19 +147,20 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
                 os.close(write_end)
                 os.close(ready)
                 continue
-            data, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 2)
+            data, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 4)
             if not data:
                 raise SystemExit  # the tests are over
-            output, write_end = files
+            *streams, write_end = files
             pid = os.fork()
             if pid == 0:
-                for number in (1, 2):
-                    os.dup2(output, number)
-                for other in (output, write_end, *told, *(fd for _, fd in told.values())):
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                for other in (*files, *told, *(fd for _, fd in told.values())):
                     os.close(other)
                 requests.close()
                 return dict(json.loads(data))
-            os.close(output)
+            for stream in streams:
+                os.close(stream)
             _tell(write_end, pid.to_bytes(4, "big"))
             ended = os.pidfd_open(pid)
             told[ended] = pid, write_end
