@@ -19,7 +19,7 @@ from support.run.patience import HANGING_S
 _log = logging.getLogger(__name__)
 _NAME = f"spark-{pyspark.__version__}.jsa"
 _RECORD = (
-    "import sys; from pathlib import Path; from stateline.config.settings import load_config;"
+    "import sys; from pathlib import Path; from stateline.config.loading import load_config;"
     "from stateline.spark.session import record_class_archive;"
     "record_class_archive(load_config('archive'), Path(sys.argv[1]))"
 )
