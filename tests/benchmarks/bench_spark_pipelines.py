@@ -36,7 +36,8 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.log import NewTopic
 from stateline.log.embedded import EmbeddedLog
-from stateline.spark.drivers.one_pipeline import MAX_ROWS_PER_BATCH, run_pipeline
+from stateline.spark.drivers.one_pipeline import MAX_ROWS_PER_BATCH
+from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.session import close_session, record_class_archive, spark_session
 from stateline.spark.sources.frames import topic_frames
 
@@ -151,7 +152,7 @@ def into_topic(spark: SparkSession, log: EmbeddedLog, name: str, place: Path) ->
     with closing(log.admin()) as admin:
         written = "doubles" if name == "double" else "sums"
         admin.delete_topics([written, f"{app.application_id}-{name}-epochs"])
-    run_pipeline(app, name, configured(place), log, available_now=True, session=spark, progress=lambda _: None)
+    run_pipelines(app, [name], configured(place), log, available_now=True, session=spark, progress=lambda _: None)
 
 
 def into_parquet(

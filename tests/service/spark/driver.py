@@ -14,14 +14,14 @@ from service.spark.departures import app, settings
 from stateline.config.loading import load_config
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.log.embedded import EmbeddedLog
-from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.several_pipelines import run_pipelines
 
 
 def main(state_dir: str) -> None:
     """Run the pipeline on the embedded log until SIGTERM."""
     config = load_config("flights", overrides=settings(state_dir))
     log = EmbeddedLog(Path(state_dir) / "log.db")
-    run_pipeline(app, "hourly", config, log, progress=say, max_rows_per_batch=400)
+    run_pipelines(app, ["hourly"], config, log, progress=say, max_rows_per_batch=400)
 
 
 def say(status: PipelineStatus) -> None:

@@ -18,7 +18,7 @@ from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
-from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.operators.ktable import KTable
 from stateline_store import TopologyError
 from support.kafka.kafka_broker import KafkaBroker
@@ -61,7 +61,7 @@ def run(log: Log, bench: Bench, session: SparkSession, state: Path, pipeline: st
     app = application(bench.id)
     config = load_config(app.application_id, environment={}, overrides=settings)
     seen: list[PipelineStatus] = []
-    run_pipeline(app, pipeline, config, log, available_now=True, session=session, progress=seen.append)
+    run_pipelines(app, [pipeline], config, log, available_now=True, session=session, progress=seen.append)
     return seen
 
 

@@ -28,12 +28,11 @@ from stateline.log import NewTopic
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
 from stateline.spark import KTable
-from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline_store import (
     DamagedDataError,
     FencedError,
     LockedError,
-    RecordError,
     StatelineError,
     TaskLock,
     TopologyError,
@@ -62,7 +61,7 @@ def run(session: SparkSession, config: Config, log: EmbeddedLog) -> Run:
     def run_now(app: App = d.app, name: str = "hourly", **changes: object) -> list[PipelineStatus]:
         reports: list[PipelineStatus] = []
         arguments: dict[str, object] = {"config": config, "log": log, "progress": reports.append} | changes
-        run_pipeline(app, name, available_now=True, session=session, **arguments)  # type: ignore[arg-type]  # by name
+        run_pipelines(app, [name], available_now=True, session=session, **arguments)  # type: ignore[arg-type]  # by name
         return reports
 
     return run_now
@@ -224,7 +223,7 @@ def test_skip_leaves_such_values_and_tombstones_out_and_counts_the_former(
 
 def test_a_null_key_stops_the_pipeline_and_shows_the_row(run: Run, log: EmbeddedLog) -> None:
     write(log, b'{"delay": 2.5}')
-    with pytest.raises(RecordError, match=r"'origin' is null .*2\.5"):
+    with pytest.raises(TopologyError, match=r"'origin' is null .*2\.5"):
         run(notes, "noted")
 
 
@@ -269,7 +268,7 @@ def test_a_sum_beyond_64_bits_ends_the_pipeline_with_group_and_value(run: Run, l
             producer.produce("departures", key, json.dumps({"origin": origin, "n": n}).encode(), timestamp_ms=1)
         producer.flush()
     with pytest.raises(
-        RecordError, match=r"'added' failed: .*sum of 'n' .*JFK.* is 9223372036854775809, more than BIG"
+        TopologyError, match=r"'added' failed: .*sum of 'n' .*JFK.* is 9223372036854775809, more than BIG"
     ):
         run(adding, "added")
     assert results(log) == []

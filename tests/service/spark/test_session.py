@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
@@ -22,13 +21,11 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import read_status
 from stateline.dsl.app import App
-from stateline.log import Log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
 from stateline.spark import connector
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import is_current, recording_class_archive
-from stateline.spark.drivers.one_pipeline import run_pipeline
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.session import default_class_archive, is_local, session_settings
 from stateline_store import ConfigurationError
@@ -86,22 +83,17 @@ def test_the_jars_that_the_pom_fetches_have_the_connector(connector_jars: Path |
     require_connector(configured(tmp_path, f"spark.jars={connector_jars}"), KafkaLog("127.0.0.1:1"))
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        lambda app, config, log: run_pipeline(app, "counts", config, log),
-        lambda app, config, log: run_pipelines(app, ["counts"], config, log),
-    ],
-)
 def test_a_pipeline_on_kafka_without_the_connector_says_what_fetches_it_before_anything_is_started(
-    run: Callable[[App, Config, Log], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # Spark's start would be refused for another reason
     monkeypatch.setattr(connector, "JARS", tmp_path / "jars of mine")
     app = App("flights")
     app.pipeline(reads="in", writes="out", key="k", name="counts")(lambda rows: rows)
     with pytest.raises(ConfigurationError, match="no Kafka connector") as raised:
-        run(app, configured(tmp_path), KafkaLog("127.0.0.1:1"))  # which nobody answers, and nobody asks
+        run_pipelines(
+            app, ["counts"], configured(tmp_path), KafkaLog("127.0.0.1:1")
+        )  # which nobody answers, and nobody asks
     line = re.search(r"(mvn .*?) \(or", str(raised.value))
     assert line
     command = shlex.split(line[1])

@@ -12,7 +12,7 @@ from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.log.embedded import EmbeddedLog
-from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.several_pipelines import run_pipelines
 from support.processes.running_worker import configured, create, eventually, produce, running
 from support.processes.served_here import Here, served_here
 
@@ -61,7 +61,7 @@ def test_every_answer_over_all_partitions_is_of_one_micro_batch(session: SparkSe
         reader.start()
         for number in range(ROUNDS):
             produce(log, "made", [(b"k%d" % key, b'{"round": %d}' % number, 1) for key in range(KEYS)])
-            run_pipeline(app, "rounds", config, log, available_now=True, session=session)
+            run_pipelines(app, ["rounds"], config, log, available_now=True, session=session)
         eventually(lambda: reader.seen[-1:] == [{ROUNDS - 1}], "the last micro-batch")
         reader.stop()
     assert all(len(rounds) <= 1 for rounds in reader.seen)

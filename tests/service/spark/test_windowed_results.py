@@ -24,7 +24,7 @@ from stateline.dsl.app import App
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import Windowing
 from stateline.query.values import home_partition
-from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.several_pipelines import run_pipelines
 from support.processes.running_worker import configured, create, eventually, read_all, running
 from support.processes.served_here import served_here
 
@@ -88,7 +88,7 @@ def served(session: SparkSession, log: EmbeddedLog, tmp_path_factory: pytest.Tem
     for part in (shuffled[:300], shuffled[300:]):
         d.load(log, part)
         for name in ("hourly", "bursts"):
-            run_pipeline(app, name, config, log, available_now=True, session=session)
+            run_pipelines(app, [name], config, log, available_now=True, session=session)
     with running(app, configured(app, state), log), served_here(state, app=app) as here:
         eventually(lambda: _flights(here.client) == len(MADE), "all sessions are served")
         yield here.client

@@ -8,90 +8,33 @@ is the one that writes the checkpoint; ``status.json`` says how far the pipeline
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import pipelines_directory
-from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.model.pipeline import Pipeline
-from stateline.spark.connector import require_connector
-from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, jvm_lock, pipeline_lock, stop_on_signals
+from stateline.spark.drivers.process import LOOK_INTERVAL_S, jvm_lock
 from stateline.spark.drivers.root_cause import first_line, is_of_other_state, kind_of, root_cause
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
-from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.operators.declared import declared_operators
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.sink.dead_letters import dead_letters_of
 from stateline.spark.sink.epoch_sink import EpochSink
-from stateline.spark.sources.frames import TopicFrames, topic_frames
+from stateline.spark.sources.frames import TopicFrames
 from stateline_store import DoesNotExistError, StatelineError, TopologyError
-from stateline_store.clock import now_ms
-from stateline_store.directory import make_directory
 
 MAX_ROWS_PER_BATCH = 200_000  # some 100 MB of result rows in the driver at most, and a second or two of work
 _EVENTS_TIMEOUT_S = 10.0
 _EVENTS_AT_STOP_TIMEOUT_S = 2.0  # a query that is stopped need not tell how it ended
 _BATCH_TIMEOUT_S = 10.0  # a stop waits so long for the micro-batch that is being written, of the 30 s that it has
-
-
-def run_pipeline(
-    app: App,
-    name: str,
-    config: Config,
-    log: Log,
-    *,
-    available_now: bool = False,
-    progress: Progress | None = None,
-    session: SparkSession | None = None,
-    max_rows_per_batch: int = MAX_ROWS_PER_BATCH,
-) -> None:
-    """Run the pipeline until SIGTERM or SIGINT; with `available_now`, until it has read what is there now.
-
-    `progress` is called after each micro-batch, on another thread; without it, progress is logged. With a
-    `session` of the caller's that one is used and left running. Signals are handled only on the main
-    thread. Nothing is started a second time: `stateline.spark.drivers.several_pipelines` does that.
-
-    Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs it,
-    `ConfigurationError` without Spark's Kafka connector where it is needed, before anything is started,
-    `TopologyError` for a pipeline that cannot run or a source topic that does not exist, `RecordError` for a record
-    that cannot be read or written, what the sink raised, or `StatelineError` with the query's root cause. The result
-    topic then holds whole micro-batches, and the next run goes on behind the last one.
-    """
-    pipeline = pipeline_of(app, name)
-    directory = pipeline_directory(config, name)
-    make_directory(directory)
-    with pipeline_lock(directory), stop_on_signals() as stopping, _status_of(name, directory) as status:
-        if session is None:
-            require_connector(config, log)
-        with closing(log.admin()) as admin:
-            ensure_topics(app.topology(), admin)
-            warn_of_tables(app.topology(), admin, [(pipeline, directory)])
-        with driver_session(config, stopping, session) as running:
-            if running is not None:
-                frames = topic_frames(running, config, log, max_rows_per_batch=max_rows_per_batch)
-                run = PipelineRun(pipeline, config, log, directory, frames, status)
-                run.until(stopping, available_now=available_now, progress=progress)
-
-
-@contextmanager
-def _status_of(name: str, directory: Path) -> Iterator[StatusFile]:
-    """The status while the block runs. It stays, and says why, when that fails."""
-    status = StatusFile(name, directory)
-    try:
-        yield status
-    except Exception as error:
-        status.change(state="failed", last_error=message_of(error), last_error_at_ms=now_ms())
-        raise
-    status.remove()
 
 
 def pipeline_of(app: App, name: str) -> Pipeline:
@@ -128,7 +71,13 @@ class PipelineRun:
     def until(
         self, stopping: threading.Event, *, available_now: bool = False, progress: Progress | None = None
     ) -> None:
-        """Run it, on this thread, until `stopping` is set or the query ends; raises as `run_pipeline` does."""
+        """Run it, on this thread, until `stopping` is set or the query ends.
+
+        `progress` is called after each micro-batch, on another thread; without it, progress is logged. Raises
+        `TopologyError` for a pipeline that cannot run, `RecordError` for a record that cannot be read or written, what
+        the sink raised, or `StatelineError` with the query's root cause. The result topic then holds whole
+        micro-batches, and the next run goes on behind the last one.
+        """
         with jvm_lock(self.frames.session, self.directory / ".spark-lock"):
             self._run(stopping, available_now, progress or log_progress)
 

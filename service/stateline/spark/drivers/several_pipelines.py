@@ -61,8 +61,9 @@ def run_pipelines(
     """Run these pipelines side by side until SIGTERM or SIGINT; with `available_now`, until each has read what is
     there now. Then nothing is started again, and the first failure is raised when all are through.
 
-    `progress`, `session` and signals are as `run_pipeline` has them. A session of the driver's own has its class
-    archive recorded when there is none.
+    `progress` is called after each micro-batch, on another thread. A `session` of the caller's is used and left
+    running; one of the driver's own has its class archive recorded when there is none. Signals are handled only on the
+    main thread.
 
     Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs one of them, and
     `ConfigurationError` without Spark's Kafka connector where it is needed, before anything is started; the caller's

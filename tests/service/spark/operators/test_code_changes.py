@@ -26,7 +26,7 @@ from stateline.dsl.app import App
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic
 from stateline.spark import KTable, join_stream_table, session_aggregate, table_of
-from stateline.spark.drivers.one_pipeline import run_pipeline
+from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.operators.declared import declared_operators
 from stateline.spark.sink.declaration import declaration_of, differences
 from stateline_store import TopologyError
@@ -188,7 +188,7 @@ def run(session: SparkSession, bench: OperatorBench, tmp_path: Path) -> Run:
         people = app.topic("people", key=serdes.string, value=serdes.json, schema="city string, age int")
         given = {"reads": [], kind: [people], "writes": "out", "key": "city", "name": "p", **terms}
         app.pipeline(**given)(lambda people: change(people))
-        run_pipeline(app, "p", config, bench.log, available_now=True, session=session)
+        run_pipelines(app, ["p"], config, bench.log, available_now=True, session=session)
 
     return run
 

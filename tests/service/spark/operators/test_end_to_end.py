@@ -23,8 +23,8 @@ from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.spark import KTable
 from stateline.spark.columns import TOPIC
-from stateline.spark.drivers.one_pipeline import run_pipeline
-from stateline_store import RecordError
+from stateline.spark.drivers.several_pipelines import run_pipelines
+from stateline_store import TopologyError
 
 app = App("operators")
 people = app.topic("people", key=serdes.string, value=serdes.json, schema="city string, age int")
@@ -83,9 +83,9 @@ def test_tables_branches_and_what_goes_through_a_topic_equal_plain_python(
             records = random_records(topic, chance, run)
             bench.write(topic, records)
             expected[side].update({str(key): value for key, value, _ in records})
-        run_pipeline(app, "with_score", config, bench.log, available_now=True, session=session)
+        run_pipelines(app, ["with_score"], config, bench.log, available_now=True, session=session)
     for name in ("per_city", "sorted_out"):
-        run_pipeline(app, name, config, bench.log, available_now=True, session=session, max_rows_per_batch=20)
+        run_pipelines(app, [name], config, bench.log, available_now=True, session=session, max_rows_per_batch=20)
 
     people, scores = ({key: value for key, value in side.items() if value is not None} for side in expected)
     both = {key: people[key] | scores[key] for key in people.keys() & scores.keys()}
@@ -111,10 +111,10 @@ def test_offsets_tell_which_row_is_the_newest_of_a_records_key_and_of_no_other(
     ages = {"K0": (20, 30, 10, 40), "K1": (50, 60), "K2": (70, 15)}
     bench.write("people", [(key, {"city": "NY", "age": age}, 1) for key, each in ages.items() for age in each])
     bench.write("scores", [])
-    run_pipeline(app, "adults", config, bench.log, available_now=True, session=session)
+    run_pipelines(app, ["adults"], config, bench.log, available_now=True, session=session)
     assert table(bench, "adults") == {"K0": {"city": "NY", "age": 40}, "K1": {"city": "NY", "age": 60}}
-    with pytest.raises(RecordError, match=r"two rows of one micro-batch have the key b'NY' of 'by-city'"):
-        run_pipeline(app, "by_city", config, bench.log, available_now=True, session=session)
+    with pytest.raises(TopologyError, match=r"two rows of one micro-batch have the key b'NY' of 'by-city'"):
+        run_pipelines(app, ["by_city"], config, bench.log, available_now=True, session=session)
     assert table(bench, "by-city") == {}
 
 
