@@ -45,16 +45,20 @@ def small_disk() -> Iterator[tuple[Path, bool]]:
 
 
 @contextmanager
-def chaos(cluster: KafkaCluster, guarantee: str, chance: random.Random) -> Iterator[Scene]:
+def chaos(cluster: KafkaCluster, guarantee: str, chance: random.Random, pace_s: float = 0.02) -> Iterator[Scene]:
     """A worker that works, watched, for as long as the block goes on; then it works off what there is, and all that
-    came out is held against the input. What is wrong is raised, with what the workers have printed."""
+    came out is held against the input. What is wrong is raised, with what the workers have printed. Input comes, and
+    is committed, at this pace."""
     with ExitStack() as stack:
         disk, is_small = stack.enter_context(small_disk())
         own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         log = stack.enter_context(closing(KafkaLog(cluster.bootstrap_servers)))
-        run = WatchedRun(cluster.bootstrap_servers, log, guarantee, own, state_dir=disk / "state", follow=True)
+        run = WatchedRun(
+            cluster.bootstrap_servers, log, guarantee, own, state_dir=disk / "state", follow=True, feed_s=pace_s
+        )
         run.settings += [f"session.timeout.ms={int(SESSION_S * 1000)}"]
         run.settings += [f"transaction.timeout.ms={int(TRANSACTION_S * 1000)}"]
+        run.settings += [f"commit.interval.ms={int(pace_s * 1000)}"]
         scene = Scene(cluster, run, guarantee, disk, chance, disk_is_small=is_small)
         stack.callback(scene.close)
         try:

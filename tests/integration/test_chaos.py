@@ -14,10 +14,12 @@ from chaos.cluster import KafkaCluster
 from chaos.faults import possible_faults
 from chaos.run import chaos, suffer
 from support.kafka.kafka_broker import needed
+from support.run.length import long_or_short
 
 
 @pytest.mark.timeout(7200)
 def test_after_each_fault_a_worker_commits_again_and_every_record_counts_once() -> None:
-    with needed(KafkaCluster) as cluster, chaos(cluster, "exactly_once_v2", random.Random(5)) as scene:
+    pace_s = long_or_short(0.02, 0.2)  # whatever is written is work for three brokers
+    with needed(KafkaCluster) as cluster, chaos(cluster, "exactly_once_v2", random.Random(5), pace_s) as scene:
         for fault in possible_faults(scene):
             suffer(scene, fault)

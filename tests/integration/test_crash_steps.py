@@ -6,7 +6,6 @@ offsets and Positions that another program kept in files.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -36,10 +35,11 @@ from stateline_store.timestamped_rows import split
 from support import TESTS
 from support.apps import steps_app
 from support.apps.own_stores import OwnStore
-from support.oracles.crash_watch import WatchedRun
+from support.oracles.crash_watch import WatchedRun, runs
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, create, eventually, produce, read_all
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 KILLED = -signal.SIGKILL
@@ -141,18 +141,13 @@ class Steps:
         """Run a worker until the condition holds, then stop it."""
         worker = self.start(*settings, **declared)
         try:
-            eventually(lambda: worker.poll() is not None or (self.runs(worker) and condition()), what)
+            application = self.task().parent
+            eventually(lambda: worker.poll() is not None or (runs(worker, application) and condition()), what)
             assert worker.poll() is None, self.output.read_text()[-2_000:]
             worker.terminate()
             assert worker.wait(HANGING_S) == 0, self.output.read_text()[-2_000:]
         finally:
             worker.kill()
-
-    def runs(self, worker: Forked) -> bool:
-        """Whether it is this worker that has said that its tasks run. A killed one leaves its file."""
-        file = self.task().parent / "instances" / "worker-0.json"
-        said: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {"pid": 0, "tasks": {}}
-        return said["pid"] == worker.pid and set(said["tasks"].values()) == {"running"}
 
     def work_off(self, **declared: Any) -> None:
         """Run a worker until all that was sent is committed."""
@@ -185,6 +180,7 @@ REMOVAL_STEPS = [
 IN_PLACE = ("upgrade.from=v1", "upgrade.mode=in_place")
 
 
+@pytest.mark.parametrize("bootstrap", long_or_short(["embedded", "kafka"], ["embedded"]), indirect=True)
 def test_an_upgrade_in_place_killed_at_every_step_ends_as_if_it_had_not_been(
     bootstrap: str, log: Log, tmp_path: Path
 ) -> None:
@@ -258,7 +254,9 @@ def _serves_both(steps: Steps, unchanged: bytes) -> None:
                 body = found.json()
                 return (found.status_code, body["value"], body["timestamp"]) == (200, value, None)
 
-            eventually(lambda: steps.runs(worker) and answers(), "the server answers without a timestamp")
+            eventually(
+                lambda: runs(worker, steps.task().parent) and answers(), "the server answers without a timestamp"
+            )
         for process in (worker, server):
             process.terminate()
             assert process.wait(HANGING_S) == 0, steps.output.read_text()[-2_000:]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from stateline.log import Log
 from support import TESTS
@@ -26,9 +27,10 @@ from support.oracles.crash_watch import KEYS, PARTITIONS, WatchedRun
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
-KILLS = 10
+KILLS = long_or_short(10, 6)
 CLIENTS = 3
 LEVELS = ("read_committed", "read_uncommitted")
 _log = logging.getLogger(__name__)
@@ -163,6 +165,7 @@ def kill(process: Forked) -> None:
     process.wait()
 
 
+@pytest.mark.parametrize("bootstrap", long_or_short(["embedded", "kafka"], ["kafka"]), indirect=True)
 def test_no_answer_is_wrong_while_servers_and_workers_are_killed(bootstrap: str, log: Log, tmp_path: Path) -> None:
     port, output, chance = free_port(), tmp_path / "server.log", random.Random(5)
     recoveries_s: list[float] = []

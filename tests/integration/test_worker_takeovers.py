@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from uuid import uuid4
 
@@ -79,7 +80,14 @@ class Machine:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    ("bootstrap", "guarantee"),
+    long_or_short(
+        list(product(["embedded", "kafka"], ["at_least_once", "exactly_once_v2"])),
+        [("embedded", "at_least_once"), ("kafka", "exactly_once_v2")],
+    ),
+    indirect=["bootstrap"],
+)
 def test_tasks_of_killed_workers_go_on_where_they_were_on_the_other_disk(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import signal
 import threading
 from contextlib import closing
 from functools import partial
+from itertools import product
 from pathlib import Path
 from threading import Event
 
@@ -30,6 +31,7 @@ from support.log.log_bench import until
 from support.processes.change_scene import PARTITIONS, PATIENCE_S, Reader, Scene, reading
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, read_all
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 KILLS = 3
@@ -79,7 +81,14 @@ class Follower(threading.Thread):
                 return
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    ("bootstrap", "guarantee"),
+    long_or_short(
+        list(product(["embedded", "kafka"], ["at_least_once", "exactly_once_v2"])),
+        [("embedded", "at_least_once"), ("kafka", "exactly_once_v2")],
+    ),
+    indirect=["bootstrap"],
+)
 def test_no_change_is_lost_or_repeated_while_the_worker_is_killed_and_readers_come_and_go(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path
 ) -> None:
@@ -125,7 +134,13 @@ def check(follower: Follower, records: list[Record]) -> None:
         assert given == [record.offset for record in records if record.partition == partition]
 
 
-@pytest.mark.parametrize("store", ["counts", "memory"])
+@pytest.mark.parametrize(
+    ("bootstrap", "store"),
+    long_or_short(
+        list(product(["embedded", "kafka"], ["counts", "memory"])), [("embedded", "memory"), ("kafka", "counts")]
+    ),
+    indirect=["bootstrap"],
+)
 def test_what_is_in_the_changelog_and_not_committed_is_not_given(
     bootstrap: str, log: Log, store: str, tmp_path: Path
 ) -> None:
@@ -154,6 +169,7 @@ def test_what_is_in_the_changelog_and_not_committed_is_not_given(
 # Ends
 
 
+@pytest.mark.parametrize("bootstrap", long_or_short(["embedded", "kafka"], ["kafka"]), indirect=True)
 def test_a_server_that_stops_says_so(bootstrap: str, log: Log, tmp_path: Path) -> None:
     with Scene(bootstrap, log, tmp_path) as scene:
         scene.start_worker()

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -35,6 +36,7 @@ from stateline_store.windowed_keys import session_key, window_key
 from support.apps.changes_app import LOGGED, TABLES
 from support.processes.change_scene import FIRST, PARTITIONS, Scene, placed
 from support.processes.query_server import wait_until
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 STORES = (*TABLES, *LOGGED)
@@ -222,7 +224,14 @@ def test_a_stream_counts_as_a_scan(served: Served) -> None:
 # While things go wrong
 
 
-@pytest.mark.parametrize("store", ["counts", "memory"])
+@pytest.mark.parametrize(
+    ("bootstrap", "store"),
+    long_or_short(
+        list(product(["embedded", "kafka"], ["counts", "memory"])), [("embedded", "counts"), ("kafka", "memory")]
+    ),
+    indirect=["bootstrap"],
+    scope="module",
+)
 def test_what_is_in_the_changelog_and_not_committed_is_behind_the_end(
     bootstrap: str, store: str, tmp_path: Path
 ) -> None:

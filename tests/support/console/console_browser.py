@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import httpx
 from stateline.log.embedded import EmbeddedLog
 from support import TESTS
 from support.apps import console_app
+from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import configured, create, eventually, produce, running
 from support.run.patience import HANGING_S
@@ -71,9 +70,8 @@ class Flights:
     def server(self, port: int, *settings: str) -> Iterator[str]:
         """The address of a server that answers."""
         given = (f"state.dir={self.directory}", f"server.port={port}", *settings)
-        command = [sys.executable, "-m", "stateline", "-q", "serve", "support.apps.console_app:app"]
-        command += [part for setting in given for part in ("--set", setting)]
-        process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(TESTS)})
+        command = ["-q", "serve", "support.apps.console_app:app", *(f"--set={setting}" for setting in given)]
+        process = Forked(command, cwd=TESTS, env=os.environ, output=2)
         url = f"http://127.0.0.1:{port}"
         try:
             with httpx.Client(base_url=url, timeout=10) as client:  # making one takes longer than a request

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from uuid import uuid4
 
 from stateline.config.loading import load_config
@@ -56,9 +57,9 @@ class Oracle:
 class Feeder(threading.Thread):
     """Writes input for as long as the killing goes on."""
 
-    def __init__(self, log: Log, topic: str, oracle: Oracle) -> None:
+    def __init__(self, log: Log, topic: str, oracle: Oracle, pause_s: float = _FEED_S) -> None:
         super().__init__(name="feeder")
-        self._log, self._topic, self._oracle = log, topic, oracle
+        self._log, self._topic, self._oracle, self._pause_s = log, topic, oracle, pause_s
         self._random = random.Random(1)
         self.done = threading.Event()
         self.error: BaseException | None = None
@@ -71,7 +72,7 @@ class Feeder(threading.Thread):
 
     def _feed(self) -> None:
         producer = self._log.producer()
-        while not self.done.wait(_FEED_S):
+        while not self.done.wait(self._pause_s):
             for _ in range(40):
                 partition = self._random.randrange(PARTITIONS)
                 key = b"p%d-%d" % (partition, self._random.randrange(KEYS))
@@ -215,6 +216,13 @@ def start_worker(
         return Forked(words, cwd=TESTS, env=environment, output=file.fileno())
 
 
+def runs(worker: Forked, application: Path) -> bool:
+    """Whether it is this worker that has said that its tasks run, or it has ended. A killed one leaves its file."""
+    file = application / "instances" / "worker-0.json"
+    said: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {"pid": 0, "tasks": {}}
+    return worker.poll() is not None or (said["pid"] == worker.pid and set(said["tasks"].values()) == {"running"})
+
+
 def check_forwarded(log: Log, run: str, inputs: Oracle, *, exact: bool) -> None:
     """What the application forwarded, held against what all of the input makes of it."""
     for partition, records in enumerate(inputs.inputs):
@@ -246,6 +254,7 @@ class WatchedRun:
         *,
         state_dir: Path | None = None,
         follow: bool = False,
+        feed_s: float = _FEED_S,
     ) -> None:
         self.name, self._log, self._exact = uuid4().hex[:8], log, guarantee == "exactly_once_v2"
         self.topic = f"numbers-{self.name}"
@@ -259,9 +268,10 @@ class WatchedRun:
         ]
         app = crash_app.build(self.name)
         config = load_config(app.application_id, environment={}, overrides=self.settings)
+        self._application = Path(config.state_dir) / app.application_id
         self._stores = Stores(app, config, root / "scratch")
         self._oracle = Oracle()
-        self._feeder = Feeder(log, self.topic, Oracle() if follow else self._oracle)
+        self._feeder = Feeder(log, self.topic, Oracle() if follow else self._oracle, feed_s)
         self._follower = Follower(log, self.topic, self._oracle) if follow else None
         self.watcher = Watcher(self._stores, self.topic, self._oracle, self._exact)
         self.output = root / "worker.log"
@@ -309,6 +319,7 @@ class WatchedRun:
         if self._follower is not None:
             eventually(self._follower.has_all, "the whole input is read back")
         worker = self.start_worker()
+        eventually(lambda: runs(worker, self._application), "the last worker runs")
         for partition, records in enumerate(self._oracle.inputs):
             at_end = partial(self.watcher.finished, partition, len(records) - 1)
             eventually(at_end, "the last worker reaches the end")
