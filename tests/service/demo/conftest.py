@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
+
 import pytest
 
 from stateline.demo import data, oracle
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_read_once() -> Iterator[None]:
+    """The oracle reads a year of departures for each answer otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_rows", "_scheduled"):
+            patch.setattr(oracle, name, cache(getattr(oracle, name)))
+        yield
 
 
 @pytest.fixture(scope="session")

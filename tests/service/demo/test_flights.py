@@ -26,7 +26,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory, departures: list[data.Sourc
     directory = tmp_path_factory.mktemp("demo")
     log = EmbeddedLog(directory / "log.db")
     create_topics(log)
-    config = configured(app, directory / "state", processing__guarantee="exactly_once_v2")
+    config = configured(app, directory / "state", processing__guarantee="exactly_once_v2", commit__interval__ms=1000)
     with closing(Stores(app, config, directory / "scratch")) as stores:
         with running(app, config, log):
             load_tables(log)

@@ -15,7 +15,7 @@ _FIRST = (  # of what takes longest; `.cache/slowest-tests.txt` has the figures 
     "integration/test_worker_takeovers.py", "integration/", "conformance/", "service/server/test_fuzzing.py",
     "service/worker/", "service/",
 )  # fmt: skip
-_SPARK, _OPERATORS = "service/spark/", "service/spark/operators/"
+_SPARK, _OPERATORS, _DEMO = "service/spark/", "service/spark/operators/", "service/demo/"
 _OWN_SESSIONS = ("test_driver_kill.py", "test_session.py")  # these start sessions in processes of their own
 _BY_TEST = (
     "integration/test_worker_crashes.py",
@@ -26,8 +26,8 @@ _BY_TEST = (
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # as above
     """A file's tests run in one process, so that what a module's fixtures start is started once; those that share a
-    Spark session in two, since each session wants both processors and takes a minute to get fast. Files without such
-    fixtures, whose tests take long, go test by test.
+    Spark session in two, since each session wants both processors and takes a minute to get fast; those of the demo in
+    one, which reads a year of flights. Files without such fixtures, whose tests take long, go test by test.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -36,7 +36,7 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # as above
             return nodeid
         if file.startswith(_SPARK) and not file.endswith(_OWN_SESSIONS):
             return _OPERATORS if file.startswith(_OPERATORS) else _SPARK
-        return file
+        return _DEMO if file.startswith(_DEMO) else file
 
 
 class Spread:
