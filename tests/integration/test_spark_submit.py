@@ -22,6 +22,7 @@ from stateline.spark import submit
 from stateline_store.inspection import lock_holder
 from support import TESTS
 from support.processes.query_server import OwningWorker, server_process, wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 from support.spark import spark_cluster
 
@@ -122,26 +123,18 @@ def submit_driver(cluster: Cluster, tmp_path: Path) -> Iterator[Submit]:
         driver.kill()
 
 
-def test_a_submitted_pipeline_equals_the_oracle_and_goes_on_after_its_driver_was_stopped(
-    cluster: Cluster, submit_driver: Submit, tmp_path: Path
+@long_only()
+def test_a_submitted_pipeline_that_reads_what_is_there_ends_with_0(
+    submit_driver: Submit, cluster: Cluster, tmp_path: Path
 ) -> None:
     log = EmbeddedLog(tmp_path / "log.db")
     d.create_topics(log)
-    directory = tmp_path / "flights" / "pipelines" / "hourly"
-    made = d.random_departures(600, seed=21)
-    d.load(log, made[:400])
-    first = submit_driver()
-    first.until(lambda: d.counted(log) == 400)
-    first.process.send_signal(signal.SIGTERM)  # which reaches the JVM, and through it Python
-    first.wait()
-    _until(lambda: lock_holder(directory / ".lock") == (False, None), "Python goes when its JVM has gone")
-    d.load(log, made[400:])
-    second = submit_driver("--available-now")
-    assert second.wait() == 0, second.said()[-3000:]
-    assert cluster.executors() == ["0", "0", "1", "1"], "both workers worked for both drivers"
+    d.load(log, d.random_departures(300, seed=22))
+    driver = submit_driver("--available-now")
+    assert driver.wait() == 0, driver.said()[-3000:]
+    assert (cluster.executors(), d.counted(log)) == (["0", "1"], 300)
     assert d.written_updates(log) == d.expected_updates(log)
-    assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
-    assert read_status(directory) is None
+    assert read_status(tmp_path / "flights" / "pipelines" / "hourly") is None
 
 
 def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluster, tmp_path: Path) -> None:
@@ -168,17 +161,28 @@ def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluste
     assert not said["has_app"]
 
 
-def test_a_driver_whose_master_and_executors_have_gone_for_good_ends_by_itself(
+def test_a_submitted_pipeline_goes_on_after_a_stop_equals_the_oracle_and_ends_by_itself_when_its_master_has_gone(
     cluster: Cluster, submit_driver: Submit, tmp_path: Path
 ) -> None:
     log = EmbeddedLog(tmp_path / "log.db")
     d.create_topics(log)
-    d.load(log, d.random_departures(50, seed=3))
-    driver = submit_driver(conf=[f"spark.{one}" for one in _IMPATIENT])
-    driver.until(lambda: d.counted(log) == 50)
+    directory = tmp_path / "flights" / "pipelines" / "hourly"
+    made = d.random_departures(600, seed=21)
+    d.load(log, made[:400])
+    first = submit_driver()
+    first.until(lambda: d.counted(log) == 400)
+    first.process.send_signal(signal.SIGTERM)  # which reaches the JVM, and through it Python
+    first.wait()
+    _until(lambda: lock_holder(directory / ".lock") == (False, None), "Python goes when its JVM has gone")
+    d.load(log, made[400:])
+    second = submit_driver(conf=[f"spark.{one}" for one in _IMPATIENT])
+    second.until(lambda: d.counted(log) == 600)
+    assert cluster.executors() == ["0", "0", "1", "1"], "both workers worked for both drivers"
+    assert d.written_updates(log) == d.expected_updates(log)
+    assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
     cluster.kill()  # the last test that needs it
-    assert driver.wait() == 1
-    assert f"No Spark master of {cluster.master} has answered for" in driver.said()
-    status = read_status(tmp_path / "flights" / "pipelines" / "hourly")
+    assert second.wait() == 1
+    assert f"No Spark master of {cluster.master} has answered for" in second.said()
+    status = read_status(directory)
     assert status is not None
     assert (status.state, str(status.last_error).partition(" of ")[0]) == ("restarting", "No Spark master")

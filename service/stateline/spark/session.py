@@ -110,7 +110,7 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
     if is_local(config.spark_master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers run the interpreter of this process, whatever `python3` is on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", _workers_python(config.spark_master))
+    os.environ.setdefault("PYSPARK_PYTHON", local_python() if is_local(config.spark_master) else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     try:
         return _session(config, {**settings, "spark.master": config.spark_master})
@@ -121,10 +121,10 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
         ) from error
 
 
-def _workers_python(master: str) -> str:
-    """What Spark's own Python processes run: on this machine, where PySpark is installed beside this interpreter, the
-    script, which runs it without Spark's zip. Others need the zip."""
-    if not is_local(master) or not Path(pyspark.__file__).is_relative_to(sys.prefix):
+def local_python() -> str:
+    """What Spark's own Python processes run on this machine: where PySpark is installed beside this interpreter, a
+    script that runs it without Spark's zip. Sets the script's variable in `os.environ`."""
+    if not Path(pyspark.__file__).is_relative_to(sys.prefix):
         return sys.executable
     os.environ[_OF_THE_SCRIPT] = sys.executable
     return str(_LOCAL_PYTHON)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,18 +21,23 @@ import pytest
 from service.spark import departures as d
 from stateline.deployment.pipeline_status import read_status
 from stateline.log.embedded import EmbeddedLog
+from support.processes.pipeline_processes import jvm_of
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
-_KILLS, _DEPARTURES = long_or_short((4, 8_000), (2, 3_000))
+_KILLS, _DEPARTURES = long_or_short((4, 8_000), (1, 3_500))
 _DRIVER = Path(__file__).with_name("driver.py")
 
 
 class Driver:
-    """The process, and the numbers of the micro-batches that it says are done."""
+    """The process, the numbers of the micro-batches that it says are done, and all else that it and its JVM say."""
 
     def __init__(self, state: Path) -> None:
-        self.process = subprocess.Popen([sys.executable, str(_DRIVER), str(state)], stdout=subprocess.PIPE, text=True)
+        self._said = state / "driver.log"
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, str(_DRIVER), str(state)], stdout=subprocess.PIPE, stderr=said, text=True
+            )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -44,12 +51,20 @@ class Driver:
     def next_batch(self) -> int:
         """Wait for the end of the next micro-batch."""
         line = self._lines.get(timeout=HANGING_S)
-        assert line is not None, f"the driver ended with {self.process.wait()}"
+        assert line is not None, f"the driver ended with {self.process.wait()}: {self.said()}"
         return int(line)
+
+    def said(self) -> str:
+        """What is no micro-batch."""
+        return self._said.read_text(errors="replace")
 
     def end(self, number: signal.Signals) -> int:
         """Send this signal, wait for the process; its exit code."""
         self.process.send_signal(number)
+        return self.exit_code()
+
+    def exit_code(self) -> int:
+        """Of the process, and all that it started, once they have ended."""
         code = self.process.wait(HANGING_S)
         self._reader.join(HANGING_S)
         assert not self._reader.is_alive(), "something of the driver's lives on"
@@ -86,45 +101,57 @@ def log(state: Path) -> EmbeddedLog:
     return made
 
 
-def test_every_update_is_written_exactly_once_however_often_the_driver_is_killed(state: Path, log: EmbeddedLog) -> None:
+def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_stopped(
+    state: Path, log: EmbeddedLog
+) -> None:
     made = d.random_departures(_DEPARTURES, seed=3)
     d.load(log, made)
     chance = random.Random(5)
     for _ in range(_KILLS):
-        with driver(state) as running:
-            for _ in range(chance.randrange(1, 3)):
-                running.next_batch()
-            time.sleep(chance.random() * 0.6)  # lands anywhere in a micro-batch; nothing depends on where
+        with _in_its_work(state, chance) as running:
             running.end(signal.SIGKILL)
-    _finish(state, log, made)
-    assert d.written_updates(log) == d.expected_updates(log)
-    assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
-
-
-def test_a_driver_told_to_stop_ends_with_0_and_the_next_one_goes_on(state: Path, log: EmbeddedLog) -> None:
-    made = d.random_departures(1_500, seed=4)
-    d.load(log, made[:900])
-    with driver(state) as running:
-        running.next_batch()
-        status = read_status(state / "flights" / "pipelines" / "hourly")
-        assert status is not None
-        assert (status.pid, status.state) == (running.process.pid, "running")
-        assert running.end(signal.SIGINT) == 0
-    assert read_status(state / "flights" / "pipelines" / "hourly") is None
-    d.load(log, made[900:])
-    _finish(state, log, made)
-    assert d.written_updates(log) == d.expected_updates(log)
-
-
-def _finish(state: Path, log: EmbeddedLog, made: list[d.Departure]) -> None:
-    """Run a driver until every departure is in the results."""
+    with _in_its_work(state, chance) as running:
+        _loses_its_jvm(state, running)
+    with _in_its_work(state, chance) as running:
+        _is_told_to_stop(state, running)
     with driver(state) as running:
         while d.counted(log) < len(made):
             running.next_batch()
         assert running.end(signal.SIGTERM) == 0
+    assert d.written_updates(log) == d.expected_updates(log)
+    assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@contextmanager
+def _in_its_work(state: Path, chance: random.Random) -> Iterator[Driver]:
+    """A driver that has done some micro-batches and is somewhere in another; nothing depends on where."""
+    with driver(state) as running:
+        for _ in range(chance.randrange(1, 3)):
+            running.next_batch()
+        time.sleep(chance.random() * 0.6)
+        yield running
+
+
+def _loses_its_jvm(state: Path, running: Driver) -> None:
+    os.kill(jvm_of(running.process.pid), signal.SIGKILL)
+    assert running.exit_code() == 1, running.said()
+    assert "StatelineError: Spark has ended: start the pipelines again." in running.said()
+    status = read_status(state / "flights" / "pipelines" / "hourly")
+    assert status is not None
+    assert (status.state, status.last_error) == ("restarting", "Spark has ended.")
+
+
+def _is_told_to_stop(state: Path, running: Driver) -> None:
+    """It ends between two micro-batches: without a word."""
+    status = read_status(state / "flights" / "pipelines" / "hourly")
+    assert status is not None
+    assert (status.pid, status.state) == (running.process.pid, "running")
+    assert running.end(signal.SIGINT) == 0, running.said()
+    assert not re.search("Error|Exception|Traceback", running.said()), running.said()
+    assert read_status(state / "flights" / "pipelines" / "hourly") is None
+
+
+@pytest.mark.parametrize("number", long_or_short([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM]))
 def test_a_stop_while_spark_starts_does_not_wait_for_it(state: Path, log: EmbeddedLog, number: signal.Signals) -> None:
     with driver(state) as running:
         deadline = time.monotonic() + HANGING_S

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -313,83 +310,6 @@ def test_a_stop_waits_for_the_micro_batch_that_is_written_and_lets_no_other_begi
         gate(nothing, 8)
     writing.join()
     assert written == [7]
-
-
-# As a process
-
-
-class Driver:
-    """A driver that says the number of each micro-batch of 30 records, and all that its JVM writes."""
-
-    _SCRIPT = """
-import sys
-from service.spark.departures import app, settings
-from stateline.config.loading import load_config
-from stateline.deployment.configured_log import configured_log
-from stateline.spark.drivers.several_pipelines import run_pipelines
-
-config = load_config("flights", overrides=settings(sys.argv[1]))
-say = lambda status: print("micro-batch", status.batch_id, flush=True)
-run_pipelines(app, ["hourly"], config, configured_log(config), progress=say, max_rows_per_batch=30)
-"""
-
-    def __init__(self, state: Path) -> None:
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", self._SCRIPT, str(state)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, env=environment,
-        )  # fmt: skip
-        self.lines: list[str] = []
-
-    def read_until(self, text: str) -> None:
-        """Read on until a line has this; fails when the driver ends first."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if text in line:
-                return
-        pytest.fail("".join(self.lines))
-
-    def rest(self) -> str:
-        """All that it said, once it has ended."""
-        said, _ = self.process.communicate(timeout=HANGING_S)
-        return "".join([*self.lines, said])
-
-    def jvm(self) -> int:
-        """The process id of its JVM."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        (found,) = [int(c) for c in children if b"PythonGatewayServer" in Path(f"/proc/{c}/cmdline").read_bytes()
-                    or b"pyspark-shell" in Path(f"/proc/{c}/cmdline").read_bytes()]  # fmt: skip
-        return found
-
-
-def test_a_stop_comes_between_two_micro_batches_and_a_jvm_that_dies_ends_the_driver(
-    tmp_path: Path, class_archive: Path
-) -> None:
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / ".cache" / class_archive.name).symlink_to(class_archive)
-    log = EmbeddedLog(tmp_path / "log.db")
-    d.create_topics(log)
-    d.load(log, d.random_departures(1_500, seed=31))
-    hourly = tmp_path / "flights" / "pipelines" / "hourly"
-    stopped = Driver(tmp_path)
-    stopped.read_until("micro-batch 2")
-    stopped.process.send_signal(signal.SIGTERM)  # the next one is being computed or written
-    said = stopped.rest()
-    assert stopped.process.returncode == 0, said
-    assert not re.search("Error|Exception|Traceback", said), said
-    assert read_status(hourly) is None
-    assert d.written_updates(log) == d.expected_updates(log)
-    killed = Driver(tmp_path)
-    killed.read_until("micro-batch")
-    os.kill(killed.jvm(), signal.SIGKILL)
-    said = killed.rest()
-    assert killed.process.returncode == 1, said
-    assert "StatelineError: Spark has ended: start the pipelines again." in said
-    status = read_status(hourly)
-    assert status is not None
-    assert (status.state, status.last_error) == ("restarting", "Spark has ended.")
-    assert d.written_updates(log) == d.expected_updates(log)
 
 
 def test_the_kind_of_an_error_survives_sparks_words() -> None:

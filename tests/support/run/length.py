@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
+import pytest
+
 Count = TypeVar("Count")
 _LONG = "PYTEST_STATELINE_LONG"
 
@@ -17,3 +19,8 @@ def make_long() -> None:
 def long_or_short(long: Count, short: Count) -> Count:
     """The first with pytest's option ``--long``, which `make test-all` gives; otherwise the second."""
     return long if _LONG in os.environ else short
+
+
+def long_only() -> pytest.MarkDecorator:
+    """Marks a test whose shorter sibling shows the same but for its name: `make test` skips it."""
+    return pytest.mark.skipif(long_or_short(False, True), reason="`make test-all` runs it")

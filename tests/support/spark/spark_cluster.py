@@ -56,12 +56,13 @@ def submit(script: Path, arguments: Sequence[str], master: str, conf: Sequence[s
 
 def environment(path: Sequence[str]) -> dict[str, str]:
     """What every process of the cluster, and who submits to it, runs in: this machine alone, this Python."""
+    python = session.local_python()
     return os.environ | {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": _jvm_options(),
         "SPARK_NO_DAEMONIZE": "1",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(path),
     }

@@ -31,7 +31,7 @@ def _events(count: int) -> list[Event]:
     return made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # no longer: a worker that waits costs a tenth of a processor
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinds]:
     """Stores of every kind with the same records, committed, over three partitions."""
     deployment = Deployment(tmp_path_factory.mktemp("k"), "", uuid4().hex[:8])
