@@ -68,9 +68,11 @@ def main(arguments: Sequence[str]) -> int:
     """Print the ranking of the server at the URL that is the first argument."""
     from pyspark.sql import SparkSession
 
+    from stateline.spark.session import local_python
+
     url, *options = arguments
     # Executors run this interpreter, whatever `python3` is on the PATH: it is the one that knows the format.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", local_python())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("ranking")
     for name, value in _SETTINGS.items():

@@ -58,21 +58,13 @@ def open_log(
         from stateline.log.embedded import EmbeddedLog
 
         return EmbeddedLog(
-            path,
-            session_timeout_ms=session_timeout_ms,
-            transaction_timeout_ms=transaction_timeout_ms,
-            sync=sync,
+            path, session_timeout_ms=session_timeout_ms, transaction_timeout_ms=transaction_timeout_ms, sync=sync,
             read_only=read_only,
-        )
+        )  # fmt: skip
     from stateline.log.kafka import KafkaLog
 
     return KafkaLog(
-        bootstrap_servers,
-        consumer=consumer,
-        producer=producer,
-        admin=admin,
-        session_timeout_ms=session_timeout_ms,
-        max_poll_interval_ms=max_poll_interval_ms,
-        transaction_timeout_ms=transaction_timeout_ms,
+        bootstrap_servers, consumer=consumer, producer=producer, admin=admin, session_timeout_ms=session_timeout_ms,
+        max_poll_interval_ms=max_poll_interval_ms, transaction_timeout_ms=transaction_timeout_ms,
         replication_factor=replication_factor,
-    )
+    )  # fmt: skip

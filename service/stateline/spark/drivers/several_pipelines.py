@@ -75,12 +75,7 @@ def run_pipelines(
         driven = [resources.enter_context(closing(_Driven(p, config, log, ending))) for p in pipelines]
         if session is None:
             _require_connector(driven, config, log)
-        with closing(log.admin()) as admin:
-            mistakes = _missing_topics(app.topology(), pipelines, admin)
-            able = [one for one in driven if not one.refuse(mistakes)]
-            places = [(one.pipeline, pipeline_directory(config, one.pipeline.name)) for one in able]
-            warn_of_tables(app.topology(), admin, places)
-        if able:
+        if able := _that_have_their_topics(driven, app, config, log):
             with driver_session(config, stopping, session) as running:
                 if running is not None:
                     if session is None:
@@ -88,6 +83,16 @@ def run_pipelines(
                     terms = _Terms(available_now, progress, max_rows_per_batch, own_sessions=len(driven) > 1)
                     _drive(able, running, terms, ending)
         _judge(driven, ending)
+
+
+def _that_have_their_topics(driven: Sequence[_Driven], app: App, config: Config, log: Log) -> list[_Driven]:
+    """The others are refused. Warns of these tables' topics that lose rows."""
+    with closing(log.admin()) as admin:
+        mistakes = _missing_topics(app.topology(), [one.pipeline for one in driven], admin)
+        able = [one for one in driven if not one.refuse(mistakes)]
+        places = [(one.pipeline, pipeline_directory(config, one.pipeline.name)) for one in able]
+        warn_of_tables(app.topology(), admin, places)
+    return able
 
 
 @dataclass(slots=True)
