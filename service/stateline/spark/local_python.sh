@@ -5,4 +5,4 @@
 case "$PYTHONPATH" in
     */pyspark.zip:*/py4j-*-src.zip:*) PYTHONPATH=${PYTHONPATH#*/py4j-*-src.zip:} ;;
 esac
-exec "$_STATELINE_LOCAL_PYTHON" "$@"
+exec "${_STATELINE_LOCAL_PYTHON:-python3}" "$@"

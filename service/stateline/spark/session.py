@@ -38,7 +38,7 @@ from stateline.spark.connector import jar_settings
 from stateline_store import ConfigurationError
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
-_LOCAL_PYTHON, _OF_THE_SCRIPT = Path(__file__).with_name("local_python.sh"), "_STATELINE_LOCAL_PYTHON"
+_LOCAL_PYTHON, _LOCAL_PYTHON_RUNS = Path(__file__).with_name("local_python.sh"), "_STATELINE_LOCAL_PYTHON"
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -110,7 +110,8 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
     if is_local(config.spark_master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers run the interpreter of this process, whatever `python3` is on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", local_python() if is_local(config.spark_master) else sys.executable)
+    if os.environ.get("PYSPARK_PYTHON") in (None, str(_LOCAL_PYTHON)):  # or else the user's choice
+        os.environ["PYSPARK_PYTHON"] = local_python() if is_local(config.spark_master) else sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     try:
         return _session(config, {**settings, "spark.master": config.spark_master})
@@ -122,11 +123,13 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
 
 
 def local_python() -> str:
-    """What Spark's own Python processes run on this machine: where PySpark is installed beside this interpreter, a
-    script that runs it without Spark's zip. Sets the script's variable in `os.environ`."""
-    if not Path(pyspark.__file__).is_relative_to(sys.prefix):
+    """What Spark's own Python processes run on this machine, of a JVM that is not started yet: where PySpark is
+    installed beside this interpreter, a script that runs it without Spark's zip. Sets the script's variable in
+    `os.environ`, which the JVM hands on."""
+    is_installed = Path(pyspark.__file__).is_relative_to(sys.prefix)
+    if not is_installed or SparkContext._gateway is not None or not os.access(_LOCAL_PYTHON, os.X_OK):
         return sys.executable
-    os.environ[_OF_THE_SCRIPT] = sys.executable
+    os.environ[_LOCAL_PYTHON_RUNS] = sys.executable
     return str(_LOCAL_PYTHON)
 
 

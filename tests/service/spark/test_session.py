@@ -62,6 +62,27 @@ def test_sparks_own_processes_on_this_machine_take_the_installed_pyspark_not_the
     assert place == pyspark.__file__, "modules from a zip are compiled anew by each process"
 
 
+_USED_SPARK_BEFORE = """
+import sys
+from pyspark.sql import SparkSession
+SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate().stop()
+from stateline.config.loading import load_config
+from stateline.spark.session import close_session, spark_session
+session = spark_session(load_config("flights", environment={}, overrides=[f"state.dir={sys.argv[1]}"]))
+print(session.sparkContext.parallelize([1, 2], 1).map(lambda n: n + 1).collect())
+close_session(session)
+"""
+
+
+def test_a_process_that_has_a_jvm_already_runs_pipelines_in_it(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", _USED_SPARK_BEFORE, str(tmp_path)], env=environment | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, timeout=HANGING_S, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[2, 3]", done.stderr[-2000:]
+
+
 CONNECTOR = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 
 

@@ -15,6 +15,7 @@ import pyspark
 
 from stateline.spark import session
 from support.processes.ports import free_port
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 from support.spark.spark_archive import class_archive
 
@@ -56,7 +57,7 @@ def submit(script: Path, arguments: Sequence[str], master: str, conf: Sequence[s
 
 def environment(path: Sequence[str]) -> dict[str, str]:
     """What every process of the cluster, and who submits to it, runs in: this machine alone, this Python."""
-    python = session.local_python()
+    python = long_or_short(sys.executable, session.local_python())  # executors elsewhere have Spark's zip
     return os.environ | {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
