@@ -71,8 +71,8 @@ def kept_declaration(checkpoint: Path) -> PipelineDeclaration | None:
 
 
 def keep_declaration(checkpoint: Path, declaration: PipelineDeclaration) -> None:
-    """Write it down: the whole or, after a crash, what was there. Raises `RetryLaterError` where that is refused."""
-    publish(checkpoint / _NAME, declaration.encode(), folder_mode=CHECKPOINT_MODE)
+    """Write it down for good: also after a power cut. Raises `RetryLaterError` where that is refused."""
+    publish(checkpoint / _NAME, declaration.encode(), folder_mode=CHECKPOINT_MODE, sync=True)
 
 
 def _no_declaration(where: object) -> DamagedDataError:

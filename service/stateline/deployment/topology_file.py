@@ -24,7 +24,7 @@ from stateline.deployment.json_files import decoded, publish
 from stateline.deployment.partition_counts import TopicCount, counts_of, topics_of
 from stateline.log.interface import TopicInfo
 from stateline.model.topology import Topology
-from stateline_store import DamagedDataError, IsolationLevel, NotReadyError
+from stateline_store import DamagedDataError, IsolationLevel, NotReadyError, RetryLaterError
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
@@ -147,8 +147,8 @@ def topology_path(application: Path) -> Path:
 
 
 def publish_topology(application: Path, topology: PublishedTopology) -> None:
-    """Replace what is said. Raises `RetryLaterError` where nothing can be written."""
-    publish(topology_path(application), topology.encode())
+    """Replace what is said, for good: also after a power cut. Raises `RetryLaterError` where nothing can be written."""
+    publish(topology_path(application), topology.encode(), sync=True)
 
 
 def read_placements(application: Path) -> dict[str, Placement]:
@@ -168,9 +168,11 @@ def read_placements(application: Path) -> dict[str, Placement]:
 
 def read_counted(application: Path) -> dict[str, TopicInfo]:
     """The topics that stores were made of, as the last worker has written them down, whatever else is in the file; none
-    when there is no such file, it says nothing of it, or it is no JSON: a power cut may leave it half written.
+    when there is no such file, it says nothing of it, or it is no JSON: a power cut may leave an earlier build's half
+    written.
 
-    Raises `DamagedDataError` when what it says of them makes no sense: they may have grown since.
+    Raises `DamagedDataError` when what it says of them makes no sense, `RetryLaterError` when the operating system
+    refuses to read it: they may have grown since.
     """
     path = topology_path(application)
     try:
@@ -178,7 +180,13 @@ def read_counted(application: Path) -> dict[str, TopicInfo]:
         orjson.loads(content)
     except FileNotFoundError:
         return {}
-    except (OSError, orjson.JSONDecodeError) as error:
+    except OSError as error:
+        raise RetryLaterError(
+            f"{path} cannot be read ({error.strerror or error}), and no worker starts without what it says of the "
+            "partitions that topics had: give the worker's user access to the state directory (state.dir), or repair "
+            "it, then start again."
+        ) from error
+    except orjson.JSONDecodeError as error:
         _log.warning(
             "%s cannot be read and is written anew (%s). Were partitions added to a table's topic since the last "
             "start? Then stop the workers, and start under a new application.id.",

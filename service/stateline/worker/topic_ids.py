@@ -48,4 +48,4 @@ def remember(directory: Path, ids: Mapping[str, str]) -> None:
     path = directory / _NAME
     content = orjson.dumps(dict(sorted(ids.items())), option=orjson.OPT_INDENT_2)
     if not path.exists() or path.read_bytes() != content:
-        publish(path, content)
+        publish(path, content, sync=True)

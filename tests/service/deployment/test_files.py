@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -10,10 +12,11 @@ import pytest
 
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.instance_file import Instance
-from stateline.deployment.pipeline_declaration import PipelineDeclaration
+from stateline.deployment.pipeline_declaration import PipelineDeclaration, keep_declaration
 from stateline.deployment.pipeline_status import PipelineStatus
-from stateline.deployment.topology_file import Placement, PublishedTopology
+from stateline.deployment.topology_file import Placement, PublishedTopology, publish_topology
 from stateline.deployment.worker_figures import WorkerFigures
+from stateline.worker.topic_ids import remember
 from stateline_store import DamagedDataError, NewerFormatError
 
 TOPOLOGY = b"""{
@@ -109,6 +112,30 @@ def test_a_file_of_today_is_read_and_written_again_byte_for_byte(decode: Decode,
 @of_each_file
 def test_members_that_are_not_known_are_ignored(decode: Decode, content: bytes) -> None:
     assert decode(orjson.dumps(orjson.loads(content) | {"of_a_later_build": 1})) == decode(content)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda directory: publish_topology(directory, PublishedTopology.decode(TOPOLOGY)),
+        lambda directory: keep_declaration(directory, PipelineDeclaration.decode(DECLARATION)),
+        lambda directory: remember(directory, {"in": "abc"}),
+    ],
+    ids=["topology", "declaration", "topics"],
+)
+def test_what_nobody_else_could_tell_is_on_disk_before_it_is_seen_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: Callable[[Path], None]
+) -> None:
+    synced, fsync = [], os.fsync
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        synced.append((Path(os.readlink(f"/proc/self/fd/{handle}")), len(os.listdir(tmp_path))))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    keep(tmp_path)
+    (draft, _), directory = synced
+    assert (draft.parent, draft.exists(), directory) == (tmp_path, False, (tmp_path, 1))
 
 
 @of_each_file

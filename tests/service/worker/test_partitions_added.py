@@ -24,7 +24,7 @@ from stateline.log.kafka import KafkaLog
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline.worker.worker import Worker
-from stateline_store import StatelineError
+from stateline_store import RetryLaterError, StatelineError
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.query_server import wait_until
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
@@ -199,6 +199,12 @@ def test_what_is_damaged_in_the_file_does_not_let_a_topic_grow(
         for _ in range(2):  # the first one says so to servers, and may write the file anew
             with pytest.raises(StatelineError, match=why), running(app, configured(app, tmp_path / "state"), log):
                 pass
+
+
+def test_where_the_file_cannot_be_read_no_worker_starts(tmp_path: Path) -> None:
+    (tmp_path / "topology.json").symlink_to("topology.json")
+    with pytest.raises(RetryLaterError, match=r"topology.json cannot be read \(.*no worker starts .*state.dir"):
+        read_counted(tmp_path)
 
 
 def test_a_file_that_a_power_cut_left_empty_is_written_anew_and_said(

@@ -58,7 +58,7 @@ def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
     owner = {"application": application_id, "pipeline": pipeline}
     found = _read(checkpoint / _OWNER)
     if found is None:
-        publish(checkpoint / _OWNER, orjson.dumps(owner), folder_mode=CHECKPOINT_MODE)
+        publish(checkpoint / _OWNER, orjson.dumps(owner), folder_mode=CHECKPOINT_MODE, sync=True)
     elif more := sorted(found.keys() - owner.keys()):
         raise NewerFormatError.of(checkpoint / _OWNER, f"members {more!r:.200}", ", ".join(owner))
     elif found != owner:
