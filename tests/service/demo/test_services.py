@@ -45,7 +45,7 @@ def test_the_demos_settings_win_over_those_of_its_surroundings(tmp_path: Path) -
 
 
 def test_the_pipelines_alone_can_be_stopped_for_a_while() -> None:
-    waiting = (sys.executable, "-c", "import time; time.sleep(600)")
+    waiting = (sys.executable, "-c", "import time; time.sleep(3600)")
     with (
         Supervisor([Child("server", waiting)], emit=lambda name, line: None) as others,
         Supervisor([Child("pipelines", waiting)], emit=lambda name, line: None) as pipelines,

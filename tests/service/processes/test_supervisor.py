@@ -20,13 +20,13 @@ from support.run.patience import HANGING_S
 DEADLINE_S = HANGING_S
 
 READY = "import signal, sys, time\n"
-OBEDIENT = READY + "print('up', flush=True)\ntime.sleep(600)"
+OBEDIENT = READY + "print('up', flush=True)\ntime.sleep(3600)"
 POLITE = (
     READY
     + "signal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(0)))\n"
-    + "print('up', flush=True)\ntime.sleep(600)"
+    + "print('up', flush=True)\ntime.sleep(3600)"
 )
-STUBBORN = READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
+STUBBORN = READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(3600)"
 
 
 def child(name: str, script: str, stop_order: int = 0) -> Child:
@@ -110,7 +110,7 @@ def test_a_child_that_fails_for_ever_keeps_the_maximal_delay() -> None:
 
 
 def test_lines_are_forwarded_with_the_childs_name(lines: Lines) -> None:
-    script = READY + "print('out'); print('err', file=sys.stderr); print('ungültig'); time.sleep(600)"
+    script = READY + "print('out'); print('err', file=sys.stderr); print('ungültig'); time.sleep(3600)"
     with Supervisor([child("a", script)], emit=lines) as supervisor:
         until(lambda: len(lines) >= 3, supervisor)
     assert set(lines[:3]) == {"a | out", "a | err", "a | ungültig"}
@@ -187,7 +187,7 @@ def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(lines: Lines) ->
 SLOW_AND_POLITE = (
     READY
     + "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.6), print('bye', flush=True), sys.exit(0)))\n"
-    + "print('up', flush=True)\ntime.sleep(600)"
+    + "print('up', flush=True)\ntime.sleep(3600)"
 )
 
 
@@ -202,8 +202,8 @@ def test_a_child_that_takes_longer_than_its_orders_share_still_has_until_the_dea
 def test_what_a_child_started_ends_with_it(lines: Lines) -> None:
     script = (
         "import subprocess, sys, time\n"
-        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        "print(p.pid, flush=True)\ntime.sleep(600)"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\n"
+        "print(p.pid, flush=True)\ntime.sleep(3600)"
     )
     with Supervisor([child("driver", script)], emit=lines, policy=quick) as supervisor:
         until(lambda: lines, supervisor)

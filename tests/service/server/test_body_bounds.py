@@ -28,6 +28,7 @@ from support.run.patience import HANGING_S
 
 QUERY = "/v1/stores/aircraft/query"
 MOST = 64 * 1024
+WAITS = "server.wait.max.ms=3600000"
 
 
 def taken(text: str, pieces: int = 1) -> JsonBounds:
@@ -224,8 +225,8 @@ def test_all_bodies_together_have_a_bound_and_small_queries_go_on(state_dir: Pat
 
 
 def test_clients_that_have_hung_up_take_no_room_and_wait_for_nothing(state_dir: Path, worker: OwningWorker) -> None:
-    bound = '{"type":"keys","wait_ms":60000,"position_bound":{"flights":{"0":999999}},"keys":["a","%s"]}'
-    with served_here(state_dir, f"server.body.max.bytes={MOST}", "server.caller.share.percent=100") as here:
+    bound = '{"type":"keys","wait_ms":3600000,"position_bound":{"flights":{"0":999999}},"keys":["a","%s"]}'
+    with served_here(state_dir, f"server.body.max.bytes={MOST}", "server.caller.share.percent=100", WAITS) as here:
         serving = here.serving
         for key, counted in (("a", 0), ("k" * (MOST // 2), MOST // 2 + 1)):
             body = (bound % key).encode().ljust(MOST)
@@ -243,8 +244,8 @@ def test_clients_that_have_hung_up_take_no_room_and_wait_for_nothing(state_dir: 
 
 
 def test_a_client_that_hangs_up_ends_its_query_that_waits(state_dir: Path, worker: OwningWorker) -> None:
-    with served_here(state_dir) as here:
-        waiting = "wait_ms=60000&position_bound=%7B%22flights%22:%7B%220%22:999999%7D%7D&partition=0"
+    with served_here(state_dir, WAITS) as here:
+        waiting = "wait_ms=3600000&position_bound=%7B%22flights%22:%7B%220%22:999999%7D%7D&partition=0"
         with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as connection:
             connection.sendall(f"GET /v1/stores/aircraft/count?{waiting} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             wait_until(lambda: here.serving.commits.waiting == 1)

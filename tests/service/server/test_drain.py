@@ -23,7 +23,7 @@ from support.processes.serve_process import (
 )
 
 KEY = "/v1/stores/aircraft/keys/a"
-FOREVER = "server.drain.ms=600000"
+FOREVER = "server.drain.ms=3600000"
 ENTRIES = 300
 
 

@@ -25,6 +25,7 @@ from stateline.query.values import Terms
 from stateline.query.wire import WireRequest, encode_request, frame
 from stateline.worker import InputRecord, Output
 from stateline.worker.commit_order import Committer
+from stateline.worker.pace import Pace
 from stateline.worker.registration import socket_path
 from stateline.worker.task import Task
 from stateline.worker.worker import Worker
@@ -227,7 +228,9 @@ def test_uncommitted_queries_are_answered_between_the_commits_of_two_tasks(
     log.close()
 
 
-def test_the_byte_limit_forces_commits_long_before_the_interval(log: Log, guarantee: str, tmp_path: Path) -> None:
+def test_the_byte_limit_forces_commits_long_before_the_interval(
+    log: Log, guarantee: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = Scene(
         log,
         tmp_path,
@@ -236,10 +239,19 @@ def test_the_byte_limit_forces_commits_long_before_the_interval(log: Log, guaran
         statestore__uncommitted__max__bytes=20_000,
     )
     wide = [(b"key-%d" % n, serdes.int64.serialize(n), n) for n in range(6_000)]
+    slices = list[tuple[int, int]]()  # how many records, and how many bytes had been staged before
+    learn = Pace.learn
+
+    def learned(pace: Pace, records: int, size_bytes: int, seconds: float, growth_bytes: int) -> None:
+        slices.append((records, worker._tasks.staged_bytes() - growth_bytes))
+        learn(pace, records, size_bytes, seconds, growth_bytes)
+
+    monkeypatch.setattr(Pace, "learn", learned)
     with running(scene.app, scene.config, log) as worker:
         produce(log, scene.topic, wide)
-        eventually(lambda: len(scene.stores.rows("newest", PARTITIONS)) > 3_000, "commits without the interval")
-        assert worker._tasks.staged_bytes() <= 20_000 + 5_000 * 300  # one slice at most beyond the limit
+        eventually(lambda: sum(records for records, _ in slices) >= 6_000, "all is processed")
+        assert max(staged for _, staged in slices) <= 20_000
+        assert len(scene.stores.rows("newest", PARTITIONS)) > 3_000
     scene.stores.close()
 
 
