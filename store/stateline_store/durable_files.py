@@ -22,14 +22,16 @@ def replace_file(
 
     `sync`: so does whoever looks after a power cut, at the cost of two fsyncs; without it for what is written anew
     anyway, as a status is. `only_writer`: the caller keeps others out by a lock of its own; so the draft has a fixed
-    name, ``<name>.tmp``, and the next write takes up what a crash has left of one. Of several writers the last one
-    counts. Raises `RetryLaterError` naming the path when the file system refuses: the file is as it was then.
+    name, ``<name>.tmp``, and the next write takes up what a crash has left of one. Such a file has `mode` as far as the
+    umask allows, others exactly. Of several writers the last one counts. Raises `RetryLaterError` naming the path when
+    the file system refuses: the file is as it was then.
     """
     draft = None
     try:
         handle, draft = _draft(path, mode, only_writer=only_writer)
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, mode)
+            if not only_writer:
+                os.fchmod(handle, mode)
             reached(f"{path.name}:draft-created")
             file.write(content)
             if sync:

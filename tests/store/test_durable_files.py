@@ -23,6 +23,19 @@ def test_a_file_is_replaced_with_its_mode_and_no_draft_stays(tmp_path: Path, syn
     assert os.listdir(tmp_path) == ["status"]
 
 
+def test_the_umask_has_a_say_in_the_only_writers_files_alone(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        replace_file(tmp_path / "status", b"", mode=0o666, only_writer=True)
+        replace_file(tmp_path / "manifest", b"", mode=0o644)
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        "status": 0o640,
+        "manifest": 0o644,
+    }
+
+
 @pytest.mark.parametrize("only_writer", [True, False])
 def test_where_the_file_system_refuses_nothing_changes_and_no_draft_stays(tmp_path: Path, only_writer: bool) -> None:
     path = tmp_path / "directory"

@@ -15,12 +15,18 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 def publish(
-    path: Path, content: bytes, *, folder_mode: int = 0o750, sync: bool = False, only_writer: bool = False
+    path: Path,
+    content: bytes,
+    *,
+    mode: int = 0o600,
+    folder_mode: int = 0o750,
+    sync: bool = False,
+    only_writer: bool = False,
 ) -> None:
     """Put this content in place of what the file holds, so that readers see the old or the new, never a half. With
     `sync` so does whoever looks after a power cut: for what nobody else could tell; without it, for what whoever starts
-    anew tells again. A folder that is not there is made with `folder_mode`, as far as the umask allows; `only_writer`
-    is `durable_files.replace_file`'s.
+    anew tells again. A folder that is not there is made with `folder_mode`, as far as the umask allows; `mode` and
+    `only_writer` are `durable_files.replace_file`'s.
 
     Raises `RetryLaterError` where nothing can be written.
     """
@@ -28,7 +34,7 @@ def publish(
         path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
     except OSError as error:
         raise refused(path, "written", error) from error
-    replace_file(path, content, sync=sync, only_writer=only_writer)
+    replace_file(path, content, mode=mode, sync=sync, only_writer=only_writer)
 
 
 def decoded(kind: type[T], content: bytes) -> T:

@@ -21,7 +21,6 @@ from stateline_store import DamagedDataError, NewerFormatError
 
 _VERSION = 1
 _NAME = "declaration.json"
-CHECKPOINT_MODE = 0o777  # as the umask says: Spark's executors write there, too, perhaps as another user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,13 @@ def kept_declaration(checkpoint: Path) -> PipelineDeclaration | None:
 
 def keep_declaration(checkpoint: Path, declaration: PipelineDeclaration) -> None:
     """Write it down for good: also after a power cut. Raises `RetryLaterError` where that is refused."""
-    publish(checkpoint / _NAME, declaration.encode(), folder_mode=CHECKPOINT_MODE, sync=True)
+    keep(checkpoint / _NAME, declaration.encode())
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Write a file of ours into a checkpoint as `keep_declaration` does; the caller has the pipeline's lock."""
+    # As the umask says: Spark's executors write there, too, perhaps as another user.
+    publish(path, content, mode=0o666, folder_mode=0o777, sync=True, only_writer=True)
 
 
 def _no_declaration(where: object) -> DamagedDataError:

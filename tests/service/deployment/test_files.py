@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import orjson
 import pytest
@@ -16,6 +17,7 @@ from stateline.deployment.pipeline_declaration import PipelineDeclaration, keep_
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.deployment.topology_file import Placement, PublishedTopology, publish_topology
 from stateline.deployment.worker_figures import WorkerFigures
+from stateline.worker.registration import Registration
 from stateline.worker.topic_ids import remember
 from stateline_store import DamagedDataError, NewerFormatError
 
@@ -136,6 +138,20 @@ def test_what_nobody_else_could_tell_is_on_disk_before_it_is_seen_and_stays(
     keep(tmp_path)
     (draft, _), directory = synced
     assert (draft.parent, draft.exists(), directory) == (tmp_path, False, (tmp_path, 1))
+
+
+def test_what_workers_tell_servers_is_for_their_user_alone(tmp_path: Path) -> None:
+    publish_topology(tmp_path, PublishedTopology.decode(TOPOLOGY))
+    remember(tmp_path, {"in": "abc"})
+    worker = Registration(tmp_path, "worker-0")
+    worker.update(tmp_path / "socket", {}, UUID(int=7))
+    worker.publish_figures(WorkerFigures.decode(FIGURES))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.suffix != ".lock"}
+    worker.remove()
+    assert modes == {
+        "topology.json": 0o600, "topics.json": 0o600, "instances": 0o750, "worker-0.json": 0o600,
+        "worker-0.figures": 0o600,
+    }  # fmt: skip
 
 
 @of_each_file

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from stateline.deployment.pipeline_declaration import PipelineDeclaration, keep_declaration
 from stateline.deployment.pipeline_status import PipelineStatus, read_status
 from stateline.spark.drivers.status import StatusFile, StatusListener, lag_of
+from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.written import Written
 
 QUERY = "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10"
@@ -148,3 +150,21 @@ def test_a_status_that_cannot_be_written_stops_nothing(told: Told, tmp_path: Pat
     (tmp_path / "status.json").unlink()
     (tmp_path / "status.json").mkdir()
     assert told.file.change(state="waiting").state == "waiting"
+
+
+def test_who_may_read_a_pipelines_files_is_said_by_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        StatusFile("delays", tmp_path)
+        claim(tmp_path / "checkpoint", "app", "delays")
+        keep_declaration(
+            tmp_path / "checkpoint",
+            PipelineDeclaration(
+                reads=[], tables=[], key=[], windowing=None, result="table", output_mode="update", operators=[]
+            ),
+        )
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")} == {
+        "status.json": 0o664, "checkpoint": 0o775, "stateline.json": 0o664, "declaration.json": 0o664,
+    }  # fmt: skip

@@ -99,7 +99,7 @@ class StatusFile:
 
     def _write(self) -> None:
         try:
-            publish(self._path, self._status.encode(), only_writer=True)  # the driver holds the lock
+            publish(self._path, self._status.encode(), mode=0o666, only_writer=True)  # the driver holds the lock
         except RetryLaterError as error:  # nothing but the telling depends on it
             _logger.warning("pipeline %s: its status cannot be written: %s", self._status.pipeline, error)
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import orjson
 
-from stateline.deployment.json_files import publish
-from stateline.deployment.pipeline_declaration import CHECKPOINT_MODE
+from stateline.deployment.pipeline_declaration import keep
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
 _OWNER = "stateline.json"
@@ -58,7 +57,7 @@ def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
     owner = {"application": application_id, "pipeline": pipeline}
     found = _read(checkpoint / _OWNER)
     if found is None:
-        publish(checkpoint / _OWNER, orjson.dumps(owner), folder_mode=CHECKPOINT_MODE, sync=True)
+        keep(checkpoint / _OWNER, orjson.dumps(owner))
     elif more := sorted(found.keys() - owner.keys()):
         raise NewerFormatError.of(checkpoint / _OWNER, f"members {more!r:.200}", ", ".join(owner))
     elif found != owner:
