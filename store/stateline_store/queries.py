@@ -30,9 +30,14 @@ Another kind of query, in order:
 2. here its row above, a function, a line of `_ANSWERS`, and of `_ACCEPTED` for a field of a new name; the oracle in
    `tests/store/query_oracles.py` says what is right, and `tests/store/test_queries.py` asks every reader;
 3. to be asked over HTTP: its word in `service/stateline/query/words.py`; in `query/execution.py` its rows as entries,
-   and the order that those of several partitions have; in `query/wire.py` a field of a new type;
-4. its parameters in `service/stateline/server/queries/requests.py`, a path in `routes.py` and `operations.py` there;
-5. `docs/stores.md`, `docs/http.md`.
+   and the order that those of several partitions have; in `query/values.py` that it is a scan; in `query/wire.py` a
+   field of a new type;
+4. in `service/stateline/server`: its parameters in `queries/requests.py`, a path in `queries/routes.py` and
+   `queries/operations.py`, its result in `contract/openapi.py`; of a scan without a key also `routing/query_routing.py`
+   and `queries/scan_answers.py`;
+5. for whom asks: `client/requests.py` and the two clients, the form in `server/console/files/queries.js`;
+6. `tests/service/query/test_execution.py`, `tests/service/server/test_query_matrix.py` with its oracle;
+   `docs/stores.md`, `docs/http.md`, `docs/client.md`.
 """
 
 from __future__ import annotations

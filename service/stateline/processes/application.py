@@ -36,7 +36,8 @@ def only_run(config: Config) -> Iterator[None]:
         holder = (application / _RUN_LOCK).read_text().strip() or "unknown"
         raise ConfigurationError(
             f"{config.application_id} is run in {application} already (process {holder}): stop that `stateline run` "
-            "first. More workers are a setting of it (num.workers); another run beside it needs another state.dir."
+            "first. More workers are a setting of it (num.workers); another run beside it needs another state.dir "
+            "and a group.instance.id of its own, another application an application.id."
         ) from error
     try:
         yield

@@ -86,7 +86,10 @@ class GroupMember:
             records = self.consumer.poll(max_records, wait_s)
         except FencedError as error:
             # Two that take the same identity from each other would go on for ever: this one ends.
-            raise LockedError(f"Another worker took over this one's identity, so this one stops: {error}") from error
+            raise LockedError(
+                "Another worker took over this one's identity, so this one stops. Of workers that run at once each "
+                f"needs a group.instance.id of its own: {error}"
+            ) from error
         if self.failed is not None:
             raise self.failed
         return records
