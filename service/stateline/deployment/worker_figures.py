@@ -24,15 +24,15 @@ _SUFFIX = ".figures"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Everything that only grows, since the worker's start; 0 where the file has no such member. Seconds are those of
-    work, not of the clock."""
+    """Everything that only grows, since the worker's start; None where the file has no such member. Seconds are those
+    of work, not of the clock."""
 
-    commits: int = 0
-    forced_commits: int = 0
-    commit_seconds: float = 0.0
-    processed: int = 0
-    process_seconds: float = 0.0
-    restored: int = 0
+    commits: int | None = None
+    forced_commits: int | None = None
+    commit_seconds: float | None = None
+    processed: int | None = None
+    process_seconds: float | None = None
+    restored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

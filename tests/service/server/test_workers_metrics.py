@@ -106,12 +106,13 @@ def test_before_the_first_commit_its_latency_is_left_out(instances: Path) -> Non
 
 
 def test_of_an_older_worker_what_it_does_not_tell_is_left_out(instances: Path) -> None:
-    tell(instances, rates={"commits": 1.5}, ratios={}, commit_latency={})
+    tell(instances, totals={"commits": 12}, rates={"commits": 1.5}, ratios={}, commit_latency={})
     with living(instances):
         found = shown(instances)
     assert found["commit_rate", "worker-0"] == 1.5
     assert found["commit_total", "worker-0"] == 12
-    assert not {"process_rate", "commit_ratio", "commit_latency_avg_seconds"} & {name for name, *_ in found}
+    untold = {"process_total", "commit_seconds_total", "process_rate", "commit_ratio", "commit_latency_avg_seconds"}
+    assert not untold & {name for name, *_ in found}
 
 
 def test_each_worker_that_lives_is_shown_and_a_killed_one_is_not(instances: Path) -> None:
