@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -36,8 +35,8 @@ from stateline_store.inspection_report import (
 )
 from stateline_store.offline_store import OfflineStore
 from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT, read_offset_checkpoint, read_position
+from stateline_store.task_id import TaskId
 
-_TASK = re.compile(r"\d+_\d+|global")  # Kafka Streams keeps global stores in `global`
 _APPLICATION_MARKS = ("topology.json", "kafka-streams-process-metadata")  # only such a directory has these
 _APPLICATION_FILES = frozenset(
     {*_APPLICATION_MARKS, "instances", "pipelines", "snapshots", ".lock", ".relocation.lock"}
@@ -76,7 +75,7 @@ def level_of(path: Path) -> Level:
     try:
         if _is_application(path):
             return "application"
-        if _TASK.fullmatch(path.name):
+        if _is_task(path):
             return "task"
         if (path / "log.db").is_file() or any(_is_application(entry) for entry in _folders(path)):
             return "state directory"
@@ -97,7 +96,7 @@ def inspect_application(path: Path) -> ApplicationReport:
     """Look at one application's directory."""
     problems: list[Problem] = []
     folders = _read(path, lambda: list(_folders(path)), problems) or []
-    tasks = [inspect_task(folder) for folder in sorted(folders, key=_by_number) if _TASK.fullmatch(folder.name)]
+    tasks = [inspect_task(folder) for folder in sorted(folders, key=_by_number) if _is_task(folder)]
     known = _APPLICATION_FILES | {task.task_id for task in tasks}
     others = _read(path, lambda: tuple(_others(path, known)), problems) or ()
     return ApplicationReport(path.name, path, tuple(tasks), others, tuple(problems))
@@ -181,7 +180,7 @@ def _is_application(path: Path) -> bool | None:
     """Whether this is an application's directory: it holds tasks, or what else only such a directory holds. None when
     it may not be read."""
     try:
-        holds_tasks = any(_TASK.fullmatch(folder.name) for folder in _folders(path))
+        holds_tasks = any(_is_task(folder) for folder in _folders(path))
         return holds_tasks or any((path / name).is_file() for name in _APPLICATION_MARKS)
     except PermissionError:
         return None
@@ -193,8 +192,13 @@ def _folders(path: Path) -> Iterator[Path]:
         yield from sorted(Path(entry.path) for entry in entries if entry.is_dir())
 
 
-def _by_number(path: Path) -> list[int]:
-    return [int(number) for number in path.name.split("_") if number.isdecimal()]
+def _is_task(folder: Path) -> bool:
+    """Kafka Streams keeps its global stores in `global`."""
+    return folder.name == "global" or TaskId.is_one(folder.name)
+
+
+def _by_number(folder: Path) -> tuple[int, ...]:
+    return TaskId.parse(folder.name) if TaskId.is_one(folder.name) else ()
 
 
 def _others(path: Path, known: Iterable[str]) -> Iterator[OtherFile]:
