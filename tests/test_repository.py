@@ -53,6 +53,35 @@ def test_no_module_imports_tests() -> None:
         assert not own & set(imported(path)), path
 
 
+def defined(path: Path) -> set[str]:
+    """What `import *` of a module brings: its own public names, as everything else in it is imported."""
+    found = set[str]()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return {name for name in found if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("package", ["store/stateline_store", "service/stateline/processing/operators"])
+def test_type_checkers_know_the_names_that_are_loaded_when_asked_for_and_no_others(package: str) -> None:
+    tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
+    (loaded,) = (
+        ast.literal_eval(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NAMES"
+    )
+    known: dict[str, set[str]] = {home: set() for home in loaded}
+    for node in ast.walk(tree):
+        home = str(node.module).rpartition(".")[2] if isinstance(node, ast.ImportFrom) else ""
+        if isinstance(node, ast.ImportFrom) and home in loaded:
+            names = {alias.name for alias in node.names}
+            known[home] |= defined(ROOT / package / f"{home}.py") if names == {"*"} else names
+    assert known == {home: set(names.split()) for home, names in loaded.items()}
+
+
 # Pins
 
 

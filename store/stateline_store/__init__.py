@@ -14,35 +14,51 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stateline_store import queries as queries
     from stateline_store.cleaning import *
-    from stateline_store.commit_notice import *
-    from stateline_store.directory import *
+    from stateline_store.commit_notice import CommitNotice as CommitNotice
+    from stateline_store.commit_notice import NoticeView as NoticeView
+    from stateline_store.commit_notice import StoreState as StoreState
+    from stateline_store.directory import StateDirectory as StateDirectory
+    from stateline_store.directory import TaskLock as TaskLock
+    from stateline_store.directory import notice_path as notice_path
+    from stateline_store.directory import store_path as store_path
     from stateline_store.errors import *
     from stateline_store.key_value import *
-    from stateline_store.layout import *
+    from stateline_store.layout import Layout as Layout
+    from stateline_store.layout import StoreKind as StoreKind
+    from stateline_store.layout import StoreTypes as StoreTypes
     from stateline_store.position import *
     from stateline_store.queries import QueryResult as QueryResult
     from stateline_store.query_types import *
     from stateline_store.readers import *
-    from stateline_store.relocation import *
-    from stateline_store.relocation_journal import *
-    from stateline_store.scan import *
+    from stateline_store.relocation import Settled as Settled
+    from stateline_store.relocation import plan_relocation as plan_relocation
+    from stateline_store.relocation import relocate as relocate
+    from stateline_store.relocation import settle_places as settle_places
+    from stateline_store.relocation_journal import Move as Move
+    from stateline_store.scan import KeyRange as KeyRange
+    from stateline_store.scan import Scan as Scan
+    from stateline_store.scan import StoreIterator as StoreIterator
+    from stateline_store.scan import TimestampedIterator as TimestampedIterator
+    from stateline_store.scan import ValueAndTimestamp as ValueAndTimestamp
     from stateline_store.secondary import *
-    from stateline_store.segments import *
+    from stateline_store.segments import Segments as Segments
     from stateline_store.session_reads import *
     from stateline_store.session_store import *
     from stateline_store.state_store import *
     from stateline_store.store_schema import *
     from stateline_store.timestamped_key_value import *
-    from stateline_store.timestamped_rows import *
+    from stateline_store.timestamped_rows import TimestampedWindowedIterator as TimestampedWindowedIterator
+    from stateline_store.timestamped_rows import TimestampedWindowIterator as TimestampedWindowIterator
     from stateline_store.timestamped_session_store import *
     from stateline_store.timestamped_window_store import *
-    from stateline_store.transaction_buffer import *
+    from stateline_store.transaction_buffer import TransactionBuffer as TransactionBuffer
     from stateline_store.transactional_store import *
     from stateline_store.versioned_reads import *
-    from stateline_store.versioned_store import *
+    from stateline_store.versioned_store import NOT_PUT as NOT_PUT
+    from stateline_store.versioned_store import VersionedStore as VersionedStore
     from stateline_store.window_reads import *
     from stateline_store.window_store import *
-    from stateline_store.windowed_keys import *
+    from stateline_store.windowed_keys import Windowed as Windowed
 
 _NAMES = {  # what is public in which module
     "cleaning": "clean",
@@ -90,7 +106,7 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 
 __all__ = ["queries", *_HOMES]
 
-if not TYPE_CHECKING:  # a name that there is not stays an error of types
+if not TYPE_CHECKING:  # types know the names above, and each that is not there is an error; a test compares them
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

@@ -62,14 +62,13 @@ from stateline_store.query_types import (
     SessionKeyQuery,
     TimestampedKeyQuery,
     TimestampedRangeQuery,
-    Value,
     VersionedKeyQuery,
     VersionedKeysQuery,
     WindowKeyQuery,
     WindowRangeQuery,
 )
 from stateline_store.readers import Reader
-from stateline_store.scan import Scan, StoreIterator, ValueAndTimestamp
+from stateline_store.scan import Scan, StoreIterator, Value, ValueAndTimestamp
 from stateline_store.segments import Segments
 from stateline_store.session_reads import SessionReads
 from stateline_store.store_schema import StoreSchema

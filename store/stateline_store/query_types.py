@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
-from stateline_store.scan import Scan, ValueAndTimestamp
+from stateline_store.scan import Scan, Value, ValueAndTimestamp
 from stateline_store.versioned_reads import VersionedRecord
 from stateline_store.windowed_keys import Windowed
 
-Result = TypeVar("Result", covariant=True)
-Value: TypeAlias = bytes | ValueAndTimestamp
+_Result = TypeVar("_Result", covariant=True)
 
 
 class Order(enum.Enum):
@@ -26,7 +25,7 @@ class Order(enum.Enum):
     DESCENDING = "descending"
 
 
-class Query(Generic[Result]):
+class Query(Generic[_Result]):
     """A question to one store, as a value; its type says what comes back."""
 
     __slots__ = ()

@@ -47,6 +47,9 @@ class ValueAndTimestamp(NamedTuple):
     timestamp: int
 
 
+Value: TypeAlias = bytes | ValueAndTimestamp
+
+
 class Scan(Generic[Row]):
     """Rows in key order, as they were when the scan was made: later puts, commits and rollbacks do not show.
 

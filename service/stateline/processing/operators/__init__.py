@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateline.processing.operators.count import *
+    from stateline.processing.operators.count import Count as Count
     from stateline.processing.operators.emit_final import *
     from stateline.processing.operators.fold import *
     from stateline.processing.operators.session_aggregate import *
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from stateline.processing.operators.sources import *
     from stateline.processing.operators.stateless import *
     from stateline.processing.operators.stream_table_join import *
-    from stateline.processing.operators.table_join import *
-    from stateline.processing.operators.table_steps import *
+    from stateline.processing.operators.table_join import Joined as Joined
+    from stateline.processing.operators.table_join import JoinSide as JoinSide
+    from stateline.processing.operators.table_steps import Keep as Keep
+    from stateline.processing.operators.table_steps import MapTable as MapTable
+    from stateline.processing.operators.table_steps import NewestOfEachKey as NewestOfEachKey
     from stateline.processing.operators.topic_sink import *
     from stateline.processing.operators.window_aggregate import *
 else:

@@ -12,7 +12,7 @@ from stateline.processing.operators.rows import Changes, Column, Rows
 from stateline.processing.unrun import refuse_unrun, written
 from stateline.serde.plain import Serde
 
-KeyValue = tuple[Any, Any]
+_KeyValue = tuple[Any, Any]
 
 
 class Filter:
@@ -22,7 +22,7 @@ class Filter:
         self._name, self._function, self._keep, self._context = name, function, keep, context
 
     def process(self, rows: Rows) -> Rows:
-        def answered(pair: KeyValue) -> bool:
+        def answered(pair: _KeyValue) -> bool:
             return bool(refuse_unrun(self._function(*pair)))
 
         answers = self._context.each(self._name, rows.records, rows.pairs, answered)
@@ -36,7 +36,7 @@ class Peek:
         self._name, self._function, self._context = name, function, context
 
     def process(self, rows: Rows) -> Rows:
-        def shown(pair: KeyValue) -> None:
+        def shown(pair: _KeyValue) -> None:
             refuse_unrun(self._function(*pair))
 
         seen = self._context.each(self._name, rows.records, rows.pairs, shown)
@@ -60,7 +60,7 @@ class MapValues:
         self._name, self._function, self._serde, self._context = name, function, value, context
 
     def process(self, rows: Rows) -> Rows:
-        def mapped(pair: KeyValue) -> tuple[bytes | None, Any]:
+        def mapped(pair: _KeyValue) -> tuple[bytes | None, Any]:
             value = self._function(*pair)
             return written(self._serde, value), value
 
@@ -76,7 +76,7 @@ class FlatMap:
     def __init__(
         self,
         name: str,
-        function: Callable[[Any, Any], Iterable[KeyValue]],
+        function: Callable[[Any, Any], Iterable[_KeyValue]],
         key: Serde,
         value: Serde,
         context: OperatorContext,
@@ -85,7 +85,7 @@ class FlatMap:
         self._key, self._value = key, value
 
     def process(self, rows: Rows) -> Rows:
-        def mapped(pair: KeyValue) -> list[tuple[bytes | None, bytes | None, KeyValue]]:
+        def mapped(pair: _KeyValue) -> list[tuple[bytes | None, bytes | None, _KeyValue]]:
             made = [(key, value) for key, value in self._function(*pair)]
             return [(written(self._key, key), written(self._value, value), (key, value)) for key, value in made]
 
