@@ -184,7 +184,7 @@ class Failover:
         self._next += 1
         pause_s = self._pauses.next_s(error.retry_after_s if isinstance(error, PassingError) else 0.0)
         if pause_s is None:
-            raise NotReadyError(_given_up(url, error, self._patience_s, self._pauses.left_s)) from error
+            raise NotReadyError(_given_up(url, error, self._patience_s)) from error
         time.sleep(pause_s)
 
 
@@ -208,12 +208,12 @@ def _failure(url: str, response: HTTPResponse) -> StatelineError | PassingError:
     return _REFUSALS.get(response.status, StatelineError)(detail)
 
 
-def _given_up(url: str, error: Exception, patience_s: float, left_s: float) -> str:
+def _given_up(url: str, error: Exception, patience_s: float) -> str:
     why = (str(error) or type(error).__name__).rstrip(".")
-    if isinstance(error, PassingError) and error.retry_after_s >= left_s:
+    if isinstance(error, PassingError) and error.retry_after_s >= patience_s:
         return (
-            f"{url} wants to be asked again in {error.retry_after_s:g} s, and of the {patience_s:g} s to wait for it "
-            f"{max(left_s, 0):.0f} s are left: {why}. Ask again then, or wait for longer (in Spark the option retry_s)."
+            f"{url} wants to be asked again in {error.retry_after_s:g} s, and only {patience_s:g} s are waited for it: "
+            f"{why}. Ask again then, or wait for longer (in Spark the option retry_s)."
         )
     if isinstance(error, PassingError) and error.status == 429:
         return (

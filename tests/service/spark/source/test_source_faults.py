@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from service.spark.source.scenes import Kinds, as_counted, gated_read, read, rows
-from stateline.client.lean.client import LeanClient, LeanRequest
+from stateline.client.lean.client import Failover, LeanClient, LeanRequest, PassingError
 from stateline.client.lean.snapshot_rows import RowsQuery, batches
 from stateline.spark.reading.lease import is_kept
 from stateline_store import (
@@ -102,8 +102,23 @@ def test_the_server_decides_when_it_is_asked_again(client: httpx.Client, proxy: 
 
 def test_a_server_that_is_to_be_asked_too_late_is_an_error_that_says_when(proxy: FaultyProxy) -> None:
     proxy.faults.append(Answered("429 Too Many Requests", {"Retry-After": "600"}, '{"detail": "slow down"}'))
-    with pytest.raises(NotReadyError, match=r"asked again in 600 s, and of the 5 s to wait for it 5 s are left: slow"):
+    with pytest.raises(NotReadyError, match=r"asked again in 600 s, and only 5 s are waited for it: slow"):
         LeanClient((proxy.url,), retry_s=5).ask(LeanRequest("GET", "/healthz"))
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (PassingError("full", 429, 1.0), r"has refused for 1.001 s: full\. .* use stateline\.spark\.cut.*lease"),
+        (PassingError("gone", 502), r"did not answer as it should for 0.001 s: gone\. Is the server running there"),
+    ],
+    ids=["429", "502"],
+)
+def test_whoever_has_waited_in_vain_hears_what_to_do(error: PassingError, why: str) -> None:
+    failover = Failover(LeanClient(("http://localhost",)), patience_s=error.retry_after_s + 0.001)
+    time.sleep(0.002)
+    with pytest.raises(NotReadyError, match=why):
+        failover.pause(error)
 
 
 @pytest.mark.usefixtures("many")
