@@ -2,7 +2,9 @@
 
 A start costs a tenth of what it costs otherwise, where most of the processor time goes into importing. What such a
 process does then is what `python -m stateline` does; that this starts is shown by the tests of the command line.
-As a program: the process from which they are forked, a child of the tests' own, which ends with it.
+As a program: a process from which they are forked, a child of the tests' own, which ends with it. Workers have one of
+their own, as all that is forked from one shares the seed of `hash`, and nothing that they agree on with servers may
+come of that.
 """
 
 from __future__ import annotations
@@ -27,12 +29,10 @@ from support import TESTS
 from support.run.ending import OWNER
 from support.run.patience import HANGING_S
 
-_LOADED = (
-    "stateline.worker.run",
-    "stateline.server.main",
-    "stateline.cli.main",
-    "uvicorn.protocols.http.httptools_impl",
-)
+_LOADED = {
+    "worker": ("stateline.worker.run", "stateline.cli.main"),
+    "others": ("stateline.server.main", "stateline.cli.main", "uvicorn.protocols.http.httptools_impl"),
+}
 _REQUEST_BYTES = 1 << 17
 
 _started: list[tuple[str, Forked]] = []  # with the test that did, as `left_running` names it
@@ -58,7 +58,7 @@ class Forked:
         request = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "environment": dict(env)}).encode()
         nothing = os.open(os.devnull, os.O_RDONLY)
         streams = [nothing if typed is None else typed, output, output if errors is None else errors]
-        socket.send_fds(_origin(), [request], [*streams, write_end])
+        socket.send_fds(_origin("worker" if "worker" in arguments[:1] else "others"), [request], [*streams, write_end])
         os.close(write_end)
         os.close(nothing)
         self.pid = int.from_bytes(os.read(self._told, 4), "big")
@@ -94,7 +94,9 @@ class Forked:
             polled = select.poll()
             polled.register(self._told, select.POLLIN)
             if polled.poll(None if timeout_s is None else timeout_s * 1000):
-                self.returncode = int.from_bytes(os.read(self._told, 4), "big", signed=True)
+                code = os.read(self._told, 4)
+                assert code, "the process that others are forked from has ended, and nobody knows how this one did"
+                self.returncode = int.from_bytes(code, "big", signed=True)
                 os.close(self._told)
         return self.returncode
 
@@ -122,11 +124,11 @@ def end_those_of(owner: str) -> None:
 
 
 @functools.cache
-def _origin() -> socket.socket:
-    """The way to the process that has all loaded; it is started when it is asked for first."""
+def _origin(of: str) -> socket.socket:
+    """The way to the process that has loaded what these need; it is started when it is asked for first."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", __name__, str(its.fileno())]
-    environment = {name: value for name, value in os.environ.items() if name != OWNER}
+    command = [sys.executable, "-m", __name__, str(its.fileno()), of]
+    environment = {name: value for name, value in os.environ.items() if name not in (OWNER, "PYTHONHASHSEED")}
     subprocess.Popen(command, cwd=TESTS, env=environment, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
     its.close()
     return ours
@@ -183,10 +185,10 @@ def _run(request: Mapping[str, Any]) -> int:
     return int(main(request["arguments"]))
 
 
-def _main(requests: socket.socket) -> int:
+def _main(requests: socket.socket, of: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests end it, and not before they are over
     gc.disable()
-    for module in _LOADED:
+    for module in _LOADED[of]:
         importlib.import_module(module)
     gc.freeze()
     request = _serve(requests)
@@ -196,4 +198,4 @@ def _main(requests: socket.socket) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(socket.socket(fileno=int(sys.argv[1]))))
+    sys.exit(_main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]))
