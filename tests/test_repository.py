@@ -101,6 +101,19 @@ def test_the_lock_names_exact_versions_and_no_host() -> None:
     assert "://" not in text + (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
+# The gate
+
+
+def test_contributing_says_of_every_count_that_is_shorter_in_the_gate_what_it_is() -> None:
+    rows = re.findall(r"^\| .*`.*", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = tuple(name for row in rows for name in re.findall(r"`([\w/]+(?:\.py)?)`", row))
+    tests = ROOT / "tests"
+    for path in {*tests.rglob("*.py")} - {Path(__file__), tests / "support/run/length.py"}:
+        place = path.relative_to(tests).as_posix()
+        if re.search(r"\blong_(or_short|only)\(", path.read_text(encoding="utf-8")):
+            assert place.endswith(named) or place.startswith(named), place
+
+
 # Make and CI
 
 
