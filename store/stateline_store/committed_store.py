@@ -42,6 +42,9 @@ class CommittedStore(StateStore):
 
     Before `init` and after `close` every read and write raises `StoreClosedError`; after a failed commit
     `PoisonedError`, until `close` and `init`.
+
+    26 methods and properties: eight that `StateStore` asks for, those that tell what is committed, and the steps of
+    opening. All of them are about one engine, its newest commit and its notice, which have one owner.
     """
 
     kind: ClassVar[StoreKind]

@@ -16,6 +16,8 @@ from stateline.processes.logging import write_json_line
 if TYPE_CHECKING:
     from stateline.config.settings import Config
 
+_NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
+
 
 def run(target: Target, settings: Settings = None, config_file: ConfigFile = None) -> None:
     """Run a whole application on this machine.
@@ -49,7 +51,7 @@ def worker(
 
     Example: stateline worker flights:app --instance worker-1
     """
-    with _nothing_collected():
+    with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
         from stateline.worker.run import run_worker
 
@@ -69,7 +71,7 @@ def serve(
 
     Example: stateline serve flights:app --set server.port=8080
     """
-    with _nothing_collected():
+    with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
         from stateline.server import serve as run_server
         from stateline.server import serve_inherited
@@ -116,15 +118,18 @@ def pipeline(
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
+def nothing_collected() -> Iterator[None]:
     """While a process loads its code. Nearly all of that stays, so that looking for garbage in it, as Python would a
-    hundred times, is a twelfth of the start; later collections leave it out, too."""
-    gc.disable()
+    hundred times, is a twelfth of the start; later collections leave it out, too. An application's own
+    `gc.disable()`, or thresholds, stay."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_NEVER)
     try:
         yield
     finally:
         gc.freeze()
-        gc.enable()
+        if gc.get_threshold()[0] == _NEVER:
+            gc.set_threshold(*thresholds)
 
 
 def _output_of(config: Config) -> Callable[[str, str], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from stateline.cli.loading import load_app
+from stateline.cli.run_commands import nothing_collected
 from stateline_store.errors import ConfigurationError
 
 APP = "from stateline.dsl.app import App\napp = App('flights')\n"
@@ -113,3 +115,29 @@ def test_something_else_than_an_app_is_refused(write: Write) -> None:
 @pytest.mark.parametrize("target", ["flights.py", "./flights:app", ":app", ""])
 def test_a_path_is_not_a_module(target: str) -> None:
     assert "is not MODULE:APP: write flights:app" in refusal(target)
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """As it was, when the test is over."""
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector")
+def test_no_garbage_is_looked_for_as_an_application_is_loaded_and_then_as_before_or_as_it_says() -> None:
+    before = gc.isenabled(), gc.get_threshold()
+    with nothing_collected():
+        collections = [generation["collections"] for generation in gc.get_stats()]
+        cycles = [[0] for _ in range(10_000)]
+        assert [generation["collections"] for generation in gc.get_stats()] == collections
+    assert len(cycles) == 10_000
+    assert (gc.isenabled(), gc.get_threshold()) == before
+    with nothing_collected():
+        gc.disable()
+        gc.set_threshold(7)
+    assert not gc.isenabled()
+    assert gc.get_threshold()[0] == 7
