@@ -550,7 +550,7 @@ def test_run_starts_everything_and_ctrl_c_ends_it_cleanly(project: Path) -> None
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGING_S
     while not condition():
         assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.05)

@@ -28,6 +28,7 @@ from stateline_store import (
     TopicPartition,
 )
 from support.log.log_bench import Bench, drain, until
+from support.run.patience import HANGING_S
 
 _PROCESS = """
 import sys, time
@@ -78,7 +79,7 @@ def test_processes_that_create_and_write_one_log_at_once_lose_nothing(tmp_path: 
     path = tmp_path / "new" / "log.db"
     names = [f"writer-{i}" for i in range(4)]
     processes = [_start(_WRITER, name, path) for name in names]
-    assert [process.wait(60) for process in processes] == [0] * 4
+    assert [process.wait(HANGING_S) for process in processes] == [0] * 4
     bench = Bench(EmbeddedLog(path))
     places = [TopicPartition("t", partition) for partition in (0, 1)]
     records = [r for place in places for r in drain(bench.reader(place), place, bench.end(place))]
