@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -87,7 +88,10 @@ def test_one_that_is_interrupted_lets_its_snapshot_go_and_says_no_success(client
     out = tmp_path / "out"
     with faulty_proxy(client.base_url.port or 0) as proxy:
         proxy.most_bytes = 100_000  # so it cannot come to its end
-        running = subprocess.Popen(command("blobs", "--url", proxy.url, "--out", out), stderr=subprocess.DEVNULL)
+        running = subprocess.Popen(
+            command("blobs", "--url", proxy.url, "--out", out), stderr=subprocess.DEVNULL,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # the shell's & has it ignored
+        )  # fmt: skip
         wait_until(lambda: (out / "blobs").exists(), 60)
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130

@@ -29,6 +29,7 @@ from stateline.spark.drivers.class_archive import is_current, recording_class_ar
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.session import default_class_archive, is_local, session_settings
 from stateline_store import ConfigurationError
+from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
 
 _COORDINATES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,org.example:more:1"
@@ -207,6 +208,32 @@ def test_recording_is_given_up_when_the_driver_stops(tmp_path: Path) -> None:
             time.sleep(0.01)
     assert recorders(tmp_path) == []
     assert not default_class_archive(config).exists()
+
+
+_IS_STOPPED_WHILE_IT_LOOKS_AT_ITS_JVM = """
+import os, signal, subprocess, sys
+from stateline.spark.drivers import class_archive
+signal.signal(signal.SIGTERM, class_archive._stop)
+starting = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", "spark-submit"])
+print(starting.pid, flush=True)
+with starting._waitpid_lock:
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_recorder_ends_wherever_it_is_told_to_stop() -> None:
+    command = [sys.executable, "-c", _IS_STOPPED_WHILE_IT_LOOKS_AT_ITS_JVM]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    said = Path(f"/proc/{done.stdout.strip()}/cmdline")
+
+    def is_gone() -> bool:
+        try:
+            return said.read_bytes() == b""  # a zombie
+        except OSError:
+            return True
+
+    wait_until(is_gone)
 
 
 def test_a_driver_that_stops_at_once_begins_nothing(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.processes.free_memory import free_bytes
 from stateline.processes.spark_submit import is_submitted
-from stateline.spark.drivers.process import kill_jvm
+from stateline.spark.drivers.process import kill_descendants
 from stateline.spark.session import default_class_archive, java_program, record_class_archive
 from stateline_store import LockedError
 from stateline_store.directory import TaskLock, make_directory
@@ -88,7 +88,7 @@ def _record(config: Config, archive: Path, stopping: threading.Event, delay_s: f
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    kill_jvm()
+    kill_descendants()  # no more: the lock of the process that is being started may be held where this came between
     os._exit(1)  # whatever PySpark is about to do with the JVM that is gone
 
 

@@ -124,22 +124,29 @@ def kill_jvm(spare: Collection[int] = ()) -> None:
     PySpark tells of its process only once the JVM has answered; the frames that were left still refer to it. If they do
     not, because it was just being started, Linux knows what this process has started: all but `spare` are killed.
     """
+    started = kill_descendants(spare)
+    for found in gc.get_objects():
+        if isinstance(found, subprocess.Popen) and "spark-submit" in str(found.args) and found.poll() is None:
+            found.kill()
+            found.wait()
+    for pid in started:
+        with suppress(ChildProcessError):  # not this one's own child, or waited for already
+            os.waitpid(pid, 0)
+
+
+def kill_descendants(spare: Collection[int] = ()) -> set[int]:
+    """Kill all that this process has started, and what these have, but `spare`; which these were. For handlers of
+    signals, too: it asks Linux alone, and waits for nothing."""
     started: set[int] = set()
     while new := set(_descendants()).difference(started, spare):
         for pid in new:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)  # spark-submit is a script: it would start another process meanwhile
         started |= new
-    for found in gc.get_objects():
-        if isinstance(found, subprocess.Popen) and "spark-submit" in str(found.args) and found.poll() is None:
-            found.kill()
-            found.wait()
     for pid in started:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    for pid in started:
-        with suppress(ChildProcessError):  # not this one's own child, or waited for already
-            os.waitpid(pid, 0)
+    return started
 
 
 def _descendants() -> list[int]:
