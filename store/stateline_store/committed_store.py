@@ -10,7 +10,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,12 +42,14 @@ class CommittedStore(StateStore):
     Before `init` and after `close` every read and write raises `StoreClosedError`; after a failed commit
     `PoisonedError`, until `close` and `init`.
 
-    26 methods and properties: eight that `StateStore` asks for, those that tell what is committed, and the steps of
+    25 methods and properties: eight that `StateStore` asks for, those that tell what is committed, and the steps of
     opening. All of them are about one engine, its newest commit and its notice, which have one owner.
     """
 
     kind: ClassVar[StoreKind]
     timestamped: ClassVar[bool] = False
+    stored_schema: StoreSchema
+    """`schema` for who passes values on as they are stored, from `init` on: every query of a worker's takes it."""
     _segments: Segments | None = None  # of a kind whose rows expire: the retention, and how time is cut
 
     def __init__(self, name: str, *, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
@@ -93,11 +94,6 @@ class CommittedStore(StateStore):
         """What a query must know of this store beside its rows (`queries.run`)."""
         return StoreSchema(self.kind, self.timestamped, self._segments)
 
-    @cached_property
-    def stored_schema(self) -> StoreSchema:
-        """`schema` for who passes values on as they are stored. Made once: every query of a worker's takes it."""
-        return self.schema.of_stored_values()
-
     def init(self, context: StoreContext) -> None:
         if self._engine is not None:
             raise StoreClosedError(f"Store {self._name!r} is open already: close it before opening it again.")
@@ -111,6 +107,7 @@ class CommittedStore(StateStore):
         else:
             self._engine, self._committed = MemoryEngine(), Commit()
             self._drop_staged()
+        self.stored_schema = self.schema.of_stored_values()
 
     def close(self) -> None:
         engine, self._engine, self._failure = self._engine, None, None

@@ -94,7 +94,6 @@ class SegmentedStore(TransactionalStore):
     def _take_layout(self, layout: Layout) -> None:
         self._interval_ms = layout.segment_interval_ms or self._declared_interval_ms
         self._segments = Segments(self._retention_ms, self._interval_ms)
-        self.__dict__.pop("stored_schema", None)
 
     def restore(self, changes: Changes) -> None:
         """Stage changes as the changelog holds them, the newest last. Those whose segment has expired by the end of

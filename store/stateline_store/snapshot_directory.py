@@ -75,11 +75,12 @@ class SnapshotDirectory:
 
     def begin(self, now_ms: int, most: int, most_bytes: int, share: Share | None = None) -> UnfinishedSnapshot:
         """Begin one. Raises `TooManyRequestsError` when there are `most` already, or of this caller as many as its
-        share, or when those that are there keep `most_bytes` or more that nobody else has (-1: no limit).
+        share, or when those that are there keep `most_bytes` or more that nobody else has (-1: no limit). What a sweep
+        would delete is not one of them.
         """
         make_directory(self.path)
         with self._locked():
-            there = [each for each in self._present() if not has_ended(each, now_ms)]
+            there = [each for each in self._present() if not (has_ended(each, now_ms) or is_rubbish(each))]
             if len(there) >= most:
                 raise TooManyRequestsError(
                     f"{len(there)} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait "

@@ -12,7 +12,7 @@ import pytest
 from conformance.golden import FOLDER
 from support.kafka.kafka_broker import missing_is_a_failure
 from support.kafka.maven import one_at_a_time
-from support.run.length import long_or_short
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 _DEADLINE_S = HANGING_S  # the first time Maven fetches 80 MB of jars
@@ -29,7 +29,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S)
 
 
-@pytest.mark.skipif(long_or_short(False, True), reason="no code of ours is in this: make test-all does it")
+@long_only("no code of ours is in this")
 def test_vectors_made_anew_are_the_ones_checked_in(tmp_path: Path) -> None:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:

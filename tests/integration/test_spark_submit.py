@@ -123,7 +123,7 @@ def submit_driver(cluster: Cluster, tmp_path: Path) -> Iterator[Submit]:
         driver.kill()
 
 
-@long_only()
+@long_only("its shorter sibling shows the same but for the name")
 def test_a_submitted_pipeline_that_reads_what_is_there_ends_with_0(
     submit_driver: Submit, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -9,12 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 
-from pyspark.sql import (
-    DataFrame,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes
 from stateline.deployment.epoch_marker import EpochMarker

@@ -9,13 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark import departures as d
 from service.spark.doubtful_log import DoubtfulLog

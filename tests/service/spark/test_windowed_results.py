@@ -8,13 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark import departures as d
 from stateline import serdes

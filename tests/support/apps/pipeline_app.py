@@ -9,13 +9,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes, stores
 from stateline.dsl.app import App

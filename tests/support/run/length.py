@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from typing import TypeVar
 
 import pytest
@@ -21,6 +22,14 @@ def long_or_short(long: Count, short: Count) -> Count:
     return long if _LONG in os.environ else short
 
 
-def long_only() -> pytest.MarkDecorator:
-    """Marks a test whose shorter sibling shows the same but for its name: `make test` skips it."""
-    return pytest.mark.skipif(long_or_short(False, True), reason="`make test-all` runs it")
+def long_only(why: str) -> pytest.MarkDecorator:
+    """Marks a test that `make test` skips, and says why it may."""
+    return pytest.mark.skipif(long_or_short(False, True), reason=f"{why}: `make test-all` runs it")
+
+
+def on_each_log_with_each_guarantee() -> pytest.MarkDecorator:
+    """Gives a test the fixture `bootstrap` and a `guarantee`: all four pairs, or two that have each of them once."""
+    pairs = list(product(["embedded", "kafka"], ["at_least_once", "exactly_once_v2"]))
+    return pytest.mark.parametrize(
+        ("bootstrap", "guarantee"), long_or_short(pairs, [pairs[0], pairs[3]]), indirect=["bootstrap"]
+    )

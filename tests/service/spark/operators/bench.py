@@ -10,13 +10,8 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline.config.settings import Config
 from stateline.dsl.app import App

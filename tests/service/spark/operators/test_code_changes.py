@@ -9,13 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark.departures import read_all, settings
 from service.spark.operators.bench import OperatorBench

@@ -11,14 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Row,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessor,
     StatefulProcessorHandle,

@@ -11,12 +11,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pyspark.sql import (
-    DataFrame,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark.operators.bench import OperatorBench, Record, declare, newest
 from stateline import serdes

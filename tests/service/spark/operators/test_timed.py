@@ -17,13 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import (
-    DataFrame,
-    Row,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
     StatefulProcessor,

@@ -13,13 +13,8 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-)
-from pyspark.sql import (
-    functions as F,  # noqa: N812  # PySpark's own convention
-)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark.operators.bench import OperatorBench, declare, newest
 from stateline import serdes
