@@ -14,6 +14,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench chaos lock clean java maven
 
+# Some machines keep Python from writing what it has compiled: every process would compile Stateline anew then, a third
+# of a second, and every process of the tests all of the tests, ten seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
