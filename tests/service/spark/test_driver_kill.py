@@ -25,7 +25,7 @@ from support.processes.pipeline_processes import jvm_of
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
-_KILLS, _DEPARTURES = long_or_short((4, 8_000), (1, 3_500))
+_KILLS, _DEPARTURES = long_or_short((4, 8_000), (0, 3_000))
 _DRIVER = Path(__file__).with_name("driver.py")
 
 
