@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from stateline.log import Log, open_log
 from support import CACHE
 from support.kafka.kafka_broker import KafkaBroker, needed
 from support.run.left_running import LeftRunning
-from support.run.length import make_long
+from support.run.length import is_for_the_long_run, make_long
 from support.run.slowest import Slowest
 from support.run.spread import Spread
 
@@ -33,6 +34,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # xdist's processes hand their reports on to the one that started them
         config.pluginmanager.register(Slowest(CACHE / "slowest-tests.txt"))
     config.pluginmanager.register(Spread())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if is_for_the_long_run(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_for_the_long_run(item)]
+
+
+def pytest_collection_finish() -> None:
+    """The tests are there for as long as the process: a tenth of its time went into looking for any to be freed."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Faults of the long run, each once: a worker, three brokers and a disk, one thing after the other going wrong.
 
-`make test` leaves those out that others show with one broker: kills (`test_worker_crashes.py`, `test_crash_steps.py`)
-and workers that come and go (`test_worker_takeovers.py`).
+`make test` has one of three brokers and one of the disk. Others show with one broker what kills do
+(`test_worker_crashes.py`, `test_crash_steps.py`), workers that come and go (`test_worker_takeovers.py`), and brokers
+that are away (`test_broker_away.py`).
 `tests/chaos` has the faults and `make chaos` draws them for as long as one likes; what is held against the worker, all
 the time, is in `crash_watch`.
 """
@@ -13,12 +14,12 @@ import random
 import pytest
 
 from chaos.cluster import KafkaCluster
-from chaos.faults import another_joins, kill, kill_at_step, possible_faults
+from chaos.faults import fill_disk, kill_broker, possible_faults
 from chaos.run import chaos, suffer
 from support.kafka.kafka_broker import needed
 from support.run.length import long_or_short
 
-SHOWN_ELSEWHERE = long_or_short((), (kill, kill_at_step, another_joins))
+SHORT = (kill_broker, fill_disk)
 
 
 @pytest.mark.timeout(7200)
@@ -26,5 +27,5 @@ def test_after_each_fault_a_worker_commits_again_and_every_record_counts_once() 
     pace_s = long_or_short(0.02, 0.2)  # whatever is written is work for three brokers
     with needed(KafkaCluster) as cluster, chaos(cluster, "exactly_once_v2", random.Random(5), pace_s) as scene:
         for fault in possible_faults(scene):
-            if fault not in SHOWN_ELSEWHERE:
+            if fault in SHORT or long_or_short(True, False):
                 suffer(scene, fault)

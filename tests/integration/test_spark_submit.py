@@ -137,6 +137,7 @@ def test_a_submitted_pipeline_that_reads_what_is_there_ends_with_0(
     assert read_status(tmp_path / "flights" / "pipelines" / "hourly") is None
 
 
+@long_only("test_snapshot_frames.py reads them in one JVM")
 def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluster, tmp_path: Path) -> None:
     expected = {f"key-{number}": number for number in range(500)}
     job, found = TESTS / "support" / "spark" / "snapshot_job.py", tmp_path / "found.json"

@@ -38,9 +38,6 @@ from stateline_store import (
 from stateline_store.rocksdb_engine import RocksDBEngine
 from store.query_oracles import KINDS, RETENTION, Put, materialized, oracle_of, random_query, write
 from store.query_processes import INPUT, commit_puts
-from support.run.length import long_or_short
-
-COMMITS = long_or_short(4_000, 1_500)  # that are seen while queries run
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 KEYS = [b"a", b"a\x00", b"b"]
@@ -270,7 +267,7 @@ def test_every_answer_during_commits_is_right_at_its_position(kind: str, tmp_pat
         follower = followed(kind, tmp_path, writer)
         rounds = 0
         unfinished: list[tuple[queries.QueryResult[Any], Any]] = []
-        while rounds < 30 or follower.number < COMMITS:
+        while rounds < 30 or follower.number < 4_000:
             assert writer.poll() is None
             try:
                 if not follower.moved():

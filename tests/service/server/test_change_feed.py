@@ -31,7 +31,7 @@ from support.log.log_bench import until
 from support.processes.change_scene import PARTITIONS, PATIENCE_S, Reader, Scene, reading
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, read_all
-from support.run.length import long_or_short, on_each_log_with_each_guarantee
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 KILLS = 3
@@ -81,7 +81,7 @@ class Follower(threading.Thread):
                 return
 
 
-@on_each_log_with_each_guarantee()
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_no_change_is_lost_or_repeated_while_the_worker_is_killed_and_readers_come_and_go(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path
 ) -> None:

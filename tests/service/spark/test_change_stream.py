@@ -44,6 +44,7 @@ from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from support.processes.change_scene import PARTITIONS, PATIENCE_S, Scene, placed
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 KINDS = ("newest", "cache", "counts", "memory", "windows", "stamped", "visits", "history")
@@ -244,6 +245,7 @@ def test_a_store_without_changes_is_refused_with_the_reason(
         stream(served.options("quiet"))
 
 
+@long_only("test_change_feed.py kills under the feed that it reads")
 def test_no_change_is_lost_or_repeated_while_worker_server_and_query_are_killed(
     stream: Callable[[Mapping[str, str]], DataFrame], tmp_path: Path
 ) -> None:

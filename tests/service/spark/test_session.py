@@ -30,6 +30,7 @@ from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.session import default_class_archive, is_local, session_settings
 from stateline_store import ConfigurationError
 from support.processes.query_server import wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 _COORDINATES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,org.example:more:1"
@@ -75,6 +76,7 @@ close_session(session)
 """
 
 
+@long_only("spark-submit starts the JVM first, too")
 def test_a_process_that_has_a_jvm_already_runs_pipelines_in_it(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
     done = subprocess.run(

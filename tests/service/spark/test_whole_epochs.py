@@ -15,6 +15,7 @@ from stateline.log.embedded import EmbeddedLog
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from support.processes.running_worker import configured, create, eventually, produce, running
 from support.processes.served_here import Here, served_here
+from support.run.length import long_only
 
 KEYS, PARTITIONS, ROUNDS = 300, 3, 5
 
@@ -51,6 +52,7 @@ class Reader(threading.Thread):
         self.join(60)
 
 
+@long_only("test_pipeline_crashes.py asks for whole epochs all the while")
 def test_every_answer_over_all_partitions_is_of_one_micro_batch(session: SparkSession, tmp_path: Path) -> None:
     log = EmbeddedLog(tmp_path / "log.db")
     create(log, {"made": PARTITIONS})
