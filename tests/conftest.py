@@ -17,6 +17,7 @@ from support.run.left_running import LeftRunning
 from support.run.length import is_for_the_long_run, make_long
 from support.run.slowest import Slowest
 from support.run.spread import Spread
+from support.spark.forked_python import forked_python
 
 # Examples are not timed: 200 ms, Hypothesis' own limit, are soon over beside other tests. In CI it has none either.
 settings.register_profile("untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,6 +55,13 @@ def kafka_broker() -> Iterator[KafkaBroker]:
     """One real broker for each process of a session; skipped where it cannot run, a failure in CI."""
     with needed(KafkaBroker) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def python_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Spark's own Python processes, of this process and of those that it starts, are forked from one that is there."""
+    with forked_python(tmp_path_factory.mktemp("python")):
+        yield
 
 
 @pytest.fixture(params=["embedded", "kafka"])

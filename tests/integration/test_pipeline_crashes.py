@@ -225,7 +225,7 @@ def _difference(reader: Reader, wanted: dict[str, Sums]) -> str:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(tmp_path: Path, python_of_spark: None) -> Iterator[Scene]:
     with closing(Scene(tmp_path)) as scene:
         yield scene
 

@@ -110,9 +110,10 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
     if is_local(config.spark_master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers run the interpreter of this process, whatever `python3` is on the PATH.
-    if os.environ.get("PYSPARK_PYTHON") in (None, str(_LOCAL_PYTHON)):  # or else the user's choice
-        os.environ["PYSPARK_PYTHON"] = local_python() if is_local(config.spark_master) else sys.executable
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    python = local_python() if is_local(config.spark_master) else sys.executable
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # the latter plans sources, on the driver's machine
+        if os.environ.get(name) in (None, str(_LOCAL_PYTHON)):  # or else the user's choice
+            os.environ[name] = python
     try:
         return _session(config, {**settings, "spark.master": config.spark_master})
     except PySparkRuntimeError as error:

@@ -38,7 +38,10 @@ def connector_jars() -> Path | None:
 
 @pytest.fixture(scope="session")
 def session(
-    class_archive: Path, connector_jars: Path | None, tmp_path_factory: pytest.TempPathFactory
+    class_archive: Path,
+    connector_jars: Path | None,
+    python_of_spark: None,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkSession]:
     """Spark, started once."""
     jars = None if connector_jars is None else str(connector_jars)

@@ -88,7 +88,7 @@ def starts_java(pid: int) -> bool:
 
 
 @pytest.fixture
-def state(tmp_path: Path, class_archive: Path) -> Path:
+def state(tmp_path: Path, class_archive: Path, python_of_spark: None) -> Path:
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / f"spark-{pyspark.__version__}.jsa").symlink_to(class_archive)
     return tmp_path

@@ -36,6 +36,12 @@ from support.run.patience import HANGING_S
 _COORDINATES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,org.example:more:1"
 
 
+@pytest.fixture(autouse=True)
+def no_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def configured(state: Path, *settings: str) -> Config:
     return load_config("flights", environment={}, overrides=[f"state.dir={state}", *settings])
 
