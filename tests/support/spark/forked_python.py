@@ -3,7 +3,8 @@
 Spark starts some for every query, and each of them loads PySpark, Arrow and pandas: half a second of a processor. What
 `PYSPARK_PYTHON` names here is a small script that asks this process, over a unix socket, to fork; the fork is the
 module that Spark wants run, with Spark's environment, streams and arguments. The script stands in for it: it hands
-signals on, ends as it ends, and it goes if the script is killed.
+signals on, ends as it ends, and it goes if the script is killed. Those that plan a read of a snapshot are started as
+Spark does: they look for the driver among the processes above them.
 
 As a program: that process. It ends when its socket's directory is gone or its standard input ends.
 """
@@ -33,10 +34,6 @@ _LOADED = (
     "pyspark.worker",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.transform_with_state_driver_worker",
-    "pyspark.sql.worker.create_data_source",
-    "pyspark.sql.worker.data_source_pushdown_filters",
-    "pyspark.sql.worker.lookup_data_sources",
-    "pyspark.sql.worker.plan_data_source_read",
     "stateline.spark.connector",
     "stateline.spark.sources.embedded_source",
     "stateline.spark.reading.snapshot_reader",
@@ -47,8 +44,10 @@ _WAY = "SPARK_FORKED_PYTHON"
 _SCRIPT = """#!{python} -ISE
 import os, signal, socket, sys
 way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+path = [each for each in os.environ.get("PYTHONPATH", "").split(":") if not each.endswith(".zip")]
+os.environ["PYTHONPATH"] = ":".join(path)
 try:
-    if sys.argv[1] != "-m":  # Spark asks for the version of Python so
+    if sys.argv[1] != "-m" or sys.argv[3:] not in ([], ["pyspark.worker"]):
         raise OSError
     way.connect(os.environ["{way}"])
 except OSError:
@@ -173,8 +172,7 @@ def _main(way: str) -> None:
     os.environ.clear()
     os.environ.update({name: value for name, _, value in (each.partition("=") for each in environment)})
     os.chdir(directory)
-    path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and not each.endswith(".zip")]
-    sys.path[:1] = [directory, *path]
+    sys.path[:1] = [directory, *filter(None, os.environ["PYTHONPATH"].split(os.pathsep))]
     sys.argv = arguments[1:]
     warnings.simplefilter("ignore", RuntimeWarning)  # that the module is loaded already
     runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
