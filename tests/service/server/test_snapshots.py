@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -413,7 +414,10 @@ def test_a_client_that_leaves_lets_go_of_its_scan(worker: OwningWorker, state_di
     with http_server(state_dir, "server.scans.max=1") as limited:
         wait_until(lambda: limited.get("/readyz").status_code == 200)
         with contextlib.ExitStack() as reading:
-            response = reading.enter_context(limited.stream("GET", path))
+            # The system would take all of it for a reader whose buffer it may let grow: 32 MiB.
+            small = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)])
+            reader = reading.enter_context(httpx.Client(base_url=limited.base_url, transport=small))
+            response = reading.enter_context(reader.stream("GET", path))
             next(response.iter_raw(1024))
             refused(limited.get(path), 429, "TOO_MANY_REQUESTS")  # back-pressure: it stands still, and holds its scan
         wait_until(lambda: limited.get(path, params={"upper": "MDAwMDAw"}).status_code == 200)
