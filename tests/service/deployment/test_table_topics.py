@@ -80,7 +80,8 @@ def test_tables_topics_are_made_compacted_and_kept_for_ever_where_they_are_strea
     assert untold["cleanup.policy"] == "delete"  # and how long is the broker's
     said = [r.getMessage() for r in caplog.records if "keeps all records for ever" in r.getMessage()]
     assert [text.split()[1] for text in said] == [f"{n}-{run}" for n in ("table-of-stream", "table-of-operators")]
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert [text for text in told if run in text] == []  # of these topics: a slow broker is waited for aloud
 
 
 def warnings(caplog: pytest.LogCaptureFixture, topic: str) -> list[str]:
