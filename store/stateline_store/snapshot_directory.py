@@ -50,8 +50,7 @@ from stateline_store.snapshot_files import (
     MANIFEST,
     UnfinishedSnapshot,
     caller_of,
-    has_ended,
-    is_rubbish,
+    is_over,
     read_manifest,
     unshared_bytes,
 )
@@ -80,7 +79,7 @@ class SnapshotDirectory:
         """
         make_directory(self.path)
         with self._locked():
-            there = [each for each in self._present() if not (has_ended(each, now_ms) or is_rubbish(each))]
+            there = [each for each in self._present() if not is_over(each, now_ms)]
             if len(there) >= most:
                 raise TooManyRequestsError(
                     f"{len(there)} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait "
@@ -187,7 +186,7 @@ class SnapshotDirectory:
         swept = []
         with self._locked(wait=False) as is_ours:
             for path in self._present() if is_ours else ():
-                if has_ended(path, now_ms) or is_rubbish(path):
+                if is_over(path, now_ms):
                     self._remove(path, gone=(path / MANIFEST).exists())
                     swept.append(path.name)
             if is_ours:

@@ -95,6 +95,11 @@ def has_ended(path: Path, now_ms: int) -> bool:
         raise refused(path / MANIFEST, "read", error) from error
 
 
+def is_over(path: Path, now_ms: int) -> bool:
+    """Whether a sweep deletes it."""
+    return has_ended(path, now_ms) or is_rubbish(path)
+
+
 def unshared_bytes(snapshots: Iterable[Path]) -> int:
     """The bytes on disk of files in these directories that have no link anywhere else."""
     links: Counter[tuple[int, int]] = Counter()
