@@ -14,12 +14,12 @@ import random
 import pytest
 
 from chaos.cluster import KafkaCluster
-from chaos.faults import fill_disk, kill_broker, possible_faults
+from chaos.faults import FAULTS, fill_disk, kill_broker, possible_faults
 from chaos.run import chaos, suffer
 from support.kafka.kafka_broker import needed
 from support.run.length import long_or_short
 
-SHORT = (kill_broker, fill_disk)
+SHOWN = long_or_short(tuple(FAULTS), (kill_broker, fill_disk))
 
 
 @pytest.mark.timeout(7200)
@@ -27,5 +27,5 @@ def test_after_each_fault_a_worker_commits_again_and_every_record_counts_once() 
     pace_s = long_or_short(0.02, 0.2)  # whatever is written is work for three brokers
     with needed(KafkaCluster) as cluster, chaos(cluster, "exactly_once_v2", random.Random(5), pace_s) as scene:
         for fault in possible_faults(scene):
-            if fault in SHORT or long_or_short(True, False):
+            if fault in SHOWN:
                 suffer(scene, fault)

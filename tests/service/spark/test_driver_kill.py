@@ -25,7 +25,7 @@ from support.processes.pipeline_processes import jvm_of
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
-_KILLS, _DEPARTURES = long_or_short((4, 8_000), (0, 2_000))
+_KILLS, _STOPS, _DEPARTURES = long_or_short((4, 1, 8_000), (0, 0, 2_000))
 _DRIVER = Path(__file__).with_name("driver.py")
 
 
@@ -112,7 +112,7 @@ def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_s
             running.end(signal.SIGKILL)
     with _in_its_work(state, chance) as running:
         _loses_its_jvm(state, running)
-    if long_or_short(True, False):
+    for _ in range(_STOPS):
         with _in_its_work(state, chance) as running:
             _is_told_to_stop(state, running)
     with driver(state) as running:

@@ -174,27 +174,32 @@ def _tell(write_end: int, number: bytes) -> None:
         os.write(write_end, number)
 
 
-def _run(request: Mapping[str, Any]) -> int:
-    """Go on as `python -m stateline` would have begun; the exit code."""
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    os.chdir(request["cwd"])
-    sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    importlib.reload(importlib.import_module("stateline_store.steps"))  # it reads the environment once
-    main = importlib.import_module("stateline.cli.main").main
-    return int(main(request["arguments"]))
-
-
-def _main(requests: socket.socket, of: str) -> int:
+def fork_with(modules: Sequence[str], requests: socket.socket) -> list[str]:
+    """Load these modules, then fork a process for each request. Comes back in a forked process, which is where its
+    request says, with its arguments. A request is one message: ``{"arguments", "cwd", "environment"}`` as JSON, and the
+    descriptors of input, output and errors, and of a pipe that is told the process id (u32, big-endian) and, once it
+    has ended, the exit code (i32). An empty one, or the end, is the end of this process.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests end it, and not before they are over
     gc.disable()
-    for module in _LOADED[of]:
+    for module in modules:
         importlib.import_module(module)
     gc.freeze()
     request = _serve(requests)
     gc.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return _run(request)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return list(request["arguments"])
+
+
+def _main(requests: socket.socket, of: str) -> int:
+    """Go on as `python -m stateline` would have begun; the exit code."""
+    arguments = fork_with(_LOADED[of], requests)
+    importlib.reload(importlib.import_module("stateline_store.steps"))  # it reads the environment once
+    return int(importlib.import_module("stateline.cli.main").main(arguments))
 
 
 if __name__ == "__main__":
