@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from stateline.log import Log, open_log
 from support import CACHE
-from support.kafka.kafka_broker import KafkaBroker, needed
+from support.kafka.kafka_broker import needed
+from support.kafka.shared_broker import SharedBroker, shared_broker
 from support.run.left_running import LeftRunning
 from support.run.length import is_for_the_long_run, make_long
 from support.run.slowest import Slowest
@@ -53,10 +54,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker() -> Iterator[KafkaBroker]:
-    """One real broker for each process of a session; skipped where it cannot run, a failure in CI."""
-    with needed(KafkaBroker) as broker:
-        yield broker
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> SharedBroker:
+    """The real broker that a run's processes share; skipped where it cannot run, a failure in CI."""
+    own = tmp_path_factory.getbasetemp()
+    return needed(lambda: shared_broker(own if worker_id == "master" else own.parent))
 
 
 @pytest.fixture(scope="session")

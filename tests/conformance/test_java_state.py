@@ -28,14 +28,15 @@ from stateline.log.interface import NewTopic
 from stateline.model.external_stores import settings_of_changelog
 from stateline_store import TopicPartition
 from support.kafka.java_streams import class_path
-from support.kafka.kafka_broker import KafkaBroker, needed
+from support.kafka.kafka_broker import needed
+from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, eventually, running
 
 DECLARED = {definition.name: definition for definition in declarations()}
 
 
 @pytest.fixture(scope="module")
-def java(kafka_broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def java(kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     needed(class_path)
     with scene(kafka_broker.bootstrap_servers, "java-state", tmp_path_factory.mktemp("java-state")) as made:
         yield made
@@ -91,7 +92,7 @@ def test_the_change_feed_of_a_store_makes_up_its_content(java: Scene) -> None:
 
 
 def test_a_store_below_the_start_of_its_changelog_is_rebuilt_from_what_there_is(
-    java: Scene, kafka_broker: KafkaBroker, tmp_path: Path
+    java: Scene, kafka_broker: SharedBroker, tmp_path: Path
 ) -> None:
     """Of a copy of the changelog: the broker deletes the beginning of it while no worker runs."""
     copy, definition = "java-state-copy", DECLARED["tumbling"]

@@ -13,8 +13,9 @@ from conformance.live_input import RECORDS, Input, input_of, write_input
 from stateline.deployment.topics import other_settings
 from stateline.log.kafka import KafkaLog
 from support.kafka.java_streams import class_path
-from support.kafka.kafka_broker import KafkaBroker, missing_is_a_failure
+from support.kafka.kafka_broker import missing_is_a_failure
 from support.kafka.maven import JarsUnavailableError
+from support.kafka.shared_broker import SharedBroker
 from support.run.length import long_or_short
 
 TABLES = ("table", "versioned")  # their input is their changelog
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.timeout(1200 + RECORDS // 250)  # both sides work withi
 
 
 @pytest.fixture(scope="module")
-def given(kafka_broker: KafkaBroker) -> Input:
+def given(kafka_broker: SharedBroker) -> Input:
     try:
         class_path()
     except JarsUnavailableError as error:
@@ -36,7 +37,7 @@ def given(kafka_broker: KafkaBroker) -> Input:
 
 @pytest.fixture(scope="module", params=long_or_short(["at_least_once", "exactly_once_v2"], ["exactly_once_v2"]))
 def sides(
-    kafka_broker: KafkaBroker, given: Input, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    kafka_broker: SharedBroker, given: Input, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sides]:
     with both_sides(kafka_broker.bootstrap_servers, given, request.param, tmp_path_factory.mktemp("live")) as made:
         yield made

@@ -18,7 +18,7 @@ from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, open_log
 from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline_store import TopicPartition
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, eventually, produce, running
 
 HOUR, DAY_MS = timedelta(hours=1), 86_400_000
@@ -89,7 +89,7 @@ def warnings(caplog: pytest.LogCaptureFixture, topic: str) -> list[str]:
 
 
 def test_a_worker_and_a_driver_say_once_which_tables_lose_rows_and_how_that_is_mended(
-    kafka_broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kafka_broker: SharedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = uuid4().hex[:8]
     table, both, windows, static = (f"{name}-{run}" for name in ("prices", "seen", "hours", "airports"))

@@ -10,7 +10,7 @@ import pytest
 from stateline.log import Log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench
 
 
@@ -19,7 +19,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     if request.param == "embedded":
         log: Log = EmbeddedLog(tmp_path / "log.db", session_timeout_ms=2000)
     else:
-        broker: KafkaBroker = request.getfixturevalue("kafka_broker")
+        broker: SharedBroker = request.getfixturevalue("kafka_broker")
         log = KafkaLog(broker.bootstrap_servers, session_timeout_ms=2000, transaction_timeout_ms=10_000)
     bench = Bench(log)
     yield bench

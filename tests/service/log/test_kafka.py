@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -22,12 +23,13 @@ from stateline_store import (
     LogUnavailableError,
     TopicPartition,
 )
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.kafka_broker import KafkaBroker, needed
+from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench, until
 from support.run.patience import HANGING_S
 
 
-def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafka_broker: KafkaBroker) -> None:
+def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafka_broker: SharedBroker) -> None:
     bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
     topic = bench.topic()
     abandoned = bench.producer("x")
@@ -41,7 +43,7 @@ def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafk
     bench.close()
 
 
-def test_a_member_that_polls_too_seldom_is_told_and_joins_again(kafka_broker: KafkaBroker) -> None:
+def test_a_member_that_polls_too_seldom_is_told_and_joins_again(kafka_broker: SharedBroker) -> None:
     bench = Bench(KafkaLog(kafka_broker.bootstrap_servers, session_timeout_ms=1000, max_poll_interval_ms=1000))
     topic = bench.topic(2)
     slow, other = bench.member("g", topic), bench.member("g", topic)
@@ -56,7 +58,7 @@ def test_a_member_that_polls_too_seldom_is_told_and_joins_again(kafka_broker: Ka
 
 @pytest.mark.parametrize("deaf", [1, 1_000])
 def test_a_partition_of_which_nothing_comes_is_sought_anew_and_then_given_up(
-    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, deaf: int
+    kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch, deaf: int
 ) -> None:
     """The client does not hear so many times that it may read on."""
     unheard = list[int]()
@@ -88,7 +90,7 @@ def test_a_partition_of_which_nothing_comes_is_sought_anew_and_then_given_up(
     bench.close()
 
 
-def test_a_record_that_the_broker_refuses_is_told_by_flush_and_by_commit(kafka_broker: KafkaBroker) -> None:
+def test_a_record_that_the_broker_refuses_is_told_by_flush_and_by_commit(kafka_broker: SharedBroker) -> None:
     bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
     topic = bench.topic(settings={"max.message.bytes": "500"})
     refused = random.Random(1).randbytes(5_000)  # as large when compressed
@@ -107,7 +109,7 @@ def test_a_record_that_the_broker_refuses_is_told_by_flush_and_by_commit(kafka_b
     bench.close()
 
 
-def test_a_record_behind_one_that_the_broker_refused_tells_of_that_one(kafka_broker: KafkaBroker) -> None:
+def test_a_record_behind_one_that_the_broker_refused_tells_of_that_one(kafka_broker: SharedBroker) -> None:
     bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
     topic, other = bench.topic(settings={"max.message.bytes": "500"}), bench.topic(name="other")
     producer = bench.producer("x")
@@ -125,7 +127,7 @@ def test_a_record_behind_one_that_the_broker_refused_tells_of_that_one(kafka_bro
 
 
 def test_offsets_that_an_open_transaction_changes_are_told_only_once_it_has_ended(
-    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+    kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
     topic = bench.topic()
@@ -145,29 +147,34 @@ def test_offsets_that_an_open_transaction_changes_are_told_only_once_it_has_ende
     bench.close()
 
 
-def test_a_broker_that_has_just_started_tells_that_a_group_has_no_offsets() -> None:
+@pytest.fixture
+def own_broker() -> Iterator[KafkaBroker]:
+    with needed(KafkaBroker) as broker:
+        yield broker
+
+
+def test_a_broker_that_has_just_started_tells_that_a_group_has_no_offsets(own_broker: KafkaBroker) -> None:
     """librdkafka's admin client ends the process with a segmentation fault there, so this is asked in another one."""
     asking = (
         "import sys; from stateline.log import NewTopic; from stateline.log.kafka import KafkaLog; "
         "from stateline_store import TopicPartition; admin = KafkaLog(sys.argv[1]).admin(); "
         "admin.create_topics([NewTopic('t', 1)]); print(admin.committed('new', [TopicPartition('t', 0)]))"
     )
-    with KafkaBroker() as broker:
-        command = [sys.executable, "-c", asking, broker.bootstrap_servers]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HANGING_S, check=False)
+    command = [sys.executable, "-c", asking, own_broker.bootstrap_servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGING_S, check=False)
     assert (done.returncode, done.stdout) == (0, "{}\n"), done.stderr
 
 
 def test_a_commit_that_gets_no_answer_is_in_doubt_and_settled_by_the_next_producer(
-    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+    own_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    bench = Bench(KafkaLog(own_broker.bootstrap_servers))
     topic = bench.topic()
     doubtful = bench.producer("x")
     doubtful.begin_transaction()
     doubtful.produce(topic, None, b"doubtful", timestamp_ms=7, partition=0)
     doubtful.flush()
-    kafka_broker.stop()
+    own_broker.stop()
     try:
         with monkeypatch.context() as patch:
             patch.setattr("stateline.log.kafka_producer.CALL_TIMEOUT_S", 1.0)
@@ -175,7 +182,7 @@ def test_a_commit_that_gets_no_answer_is_in_doubt_and_settled_by_the_next_produc
                 doubtful.commit_transaction()
         doubtful.close()
     finally:
-        kafka_broker.restart()
+        own_broker.restart()
     settled = bench.producer("x")
     assert bench.values(topic) == []  # the broker never heard of the commit
     settled.begin_transaction()

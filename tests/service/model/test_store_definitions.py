@@ -36,7 +36,7 @@ from stateline_store import (
     WindowStore,
 )
 from support.apps.own_stores import OwnStore
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 
 SERDES: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
 MINUTE, HOUR, DAY_MS = timedelta(minutes=1), timedelta(hours=1), 86_400_000
@@ -208,7 +208,7 @@ def assert_settings_of_kafka_streams(found: Callable[[str], Mapping[str, str]], 
         assert {name: settings.get(name) for name in wanted} == wanted, kind
 
 
-def test_changelogs_on_a_real_broker_have_kafka_streams_settings(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_changelogs_on_a_real_broker_have_kafka_streams_settings(kafka_broker: SharedBroker, tmp_path: Path) -> None:
     with closing(open_log(kafka_broker.bootstrap_servers, tmp_path)) as log:
         prefix = with_changelogs(log)
     client = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})

@@ -41,6 +41,7 @@ from stateline_store import (
     UnknownQueryTypeError,
 )
 from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
+from support.kafka.shared_broker import SharedBroker
 from support.processes.change_scene import PARTITIONS, PATIENCE_S, Scene, placed
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
@@ -289,7 +290,7 @@ def test_no_change_is_lost_or_repeated_while_worker_server_and_query_are_killed(
 
 
 def test_on_a_broker_the_changes_are_those_that_the_transactions_committed(
-    kafka_broker: Any, stream: Callable[[Mapping[str, str]], DataFrame], tmp_path: Path
+    kafka_broker: SharedBroker, stream: Callable[[Mapping[str, str]], DataFrame], tmp_path: Path
 ) -> None:
     with serving(str(kafka_broker.bootstrap_servers), tmp_path) as served:
         send(served.scene)

@@ -21,7 +21,7 @@ from stateline.log.kafka import KafkaLog
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.operators.ktable import KTable
 from stateline_store import TopologyError
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench
 
 GOOD, BAD = b'{"origin": "JFK", "delay": 1.5}', b"no JSON"
@@ -113,7 +113,7 @@ def test_each_record_that_cannot_be_read_is_sent_once_with_its_headers(session: 
 
 
 def test_so_it_is_on_a_broker(
-    session: SparkSession, tmp_path: Path, kafka_broker: KafkaBroker, connector_jars: Path | None
+    session: SparkSession, tmp_path: Path, kafka_broker: SharedBroker, connector_jars: Path | None
 ) -> None:
     if connector_jars is None:
         pytest.skip("Spark's Kafka connector cannot be fetched here")

@@ -32,7 +32,7 @@ from stateline_store import (
     TaskLock,
     TopologyError,
 )
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 
 Run = Callable[..., list[PipelineStatus]]
 
@@ -117,7 +117,7 @@ def test_a_deleted_checkpoint_is_refused_before_anything_is_written(run: Run, lo
 
 
 def test_a_pipeline_on_a_broker_equals_the_oracle_across_a_replay(
-    run: Run, config: Config, kafka_broker: KafkaBroker, connector_jars: Path | None
+    run: Run, config: Config, kafka_broker: SharedBroker, connector_jars: Path | None
 ) -> None:
     if connector_jars is None:
         pytest.skip("Spark's Kafka connector cannot be fetched here")

@@ -31,7 +31,7 @@ from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.epoch_sink import EpochSink
 from stateline.spark.sink.written import Written
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench, drain, until
 
 QUERY = "a query"
@@ -99,7 +99,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def on_broker(kafka_broker: KafkaBroker) -> Iterator[Bench]:
+def on_broker(kafka_broker: SharedBroker) -> Iterator[Bench]:
     with closing(Bench(KafkaLog(kafka_broker.bootstrap_servers))) as bench:
         yield bench
 

@@ -18,7 +18,7 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, restorer, store_restore
 from stateline.worker.store_restore import StoreRestore
 from stateline_store import TopicPartition
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 Rows = list[tuple[bytes, bytes | None]]
@@ -50,7 +50,7 @@ def batches(log: Log, topic: str, values: list[Rows]) -> None:
 
 @pytest.mark.parametrize("is_begun", [True, False], ids=["some-committed", "nothing-committed"])
 def test_a_table_keeps_what_it_has_committed_and_goes_on_behind_what_was_deleted(
-    kafka_broker: KafkaBroker,
+    kafka_broker: SharedBroker,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -12,11 +12,11 @@ from stateline import serdes, stores
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import NewTopic, open_log
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 
 
 def test_changelog_and_repartition_topics_have_kafka_streams_names_and_settings(
-    kafka_broker: KafkaBroker, tmp_path: Path
+    kafka_broker: SharedBroker, tmp_path: Path
 ) -> None:
     run = uuid4().hex[:8]
     app = App(f"app-{run}")
@@ -38,7 +38,7 @@ def test_changelog_and_repartition_topics_have_kafka_streams_names_and_settings(
     assert settings(kafka_broker, repartition) >= {("cleanup.policy", "delete"), ("retention.ms", "-1")}
 
 
-def settings(broker: KafkaBroker, topic: str) -> set[tuple[str, str]]:
+def settings(broker: SharedBroker, topic: str) -> set[tuple[str, str]]:
     client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = client.describe_configs([resource])[resource].result()

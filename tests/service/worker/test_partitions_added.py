@@ -25,7 +25,7 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
 from stateline.worker.worker import Worker
 from stateline_store import RetryLaterError, StatelineError
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.processes.query_server import wait_until
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 from support.processes.served_here import served_here
@@ -35,7 +35,7 @@ KEYS = [b"%d" % n for n in range(40)]
 
 
 @pytest.fixture
-def log(kafka_broker: KafkaBroker) -> Iterator[KafkaLog]:
+def log(kafka_broker: SharedBroker) -> Iterator[KafkaLog]:
     # So that a group hears soon of partitions that were added.
     soon = {"topic.metadata.refresh.interval.ms": "300"}
     with closing(KafkaLog(kafka_broker.bootstrap_servers, consumer=soon)) as made:

@@ -18,7 +18,7 @@ from stateline.worker import task_manager
 from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, IsolationLevel, LogUnavailableError, Position, StoreState, TopicPartition
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 PARTITIONS = 4
@@ -31,7 +31,7 @@ def runs(worker: Worker, count: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_what_stays_with_a_worker_is_not_closed_when_others_come_and_go(
-    kafka_broker: KafkaBroker, tmp_path: Path, guarantee: str, monkeypatch: pytest.MonkeyPatch
+    kafka_broker: SharedBroker, tmp_path: Path, guarantee: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"stays-{uuid4().hex[:8]}"
     topic = f"{name}-in"

@@ -17,7 +17,7 @@ from stateline.log import Record, open_log
 from stateline.worker.pace import POLL_BYTES
 from stateline.worker.record_order import RecordOrder, in_order
 from stateline_store import TopicPartition, TopologyError
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 
 ROWS, TABLE = TopicPartition("rows", 0), TopicPartition("table", 0)
@@ -164,7 +164,7 @@ def test_a_row_is_joined_with_what_the_table_had_at_its_time_whichever_topic_is_
 
 
 def test_on_a_broker_rows_meet_the_table_of_their_time_and_do_not_wait_for_a_table_without_records(
-    kafka_broker: KafkaBroker, tmp_path: Path
+    kafka_broker: SharedBroker, tmp_path: Path
 ) -> None:
     name = f"order-{uuid4().hex[:8]}"
     app = App(name)

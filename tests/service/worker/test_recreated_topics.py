@@ -16,7 +16,7 @@ from stateline.dsl.app import App
 from stateline.log.kafka import KafkaLog
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 
@@ -56,7 +56,7 @@ class Anew:
 
 
 @pytest.fixture(params=GUARANTEES)
-def anew(request: pytest.FixtureRequest, kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Anew]:
+def anew(request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Anew]:
     with closing(KafkaLog(kafka_broker.bootstrap_servers)) as log:
         made = Anew(log, tmp_path, str(request.param))
         yield made

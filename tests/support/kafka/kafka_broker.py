@@ -1,6 +1,6 @@
 """A real Apache Kafka broker for tests and benchmarks: one node on free ports, its data in a temporary folder.
 
-Use it as a context manager, or through the session fixture `kafka_broker` of `tests/conftest.py`. It needs `java`
+Use it as a context manager; tests that need nothing of their own share one (`shared_broker.py`). It needs `java`
 and `mvn`; the jars are fetched once, by tests/support/kafka/pom.xml, into `.cache/kafka-4.3.1/libs`.
 """
 
@@ -76,16 +76,19 @@ class KafkaBroker:
         ports: tuple[int, int] | None = None,
         cluster_id: str | None = None,
         archive: str | None = None,
+        directory: Path | None = None,
     ) -> None:
         """`settings` win over those of tests/kafka/server.properties; placeholders in them are filled in too.
 
         `ports`, of the broker and of its controller, and `cluster_id` are for one of several brokers: it is ready only
-        when others are, so that is not waited for. `archive` is the JVM's option to record its classes.
+        when others are, so that is not waited for. `archive` is the JVM's option to record its classes. `directory` is made
+        and takes its data, instead of a temporary one.
         """
         self._libs = _libs()
         self._archive = archive or f"-XX:SharedArchiveFile={_class_archive()}"
         self._heap = heap
-        self._directory = Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
+        self._directory = directory or Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
+        self._directory.mkdir(exist_ok=True)
         broker_port, controller_port = ports or (free_port(), free_port())
         self.bootstrap_servers = f"127.0.0.1:{broker_port}"
         self._properties = self._directory / "server.properties"

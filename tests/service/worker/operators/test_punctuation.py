@@ -25,7 +25,7 @@ from stateline.worker import InputRecord
 from stateline.worker.processor_runner import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
 from stateline_store import InvalidArgumentError, RecordError, TopologyError
-from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]
@@ -167,7 +167,7 @@ def test_it_reads_what_operators_keep_in_every_task_and_by_several_intervals(tmp
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_on_a_broker(kafka_broker: KafkaBroker, tmp_path: Path, guarantee: str) -> None:
+def test_on_a_broker(kafka_broker: SharedBroker, tmp_path: Path, guarantee: str) -> None:
     name = f"ticks-{uuid4().hex[:8]}"
     app = App(name)
     source = app.topic(f"{name}-in", key=serdes.string, value=serdes.string)
