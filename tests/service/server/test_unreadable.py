@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import socket
+import time
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -102,6 +103,15 @@ def test_more_headers_than_any_client_needs_are_refused(connection: socket.socke
     assert (status, problem["status"], problem["reason"]) == (431, 431, "INVALID_ARGUMENT")
     assert "200 headers" in problem["detail"]
     assert "64 KiB" in problem["detail"]
+
+
+@pytest.mark.parametrize("first", [1, 1000, 40_000, MAX_HEADER_BYTES])
+def test_headers_that_are_too_long_are_refused_in_pieces_too(connection: socket.socket, first: int) -> None:
+    line = b"X: " + b"x" * MAX_HEADER_BYTES + b"\r\n\r\n"
+    connection.sendall(GET + line[:first])
+    time.sleep(0.1)  # so that it arrives by itself; if it does not, the test above is run again
+    connection.sendall(line[first:])
+    assert refused(connection)[0] == 431
 
 
 @pytest.mark.parametrize(

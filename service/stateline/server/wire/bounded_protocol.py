@@ -59,6 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._size = 0  # of what the parser is given now
         # Bytes in which the parser found nothing whole, but kept them: how many, and of those that it is given now.
         self._unfinished = self._growth = 0
+        self._is_split = False  # the head comes in more than one piece
         self._waits_since_s = 0.0  # for a head, on the loop's clock
         self._patience: asyncio.TimerHandle | None = None
         self._arrived = b""  # what the parser is given now, if that begins with a message
@@ -99,6 +100,7 @@ class BoundedProtocol(HttpToolsProtocol):
         finally:
             self._arrived = b""
         if self._in_message:
+            self._is_split = self._in_head
             self._unfinished += self._growth
             if self._unfinished > MAX_HEADER_BYTES and not self._reads_no_more:
                 self._refuse(headers_too_large())
@@ -118,6 +120,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._hosts = 0
         self._in_message = self._in_head = True
+        self._is_split = False
         self._waits_since_s = self.loop.time()
         self._unfinished = self._growth = 0
         self.scope["extensions"] = {ABORT: {"cut": self.transport.abort, "endless": self._note_endless}}
@@ -158,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Raise what refuses a request whose headers are all there."""
         if len(self.url) > MAX_URL_BYTES:
             raise url_too_long()
-        if self._unfinished + self._size > MAX_HEADER_BYTES:
+        if self._is_split or self._size > MAX_HEADER_BYTES:
             size = sum(len(name) + len(value) + 4 for name, value in self.headers)  # with ": " and the line's end
             if size > MAX_HEADER_BYTES:
                 raise headers_too_large()
