@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         make_long()
+    gc.disable()  # until what is collected is there, which takes it an eighth longer
     config.pluginmanager.register(LeftRunning())
     if not hasattr(config, "workerinput"):  # xdist's processes hand their reports on to the one that started them
         config.pluginmanager.register(Slowest(CACHE / "slowest-tests.txt"))
@@ -51,6 +52,7 @@ def pytest_collection_finish() -> None:
     """The tests are there for as long as the process: a tenth of its time went into looking for any to be freed."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ import contextlib
 import json
 import logging
 import socket
-import time
 import threading
+import time
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any

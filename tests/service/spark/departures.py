@@ -18,6 +18,7 @@ from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
 from stateline.model.pipeline import epochs_topic
 from stateline_store import TopicPartition
+from support.run.length import long_or_short
 
 PARTITIONS = 2
 AIRPORTS = {"JFK": "John F Kennedy Intl", "LGA": "La Guardia", "EWR": "Newark Liberty Intl"}
@@ -41,13 +42,14 @@ def hourly(departures: DataFrame, airports: DataFrame) -> DataFrame:
 
 
 def settings(state_dir: str, bootstrap_servers: str = "embedded", spark_jars: str | None = None) -> list[str]:
-    """Settings of a small Spark: micro-batches follow each other at once, and the JVM compiles little."""
+    """Settings of a small Spark: micro-batches follow each other at once, the JVM compiles little, Spark nothing."""
     given = [
         f"state.dir={state_dir}",
         f"bootstrap.servers={bootstrap_servers}",
         "spark.trigger.interval.ms=0",
         "spark.driver.memory=512m",
         "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
+        *long_or_short([], ["spark.sql.codegen.wholeStage=false", "spark.sql.codegen.factoryMode=NO_CODEGEN"]),
     ]
     return given if spark_jars is None else [*given, f"spark.jars={spark_jars}"]
 
