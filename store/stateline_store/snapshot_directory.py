@@ -74,8 +74,8 @@ class SnapshotDirectory:
 
     def begin(self, now_ms: int, most: int, most_bytes: int, share: Share | None = None) -> UnfinishedSnapshot:
         """Begin one. Raises `TooManyRequestsError` when there are `most` already, or of this caller as many as its
-        share, or when those that are there keep `most_bytes` or more that nobody else has (-1: no limit). What a sweep
-        would delete is not one of them.
+        share; what a sweep would delete is not one of them. So it does when all that is there, swept or not, keeps
+        `most_bytes` or more that nobody else has (-1: no limit).
         """
         make_directory(self.path)
         with self._locked():

@@ -1,8 +1,9 @@
 """Faults of the long run, each once: a worker, three brokers and a disk, one thing after the other going wrong.
 
-`make test` has one of three brokers and one of the disk. Others show with one broker what kills do
-(`test_worker_crashes.py`, `test_crash_steps.py`), workers that come and go (`test_worker_takeovers.py`), and brokers
-that are away (`test_broker_away.py`).
+`make test` has one of three brokers and, where there can be a small disk, that of a full one. Others show with one
+broker what kills do (`test_worker_crashes.py`, `test_crash_steps.py`), workers that come and go
+(`test_worker_takeovers.py`), former owners (`test_former_owners.py`) and brokers that are away
+(`test_broker_away.py`).
 `tests/chaos` has the faults and `make chaos` draws them for as long as one likes; what is held against the worker, all
 the time, is in `crash_watch`.
 """

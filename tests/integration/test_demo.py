@@ -89,7 +89,9 @@ def said(data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
         (directory / "demo" / "demo.lock").touch()
     command = [sys.executable, "-m", "stateline", "demo", "--once", "--port", str(free_port())]
     command += ["--state-dir", str(directory / "demo")]
-    environment = os.environ | {"PYTHONPATH": str(data.parents[1])}
+    without = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")  # what other tests have given Spark
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment["PYTHONPATH"] = str(data.parents[1])
     result = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     text = result.stdout + result.stderr
     assert result.returncode == 0, text

@@ -149,6 +149,20 @@ def test_a_body_in_a_coding_that_is_not_known_is_refused(connection: socket.sock
     assert answer.count(b"\r\n\r\n") == 1, "what follows was taken for another request"
 
 
+@pytest.mark.parametrize(("count", "status"), [(2, 200), (66, 431)])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_trailers_behind_a_body_are_no_longer_than_headers(
+    connection: socket.socket, count: int, status: int, pieces: int
+) -> None:
+    trailers = b"".join(b"X-%d: %b\r\n" % (number, b"x" * 1000) for number in range(count)) + b"\r\n"
+    connection.sendall(CHUNKED + b"10\r\n" + b'{"type":"count"}' + b"\r\n0\r\n")
+    for piece in (trailers,) if pieces == 1 else (trailers[: len(trailers) // 2], trailers[len(trailers) // 2 :]):
+        time.sleep(0.1)
+        connection.sendall(piece)
+    answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:300]
+
+
 def test_transfer_encoding_is_there_once_alone_and_of_http_1_1(here: Here) -> None:
     for headers in (
         b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",

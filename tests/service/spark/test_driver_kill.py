@@ -115,6 +115,7 @@ def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_s
     for _ in range(_STOPS):
         with _in_its_work(state, chance) as running:
             _is_told_to_stop(state, running)
+    assert d.counted(log) < len(made), "it was killed when it had done all"
     with driver(state) as running:
         while d.counted(log) < len(made):
             running.next_batch()

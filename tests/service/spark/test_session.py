@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
 
 from stateline.cli.errors import explained
 from stateline.config.loading import load_config
@@ -27,7 +26,7 @@ from stateline.spark import connector
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import is_current, recording_class_archive
 from stateline.spark.drivers.several_pipelines import run_pipelines
-from stateline.spark.session import default_class_archive, is_local, session_settings
+from stateline.spark.session import default_class_archive, is_local, local_python, session_settings
 from stateline_store import ConfigurationError
 from support.processes.query_server import wait_until
 from support.run.length import long_only
@@ -65,9 +64,19 @@ def jar(folder: Path, *names: str) -> None:
             archive.writestr(name, "")
 
 
-def test_sparks_own_processes_on_this_machine_take_the_installed_pyspark_not_the_zip(session: SparkSession) -> None:
-    place = session.sparkContext.parallelize([0], 1).map(lambda _: sys.modules["pyspark"].__file__).first()
-    assert place == pyspark.__file__, "modules from a zip are compiled anew by each process"
+def test_sparks_own_processes_on_this_machine_take_the_installed_pyspark_not_the_zip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Modules from a zip are compiled anew by each process."""
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)  # the JVM that hands the variable on is not there yet
+    monkeypatch.delenv("_STATELINE_LOCAL_PYTHON", raising=False)
+    zips = Path(pyspark.__file__).parent / "python" / "lib"
+    as_spark_does = f"{zips}/pyspark.zip:{next(zips.glob('py4j-*-src.zip'))}:"
+    found = subprocess.run(
+        [local_python(), "-c", "import pyspark; print(pyspark.__file__)"],
+        env=os.environ | {"PYTHONPATH": as_spark_does}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.strip() == pyspark.__file__
 
 
 _USED_SPARK_BEFORE = """

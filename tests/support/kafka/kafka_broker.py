@@ -81,14 +81,13 @@ class KafkaBroker:
         """`settings` win over those of tests/kafka/server.properties; placeholders in them are filled in too.
 
         `ports`, of the broker and of its controller, and `cluster_id` are for one of several brokers: it is ready only
-        when others are, so that is not waited for. `archive` is the JVM's option to record its classes. `directory` is
-        made and takes its data, instead of a temporary one.
+        when others are, so that is not waited for. `archive` is the JVM's option to record its classes. `directory`, an
+        empty one, takes its data instead of a temporary one.
         """
         self._libs = _libs()
         self._archive = archive or f"-XX:SharedArchiveFile={_class_archive()}"
         self._heap = heap
         self._directory = directory or Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
-        self._directory.mkdir(exist_ok=True)
         broker_port, controller_port = ports or (free_port(), free_port())
         self.bootstrap_servers = f"127.0.0.1:{broker_port}"
         self._properties = self._directory / "server.properties"

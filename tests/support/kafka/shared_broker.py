@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 
 from support.kafka.kafka_broker import KafkaBroker
 from support.kafka.maven import one_at_a_time
@@ -22,9 +23,8 @@ def shared_broker(run: Path) -> SharedBroker:
     It ends with the run, by the guard of `support.run.left_running`: the process that started it may end before others
     have done with it. Raises as `KafkaBroker` does.
     """
-    address = run / "kafka" / "bootstrap.servers"
+    address = run / "bootstrap.servers"
     with one_at_a_time("shared-broker"):
         if not address.exists():
-            servers = KafkaBroker(directory=address.parent).bootstrap_servers
-            address.write_text(servers)
+            address.write_text(KafkaBroker(directory=Path(mkdtemp(dir=run))).bootstrap_servers)
     return SharedBroker(address.read_text())

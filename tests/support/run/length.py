@@ -26,9 +26,15 @@ def long_only(why: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(long_or_short(False, True), reason=f"{why}: `make test-all` runs it")
 
 
+every_pair = pytest.mark.every_pair
+"""Of a test that is another one under each guarantee: it runs on either log under both of them in the gate, too."""
+
+
 def is_for_the_long_run(item: pytest.Item) -> bool:
     """Whether `make test` leaves this one out of what runs on either log under either guarantee: there it is at least
     once on the embedded log and exactly once on Kafka."""
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     pair = given.get("bootstrap"), given.get("guarantee")
+    if item.get_closest_marker(every_pair.name) is not None:
+        return False
     return long_or_short(False, pair in (("embedded", "exactly_once_v2"), ("kafka", "at_least_once")))

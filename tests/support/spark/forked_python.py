@@ -1,10 +1,10 @@
-"""Spark's own Python processes (sources, workers, planners) forked from one that has loaded what they need.
+"""Spark's own Python processes (sources, workers, stateful operators) forked from one that has loaded what they need.
 
 Spark starts some for every query, and each of them loads PySpark, Arrow and pandas: half a second of a processor. What
 `PYSPARK_PYTHON` names here is a small script that asks this process, over a unix socket, to fork; the fork is the
 module that Spark wants run, with Spark's environment, streams and arguments. The script stands in for it: it hands
-signals on and ends as it ends. Those that plan a read of a snapshot are started as
-Spark does: they look for the driver among the processes above them.
+signals on and ends as it ends; when it is killed itself, the fork ends with its streams, as its JVM does. Those that
+plan a read of a snapshot are started as Spark does: they look for the driver among the processes above them.
 
 As a program: that process, which forks as `support.processes.forked` does for commands of Stateline.
 """

@@ -39,6 +39,7 @@ from stateline_store import InvalidArgumentError
 ABORT = "stateline.abort"
 
 _AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
+_AROUND_HEADER = 4  # bytes: ": " and the end of its line
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # Bytes in which the parser found nothing whole, but kept them: how many, and of those that it is given now.
         self._unfinished = self._growth = 0
         self._is_split = False  # the head comes in more than one piece
+        self._trailers = 0  # bytes, of the message
         self._waits_since_s = 0.0  # for a head, on the loop's clock
         self._patience: asyncio.TimerHandle | None = None
         self._arrived = b""  # what the parser is given now, if that begins with a message
@@ -121,6 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._hosts = 0
         self._in_message = self._in_head = True
         self._is_split = False
+        self._trailers = 0
         self._waits_since_s = self.loop.time()
         self._unfinished = self._growth = 0
         self.scope["extensions"] = {ABORT: {"cut": self.transport.abort, "endless": self._note_endless}}
@@ -132,7 +135,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """All that uvicorn's does, which is not called: that would cost twice as much, for each header."""
+        """All that uvicorn's does, which is not called: that would cost twice as much, for each header. What comes
+        behind a body in chunks is counted and left out: nobody here reads trailers (RFC 9110, 6.5.1)."""
+        if not self._in_head:
+            self._trailers += len(name) + len(value) + _AROUND_HEADER
+            if self._trailers > MAX_HEADER_BYTES:
+                raise headers_too_large()
+            return
         name = name.lower()
         if name == b"host":
             self._hosts += 1
@@ -162,7 +171,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.url) > MAX_URL_BYTES:
             raise url_too_long()
         if self._is_split or self._size > MAX_HEADER_BYTES:
-            size = sum(len(name) + len(value) + 4 for name, value in self.headers)  # with ": " and the line's end
+            size = sum(len(name) + len(value) + _AROUND_HEADER for name, value in self.headers)
             if size > MAX_HEADER_BYTES:
                 raise headers_too_large()
         version = self.parser.get_http_version()
