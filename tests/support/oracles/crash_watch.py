@@ -219,7 +219,9 @@ def start_worker(
 def runs(worker: Forked, application: Path) -> bool:
     """Whether it is this worker that has said that its tasks run, or it has ended. A killed one leaves its file."""
     file = application / "instances" / "worker-0.json"
-    said: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {"pid": 0, "tasks": {}}
+    said: dict[str, Any] = {"pid": 0, "tasks": {}}
+    with suppress(FileNotFoundError):  # a worker that starts removes what the one before has left
+        said = json.loads(file.read_bytes())
     return worker.poll() is not None or (said["pid"] == worker.pid and set(said["tasks"].values()) == {"running"})
 
 
