@@ -36,7 +36,10 @@ def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(state_dir: Path, application: str = "app", instance: str = "worker-0") -> dict[str, Any]:
     path = state_dir / application / "instances" / f"{instance}.figures"
-    found: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    try:
+        found: dict[str, Any] = orjson.loads(path.read_bytes())
+    except FileNotFoundError:  # not yet, or not any more
+        return {}
     return found
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.config.settings import Config
+from stateline.deployment.instance_file import read_instances
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline.log.embedded import EmbeddedLog
@@ -342,9 +343,8 @@ def test_two_workers_share_the_tasks_and_one_takes_over_from_the_other(
     directory = StateDirectory(scene.config.state_dir, scene.app.application_id)
 
     def tasks(instance: str) -> dict[str, str]:
-        path = directory.application / "instances" / f"{instance}.json"
-        found: dict[str, str] = json.loads(path.read_text())["tasks"] if path.exists() else {}
-        return {task: state for task, state in found.items() if state == "running"}
+        found = read_instances(directory.application).get(instance)
+        return {} if found is None else {task: state for task, state in found.tasks.items() if state == "running"}
 
     first, second, third = numbers(200), numbers(200, 200), numbers(200, 400)
     with running(scene.app, scene.config, log, "one"):
