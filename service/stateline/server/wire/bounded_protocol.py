@@ -45,7 +45,10 @@ _log = logging.getLogger(__name__)
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Answers `application/problem+json` where uvicorn's answers plain text, or not at all."""
+    """Answers `application/problem+json` where uvicorn's answers plain text, or not at all.
+
+    What it knows of the message that arrives stands in many attributes: the parser tells it piece by piece, in calls.
+    """
 
     url = b""
 
