@@ -29,6 +29,8 @@ KILLS = long_or_short(8, 4)
 RESTORE_SLICE = 100  # records: what a new disk has to restore takes many
 # Kafka's broker takes no shorter session.
 SESSION_MS = {"embedded": 1_500, "kafka": 6_000}
+# Who is killed in the middle of a transaction holds up who takes over for so long (a minute by default).
+TRANSACTION_MS = 8_000
 
 
 class Machine:
@@ -90,6 +92,7 @@ def test_tasks_of_killed_workers_go_on_where_they_were_on_the_other_disk(
         f"processing.guarantee={guarantee}",
         f"session.timeout.ms={SESSION_MS['embedded' if bootstrap.startswith('embedded') else 'kafka']}",
         "commit.interval.ms=20",
+        f"transaction.timeout.ms={TRANSACTION_MS}",
     ]
     exact = guarantee == "exactly_once_v2"
     oracle = Oracle()
