@@ -1,5 +1,5 @@
 # make demo    Stateline on real data, in one command (ONCE=1 stops after the answers, PORT=8080 moves the server)
-# make test    the tests, five at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
+# make test    the tests, six at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
 # make check   lint, formatting, types, who imports whom
 # make bench   the benchmarks (BENCH=name for one)
@@ -34,7 +34,7 @@ demo: $(INSTALLED) java
 
 # Five for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
 test test-all: $(INSTALLED) java maven
-	@$(BIN)/pytest -n 5 --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long) $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 6 --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long) $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	@$(BIN)/ruff check
