@@ -180,7 +180,7 @@ def test_no_row_of_any_type_of_key_is_left_out(all_keys: dict[str, Served], stor
     if store == "aircraft":
         some.append(st.builds(StringStartsWith, st.just(("key",)), st.sampled_from(["", "a", "\U0001f600"])))
 
-    assert check_all(one, st.lists(st.one_of(*some), min_size=1, max_size=3), long_or_short(150, 50)) > 10
+    assert check_all(one, st.lists(st.one_of(*some), min_size=1, max_size=3), long_or_short(150, 75)) > long_or_short(20, 3)
 
 
 @pytest.mark.parametrize(
