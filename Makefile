@@ -32,7 +32,7 @@ help:
 demo: $(INSTALLED) java
 	@$(BIN)/stateline demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT))
 
-# Five for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
+# Six for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
 test test-all: $(INSTALLED) java maven
 	@$(BIN)/pytest -n 6 --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long) $(PYTEST_ARGS)
 

@@ -157,7 +157,7 @@ def test_trailers_behind_a_body_are_no_longer_than_headers(
     trailers = b"".join(b"X-%d: %b\r\n" % (number, b"x" * 1000) for number in range(count)) + b"\r\n"
     connection.sendall(CHUNKED + b"10\r\n" + b'{"type":"count"}' + b"\r\n0\r\n")
     for piece in (trailers,) if pieces == 1 else (trailers[: len(trailers) // 2], trailers[len(trailers) // 2 :]):
-        time.sleep(0.1)
+        time.sleep(0.1)  # so that it arrives by itself
         connection.sendall(piece)
     answer = connection.recv(65536)
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:300]

@@ -23,4 +23,4 @@ def bench(session: SparkSession, tmp_path: Path) -> Iterator[OperatorBench]:
 @pytest.fixture(params=long_or_short(["one micro-batch", "many"], ["many"]))
 def rows_per_batch(request: pytest.FixtureRequest) -> int:
     """How many records a micro-batch may read of each topic: few, and with `--long` all of them, too."""
-    return 1_000_000 if request.param == "one micro-batch" else 60
+    return 1_000_000 if request.param == "one micro-batch" else 40

@@ -153,7 +153,7 @@ def named(name: str) -> Any:
 
 
 def test_filters_and_map_values_keep_the_table_of_what_passes(bench: OperatorBench, rows_per_batch: int) -> None:
-    records = random_people(130, seed=1)
+    records = random_people(90, seed=1)
     bench.write("people", records)
     found = bench.run(named("adults"), named("others"), rows_per_batch=rows_per_batch)
     whole = table(records)

@@ -160,7 +160,7 @@ def test_no_row_of_any_kind_of_store_is_left_out(all_kinds: dict[str, Served]) -
         of_keys.append(st.builds(IsNotNull, st.just(("key",))))
         chosen = st.lists(st.one_of(*of_times, *of_keys), min_size=1, max_size=3)
         narrower += check_all(one, chosen, long_or_short(50, 25))
-    assert narrower > 50, "hardly anything is pushed down: the test shows nothing"
+    assert narrower > long_or_short(100, 50), "hardly anything is pushed down: the test shows nothing"
 
 
 def as_texts(found: Any) -> list[str]:
@@ -181,8 +181,7 @@ def test_no_row_of_any_type_of_key_is_left_out(all_keys: dict[str, Served], stor
     if store == "aircraft":
         some.append(st.builds(StringStartsWith, st.just(("key",)), st.sampled_from(["", "a", "\U0001f600"])))
 
-    chosen = st.lists(st.one_of(*some), min_size=1, max_size=3)
-    assert check_all(one, chosen, long_or_short(150, 75)) > long_or_short(20, 3)
+    assert check_all(one, st.lists(st.one_of(*some), min_size=1, max_size=3), 150) > 20
 
 
 @pytest.mark.parametrize(
