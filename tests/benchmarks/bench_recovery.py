@@ -31,6 +31,7 @@ from figures import at_least, at_most
 from processes import answers, free_port, process, until  # finds the tests' modules, too
 from recovery_app import made
 
+from stateline.deployment.instance_file import read_instances
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline.model.internal_topics import created_topics
@@ -124,7 +125,7 @@ class Place:
     def __init__(self, servers: str, job: str, state_dir: Path) -> None:
         self.servers, self.job, self.state_dir = servers, job, state_dir
         self.output = state_dir / "worker.txt"
-        self._instance = state_dir / made(job).application_id / "instances" / "worker-0.json"
+        self._application = state_dir / made(job).application_id
 
     def command(self, name: str, **settings: object) -> list[str]:
         given = {
@@ -141,11 +142,8 @@ class Place:
         until(self._runs, "the worker runs all of its tasks", 0.002)
 
     def _runs(self) -> bool:
-        try:
-            states = json.loads(self._instance.read_text())["tasks"].values()
-        except FileNotFoundError:
-            return False
-        return len(states) == PARTITIONS and set(states) == {"running"}
+        said = read_instances(self._application).get("worker-0")
+        return said is not None and list(said.tasks.values()) == ["running"] * PARTITIONS
 
     def restored(self) -> tuple[int, float]:
         """How many records the worker says that it restored, and in how many seconds, of all tasks together."""

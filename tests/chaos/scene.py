@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from chaos.cluster import KafkaCluster
+from stateline.deployment.instance_file import instances_directory, read_instances
 from support.apps import crash_app
 from support.oracles.crash_watch import PARTITIONS, WatchedRun
 from support.processes.forked import Forked
@@ -43,7 +43,7 @@ class Scene:
         self._processes: list[Forked] = []
         self._outputs = {FIRST: run.output, SECOND: run.output.with_name("second.log")}
         app = crash_app.build(run.name)
-        self._instances = disk / "state" / app.application_id / "instances"
+        self._application = disk / "state" / app.application_id
         self.tasks = {str(s.task_id(number)) for s in app.topology().subtopologies for number in range(PARTITIONS)}
 
     def start(self, name: str = FIRST, **environment: str) -> Forked:
@@ -77,13 +77,10 @@ class Scene:
 
     def running_tasks(self, name: str) -> set[str]:
         """The ids of the tasks that the worker of this name says it runs."""
-        try:
-            said = json.loads((self._instances / f"{name}.json").read_text())
-        except FileNotFoundError:
-            return set()
-        if said["pid"] != self.workers[name].pid:
+        said = read_instances(self._application).get(name)
+        if said is None or said.pid != self.workers[name].pid:
             return set()  # left by a worker that was killed
-        return {task for task, state in said["tasks"].items() if state == "running"}
+        return {task for task, state in said.tasks.items() if state == "running"}
 
     def until(self, condition: Callable[[], bool], what: str) -> float:
         """Seconds until it held, with every worker that is meant to run kept running. Raises what the watcher found."""
@@ -122,7 +119,7 @@ class Scene:
         """How far all has come, who says to have which tasks, and the last of what the workers have printed."""
         ends = [len(records) for records in self.run.inputs]
         lines = [f"Seen up to {self.run.watcher.offsets()} in {self.run.watcher.looks:,} looks; input ends at {ends}."]
-        lines += [path.read_text() for path in sorted(self._instances.glob("*.json"))]
+        lines += [path.read_text() for path in sorted(instances_directory(self._application).glob("*.json"))]
         for name, path in self._outputs.items():
             if path.exists():
                 lines += [f"---- {name}", path.read_text()[-_PRINTED_CHARACTERS:]]

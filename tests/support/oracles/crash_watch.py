@@ -16,10 +16,10 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 from uuid import uuid4
 
 from stateline.config.loading import load_config
+from stateline.deployment.instance_file import read_instances
 from stateline.log import Log, Producer, Record
 from stateline_store import LogUnavailableError, TopicPartition
 from support import TESTS
@@ -218,11 +218,10 @@ def start_worker(
 
 def runs(worker: Forked, application: Path) -> bool:
     """Whether it is this worker that has said that its tasks run, or it has ended. A killed one leaves its file."""
-    file = application / "instances" / "worker-0.json"
-    said: dict[str, Any] = {"pid": 0, "tasks": {}}
-    with suppress(FileNotFoundError):  # a worker that starts removes what the one before has left
-        said = json.loads(file.read_bytes())
-    return worker.poll() is not None or (said["pid"] == worker.pid and set(said["tasks"].values()) == {"running"})
+    said = read_instances(application).get("worker-0")
+    if worker.poll() is not None:
+        return True
+    return said is not None and said.pid == worker.pid and set(said.tasks.values()) == {"running"}
 
 
 def check_forwarded(log: Log, run: str, inputs: Oracle, *, exact: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -14,10 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 
+from stateline.deployment.instance_file import read_instances
+from stateline.deployment.pipeline_status import read_status
 from support import TESTS
 from support.apps import pipeline_app
 from support.run.patience import HANGING_S
@@ -189,12 +189,12 @@ class Processes:
         self._client.close()
 
     def _pipelines_run(self, pid: int) -> bool:
-        told = [_told(path) for path in self._application.glob("pipelines/*/status.json")]
-        return any(status.get("pid") == pid and status.get("state") in ("running", "waiting") for status in told)
+        told = [read_status(path) for path in self._application.glob("pipelines/*")]
+        return any(each is not None and each.pid == pid and each.state in ("running", "waiting") for each in told)
 
     def _tasks_run(self, pid: int) -> bool:
-        said = _told(self._application / "instances" / "worker-0.json")
-        return said.get("pid") == pid and set(said["tasks"].values()) == {"running"}
+        said = read_instances(self._application).get("worker-0")
+        return said is not None and said.pid == pid and set(said.tasks.values()) == {"running"}
 
     def _is_ready(self, pid: int) -> bool:
         del pid  # no other has this port
@@ -202,14 +202,6 @@ class Processes:
             return self._client.get("/healthz").status_code == 200
         except httpx.TransportError:
             return False
-
-
-def _told(path: Path) -> dict[str, Any]:
-    try:
-        told: dict[str, Any] = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    return told
 
 
 def moments(chance: random.Random, count: int, busy_s: float, start_s: float, at: str = ANY_MOMENT) -> list[Kill]:
