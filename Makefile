@@ -1,9 +1,10 @@
 # make demo    Stateline on real data, in one command (ONCE=1 stops after the answers, PORT=8080 moves the server)
+# make demo NODES=3  three nodes on a real Kafka broker, one of which is killed while they answer (ONCE=1, PORT=8080)
 # make test    the tests, six at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
 # make check   lint, formatting, types, who imports whom
 # make bench   the benchmarks (BENCH=name for one)
-# make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30)
+# make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30; CLUSTER=3 for three nodes, as root)
 # make lock    renew requirements.lock
 # make clean   remove the environment and caches; applications' state (.stateline) stays
 #
@@ -30,7 +31,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 demo: $(INSTALLED) java
-	@$(BIN)/stateline demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT))
+	@$(BIN)/stateline demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(if $(NODES),--nodes $(NODES))
 
 # Six for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
 test test-all: $(INSTALLED) java maven
@@ -46,7 +47,7 @@ bench: $(INSTALLED) java maven
 	@for file in tests/benchmarks/bench_$(BENCH).py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
 chaos: $(INSTALLED) java maven
-	@$(BIN)/python tests/chaos/run.py $(MINUTES)
+	@$(BIN)/python tests/chaos/$(if $(CLUSTER),run_nodes.py $(CLUSTER),run.py) $(MINUTES) $(SEED)
 
 lock: $(INSTALLED)
 	@echo "Looking for newer versions …"

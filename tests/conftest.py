@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import ssl
 from collections.abc import Iterator
 from contextlib import closing
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -53,6 +58,21 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def authorities_read_once() -> Iterator[None]:
+    """Or else each client of httpx reads the certificates of all well-known authorities when it is made, which takes it
+    longer than fifty requests. Whoever names a file of its own reads that."""
+    given, well_known = ssl.create_default_context, os.environ.get("SSL_CERT_FILE") or certifi.where()
+    once = cache(partial(given, cafile=well_known))
+
+    def create(*arguments: Any, **named: Any) -> ssl.SSLContext:
+        return once() if not arguments and named == {"cafile": well_known} else given(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", create)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,15 @@ from typing import Any
 import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML brings no types of its own
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.config.sources import PREFIX
+from stateline.server.nodes.keys import node_keys
+from stateline.server.nodes.traffic import Traffic
+from stateline.server.telemetry.node_metrics import LinkCollector, Linked, Links, NodeCounts
 from stateline.spark.connector import JARS
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
@@ -28,16 +33,16 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 SERVERS = {"server-1", "server-2"}
-OURS = {"topics", "worker", "pipeline", *SERVERS}
+OURS = {"topics", "certificates", "worker-1", "worker-2", "pipeline", *SERVERS}
 
 
 def documents(name: str) -> list[Any]:
     return list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
 
 
-def settings_of(environment: dict[str, str]) -> None:
+def settings_of(environment: dict[str, str]) -> Config:
     """Raises when a variable of a deployment file is not a setting that Stateline accepts."""
-    load_config("flights", environment={k: v for k, v in environment.items() if k.startswith(PREFIX)})
+    return load_config("flights", environment={k: v for k, v in environment.items() if k.startswith(PREFIX)})
 
 
 def instructions(name: str) -> list[str]:
@@ -119,12 +124,51 @@ def compose() -> dict[str, Any]:
     return services
 
 
-def test_the_composed_services_share_one_state_volume() -> None:
+NODES = {"worker-1": "1", "server-1": "1", "pipeline": "1", "worker-2": "2", "server-2": "2"}
+
+
+def test_what_is_of_a_composed_node_shares_its_name_and_its_state_volume() -> None:
     services = compose()
+    for name, number in NODES.items():
+        assert f"state-{number}:/var/lib/stateline" in services[name]["volumes"]
+        assert settings_of(services[name]["environment"]).node == f"node-{number}"
     for name in OURS:
-        assert "state:/var/lib/stateline" in services[name]["volumes"]
         assert services[name]["init"] is True
-        settings_of(services[name]["environment"])
+        settings_of(services[name].get("environment", {}))
+
+
+def test_composed_nodes_reach_each_other_by_certificates_that_are_made_before(tmp_path: Path) -> None:
+    services = compose()
+    maker = services["certificates"]
+    (script,) = maker["command"]
+    (made_in,) = [target for volume, target, *_ in split_mounts(maker) if volume == "certificates"]
+    inside = {made_in: tmp_path / "volume", "/tmp/made": tmp_path / "made"}
+    inside[made_in].mkdir()
+    for folder, real in inside.items():
+        script = script.replace(folder, str(real))
+    for _ in range(2):  # what is there stays
+        command = Path(sys.executable).parent
+        path = {**os.environ, "PATH": f"{command}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-euc", script], env=path, check=True, capture_output=True)
+    for number in "12":
+        server = services[f"server-{number}"]
+        config = settings_of(server["environment"])
+        assert (config.node_peer_listen, config.node_peer_advertised) == ("0.0.0.0:8001", f"server-{number}:8001")
+        assert str(config.node_url).split("//")[1] + ":8000" in server["ports"]
+        assert node_keys(at_hand(config, "/etc/stateline-nodes", inside[made_in])) is not None
+        assert ("certificates", "/etc/stateline-nodes", "ro") in split_mounts(server)
+    assert not list(tmp_path.rglob("ca.key")), "who has it makes nodes"
+
+
+def split_mounts(service: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [tuple(mount.split(":")) for mount in service["volumes"] if not mount.startswith("$")]
+
+
+def at_hand(config: Config, folder: str, real: Path) -> Config:
+    """The same, its nodes' files being here."""
+    names = [name for name in type(config).model_fields if name.startswith("node_peer_tls")]
+    moved = {name: Path(str(getattr(config, name)).replace(folder, str(real))) for name in names}
+    return config.model_copy(update=moved)
 
 
 def test_every_volume_that_is_named_is_declared_and_every_file_exists() -> None:
@@ -144,8 +188,9 @@ def test_services_wait_for_services_that_there_are() -> None:
     services = compose()
     for service in services.values():
         assert set(service.get("depends_on", ())) <= set(services)
-    for name in OURS - {"topics"}:
-        assert services[name]["depends_on"] == {"topics": {"condition": "service_completed_successfully"}}
+    first = {key: {"condition": "service_completed_successfully"} for key in ("topics", "certificates")}
+    for name in NODES:
+        assert services[name]["depends_on"] == first
     assert services["topics"]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
     assert services["kafka"]["healthcheck"]["test"]
 
@@ -183,7 +228,7 @@ def test_only_servers_are_asked_for_their_health_over_http() -> None:
             assert "/readyz" in compiled(check["test"][-1])
         else:
             assert check == {"disable": True}
-        assert services[name]["command"][0] in ("topics", "worker", "pipeline", "serve")
+        assert name == "certificates" or services[name]["command"][0] in ("topics", "worker", "pipeline", "serve")
 
 
 def test_prometheus_asks_every_server() -> None:
@@ -247,10 +292,23 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
             # Workers tell their figures once a second.
             wait_until(lambda: "stateline_commit_latency_avg_seconds{" in client.get("/metrics").text)
             families = list(text_string_to_metric_families(client.get("/metrics").text))
+        families += list(text_string_to_metric_families(generate_latest(metrics_of_nodes()).decode()))
         yield {s.name: set(s.labels) for family in families for s in family.samples}
     finally:
         process.terminate()
         assert process.wait(timeout=HANGING_S) == 0
+
+
+def metrics_of_nodes() -> CollectorRegistry:
+    """Those that only a server with other nodes has."""
+    registry, traffic, links = CollectorRegistry(), Traffic(), LinkCollector()
+    traffic.forwarded("two", "ok", 0.001)
+    traffic.answers["two", "ok"] += 1
+    traffic.failed_dials["two"] += 1
+    NodeCounts(registry).take(traffic)
+    links.seen = Links([Linked("two", up=True, silent_s=0.1)])
+    registry.register(links)
+    return registry
 
 
 def is_ready(client: httpx.Client) -> bool:
@@ -365,9 +423,81 @@ def test_kubernetes_objects_refer_to_each_other() -> None:
         assert topics["args"][:3] == ["topics", pod["containers"][0]["args"][1], "--create"]
         for container in (topics, *pod["containers"]):
             assert {mount["name"] for mount in container["volumeMounts"]} == volumes
-            settings_of({variable["name"]: "a-pod" for variable in container.get("env", [])})
+            environment_of(container)
         assert pod["enableServiceLinks"] is False
         assert pod["terminationGracePeriodSeconds"] > 30, "less than a stop may take"
+
+
+def environment_of(container: dict[str, Any], pod: str = "flights-1") -> Config:
+    """Its settings in this pod."""
+    config_map = next(document for document in documents("kubernetes.yaml") if document["kind"] == "ConfigMap")
+    variables = {each["name"]: each.get("value", pod).replace("$(POD)", pod) for each in container.get("env", [])}
+    environment = {name: value for name, value in variables.items() if name.startswith(PREFIX)}
+    file = tomllib.loads(config_map["data"]["stateline.toml"])
+    return load_config("flights", environment=environment, file=file)
+
+
+def stateful_set() -> dict[str, Any]:
+    """That of the stores."""
+    everything = documents("kubernetes.yaml")
+    found: dict[str, Any] = next(
+        d["spec"] for d in everything if (d["kind"], d["metadata"]["name"]) == ("StatefulSet", "flights")
+    )
+    return found
+
+
+def test_three_pods_are_nodes_by_the_names_that_the_headless_service_gives_them() -> None:
+    everything = {(d["kind"], d["metadata"]["name"]): d for d in documents("kubernetes.yaml")}
+    stores, headless = stateful_set(), everything["Service", "flights-pods"]
+    pod = stores["template"]["spec"]
+    assert stores["replicas"] == 3
+    assert headless["spec"]["clusterIP"] == "None"
+    assert headless["spec"]["publishNotReadyAddresses"] is True, "nodes link before they are ready"
+    ports = {port["name"]: port["port"] for port in headless["spec"]["ports"]}
+    containers = {c["name"]: c for c in (*pod["initContainers"], *pod["containers"])}
+    configs = [environment_of(container) for container in containers.values()]
+    assert configs == configs[:1] * 3
+    config = configs[0]
+    assert (config.node, config.group_instance_id) == ("flights-1", "flights-1")
+    assert config.node_url == f"http://flights-1.{stores['serviceName']}:{ports['http']}"
+    assert config.node_peer_advertised == f"flights-1.{stores['serviceName']}:{ports['nodes']}"
+    assert str(config.node_peer_listen).endswith(f":{ports['nodes']}")
+    assert {port["name"]: port["containerPort"] for port in containers["server"]["ports"]} == ports
+
+
+def test_pods_have_the_certificates_that_the_comment_has_made(tmp_path: Path) -> None:
+    pod = stateful_set()["template"]["spec"]
+    server = next(container for container in pod["containers"] if container["name"] == "server")
+    (secret,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == "nodes"]
+    (mount,) = [mount["mountPath"] for mount in server["volumeMounts"] if mount["name"] == "nodes"]
+    comment = re.sub(
+        "^# ?", "", (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8").split("apiVersion")[0], flags=re.M
+    )
+    commands = [line.strip() for line in comment.splitlines() if line.startswith("    ")]
+    (make,) = [line for line in commands if "node certificate" in line]
+    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-euc", make], env=path, cwd=tmp_path, check=True, capture_output=True)
+    given = subprocess.run(
+        ["sh", "-c", commands[-1].replace("$(for", "echo $(for")], capture_output=True, text=True, check=True
+    )
+    files = re.findall(r"--from-file=(\S+)", f"{commands[-2]} {given.stdout}")
+    assert secret["secretName"] in commands[-2]
+    assert "nodes-tls/ca.key" not in files
+    (tmp_path / "mounted").mkdir()
+    for file in files:
+        (tmp_path / file).rename(tmp_path / "mounted" / Path(file).name)
+    for number in range(3):
+        config = environment_of(server, f"flights-{number}")
+        assert node_keys(at_hand(config, mount, tmp_path / "mounted")) is not None
+
+
+def test_no_two_pods_are_on_one_machine_and_one_at_a_time_is_taken_away() -> None:
+    stores = stateful_set()
+    labels = stores["selector"]["matchLabels"]
+    (budget,) = [d["spec"] for d in documents("kubernetes.yaml") if d["kind"] == "PodDisruptionBudget"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    (term,) = stores["template"]["spec"]["affinity"]["podAntiAffinity"].popitem()[1]
+    assert term == {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
 
 
 def test_a_worker_and_a_server_share_the_pod_that_the_service_selects() -> None:

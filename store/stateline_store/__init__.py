@@ -77,8 +77,8 @@ _NAMES = {  # what is public in which module
     "queries": "QueryResult",
     "query_types": (
         "CountQuery KeyQuery KeysQuery MultiVersionedKeyQuery Order PositionQuery PrefixQuery Query RangeQuery "
-        "SessionKeyQuery TimestampedKeyQuery TimestampedRangeQuery VersionedKeyQuery VersionedKeysQuery "
-        "WindowKeyQuery WindowRangeQuery"
+        "SessionKeyQuery SessionRangeQuery TimestampedKeyQuery TimestampedRangeQuery VersionedKeyQuery "
+        "VersionedKeysQuery VersionedPrefixQuery VersionedRangeQuery WindowKeyQuery WindowRangeQuery"
     ),
     "readers": "CommittedReader Reader UncommittedReader",
     "relocation": "Settled plan_relocation relocate settle_places",

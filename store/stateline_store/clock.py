@@ -1,4 +1,4 @@
-"""The clock of records, commits and leases."""
+"""The clocks of records and commits, and of leases."""
 
 from __future__ import annotations
 
@@ -8,3 +8,12 @@ import time
 def now_ms() -> int:
     """Milliseconds since the epoch, by this machine's clock: it may jump, so measure durations by another."""
     return time.time_ns() // 1_000_000
+
+
+# macOS has none that counts sleep and is the same for all processes; there a lease outlasts a machine's sleep.
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_ms() -> int:
+    """Milliseconds since the machine was started, sleep counted: never jumps, and the same in all its processes."""
+    return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000

@@ -123,7 +123,8 @@ class NoticeView:
 
     @property
     def restore_remaining(self) -> int:
-        """How many records a restore still has to apply, as far as known."""
+        """How many records a restore still has to apply, as far as known; of one that did not come to its end it stays
+        said, for its rows may be ahead of their Position."""
         return self.slots[_REMAINING]
 
     def look_again(self) -> None:
@@ -169,7 +170,7 @@ class CommitNotice:
 
         The generation goes last, so that whoever sees it also finds the number of its database.
         """
-        self._slots[_STAGED_RECORDS] = self._slots[_STAGED_BYTES] = self._slots[_REMAINING] = 0
+        self._slots[_STAGED_RECORDS] = self._slots[_STAGED_BYTES] = 0
         self._slots[_COMMITTED_AT] = committed_at_ms
         self._slots[_NUMBER] = commit_number
         # Random, not counted up: a notice that was deleted and made anew must not repeat an old one.
@@ -187,14 +188,24 @@ class CommitNotice:
         self._slots[_STAGED_RECORDS] = records
         self._slots[_STAGED_BYTES] = size_bytes
 
-    def publish_state(self, state: StoreState, restore_remaining: int = 0) -> None:
-        """The owner is doing this now."""
-        self._slots[_REMAINING] = restore_remaining
+    def publish_state(self, state: StoreState, restore_remaining: int | None = None) -> None:
+        """The owner is doing this now. What a restore has left stays as it was said last, unless it is given; an active
+        store has nothing left."""
+        if state is StoreState.ACTIVE:
+            restore_remaining = 0
+        if restore_remaining is not None:
+            self._slots[_REMAINING] = restore_remaining
         self._slots[_STATE] = state
+
+    def publish_end(self) -> None:
+        """The owner lets go: closed, unless it has said before that others may own it (STANDBY)."""
+        self.publish_staged(0, 0)
+        if self._slots[_STATE] != StoreState.STANDBY:
+            self.publish_state(StoreState.CLOSED)
 
     def withdraw(self) -> None:
         """There is no database any more (generation 0): call before its files are deleted. Then unmaps."""
-        self._slots[_GENERATION] = 0
+        self._slots[_GENERATION] = self._slots[_REMAINING] = 0
         self._slots[_STATE] = StoreState.CLOSED
         self.close()
 

@@ -116,8 +116,7 @@ class CommittedStore(StateStore):
         self._drop_staged()
         engine.close()
         if self._notice is not None:
-            self._notice.publish_staged(0, 0)
-            self._notice.publish_state(StoreState.CLOSED)
+            self._notice.publish_end()
             self._notice.close()
             self._notice = None
 
@@ -134,9 +133,9 @@ class CommittedStore(StateStore):
         if self._persistent:
             self._files(self._context).wipe()
 
-    def set_state(self, state: StoreState, restore_remaining: int = 0) -> None:
-        """Publish what the owner is doing; `restore_remaining` counts records. In memory there is no one
-        to tell.
+    def set_state(self, state: StoreState, restore_remaining: int | None = None) -> None:
+        """Publish what the owner is doing; `restore_remaining` counts records, and stays as it was for None
+        (`CommitNotice.publish_state`). In memory there is no one to tell.
         """
         self._open()
         if self._notice is not None:

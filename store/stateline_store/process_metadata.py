@@ -22,6 +22,11 @@ PROCESS_FILE = "kafka-streams-process-metadata"  # on disk: never change
 _log = logging.getLogger(__name__)
 
 
+def known_process_id(application: Path) -> UUID | None:
+    """The id of this application's directory; None while nobody has made it. Writes nothing."""
+    return _read(application / PROCESS_FILE)
+
+
 def process_id(application: Path) -> UUID:
     """The id of this application's directory, made by whoever asks first: all processes that share it agree.
 

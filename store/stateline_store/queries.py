@@ -14,9 +14,12 @@ store in memory answer the same, at both isolation levels. A query never writes.
 | WindowKeyQuery         | window                              | scan of (start, value)                        |
 | WindowRangeQuery       | window (by start), session (by key) | scan of (Windowed, value)                     |
 | SessionKeyQuery        | session                             | scan of (Windowed, value)                     |
+| SessionRangeQuery      | session                             | scan of (Windowed, value)                     |
 | VersionedKeyQuery      | versioned                           | VersionedRecord, None when there was no value |
 | VersionedKeysQuery     | versioned                           | list of (key, VersionedRecord)                |
 | MultiVersionedKeyQuery | versioned                           | scan of VersionedRecord                       |
+| VersionedRangeQuery    | versioned                           | scan of (key, VersionedRecord)                |
+| VersionedPrefixQuery   | versioned                           | scan of (key, VersionedRecord)                |
 | CountQuery             | every kind                          | int                                           |
 | PositionQuery          | every kind                          | None                                          |
 
@@ -60,15 +63,18 @@ from stateline_store.query_types import (
     Query,
     RangeQuery,
     SessionKeyQuery,
+    SessionRangeQuery,
     TimestampedKeyQuery,
     TimestampedRangeQuery,
     VersionedKeyQuery,
     VersionedKeysQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
     WindowKeyQuery,
     WindowRangeQuery,
 )
 from stateline_store.readers import Reader
-from stateline_store.scan import Scan, StoreIterator, Value, ValueAndTimestamp
+from stateline_store.scan import KeyRange, Scan, StoreIterator, Value, ValueAndTimestamp
 from stateline_store.segments import Segments
 from stateline_store.session_reads import SessionReads
 from stateline_store.store_schema import StoreSchema
@@ -190,6 +196,14 @@ def _sessions(
     return with_timestamps(rows) if schema.timestamped else rows
 
 
+def _sessions_of_all_keys(
+    query: SessionRangeQuery, reader: Reader, schema: StoreSchema
+) -> Scan[tuple[Windowed, Value]]:
+    reads = SessionReads(reader, _segments(schema))
+    rows = reads.sessions_of_all_keys(*_times(query), reverse=query.order is Order.DESCENDING)
+    return with_timestamps(rows) if schema.timestamped else rows
+
+
 def _version(query: VersionedKeyQuery, reader: Reader, schema: StoreSchema) -> VersionedRecord | None:
     reads = VersionedReads(reader, _segments(schema))
     return reads.get(query.key) if query.as_of is None else reads.get_as_of(query.key, query.as_of)
@@ -207,6 +221,20 @@ def _versions(query: MultiVersionedKeyQuery, reader: Reader, schema: StoreSchema
     ascending = query.order is Order.ASCENDING
     reads = VersionedReads(reader, _segments(schema))
     return reads.get_versions(query.key, query.time_from, query.time_to, ascending=ascending)
+
+
+def _version_range(
+    query: VersionedRangeQuery, reader: Reader, schema: StoreSchema
+) -> Scan[tuple[bytes, VersionedRecord]]:
+    reads, keys = VersionedReads(reader, _segments(schema)), KeyRange.between(query.lower, query.upper)
+    return reads.get_range(keys, query.as_of, reverse=query.order is Order.DESCENDING)
+
+
+def _version_prefix(
+    query: VersionedPrefixQuery, reader: Reader, schema: StoreSchema
+) -> Scan[tuple[bytes, VersionedRecord]]:
+    reads, keys = VersionedReads(reader, _segments(schema)), KeyRange.prefixed(query.prefix)
+    return reads.get_range(keys, query.as_of, reverse=query.order is Order.DESCENDING)
 
 
 def _count(query: CountQuery, reader: Reader, schema: StoreSchema) -> int:
@@ -253,7 +281,7 @@ def _segments(schema: StoreSchema) -> Segments:
     return schema.segments
 
 
-def _times(query: WindowKeyQuery | WindowRangeQuery | SessionKeyQuery) -> tuple[int, int]:
+def _times(query: WindowKeyQuery | WindowRangeQuery | SessionKeyQuery | SessionRangeQuery) -> tuple[int, int]:
     first, last = query.time_from, query.time_to
     return 0 if first is None else first, MAX_TIMESTAMP_MS if last is None else last
 
@@ -271,9 +299,12 @@ _ANSWERS: dict[tuple[type[Query[Any]], StoreKind], Callable[[Any, Reader, StoreS
     (WindowRangeQuery, "window"): _window_range,
     (WindowRangeQuery, "session"): _sessions,
     (SessionKeyQuery, "session"): _sessions,
+    (SessionRangeQuery, "session"): _sessions_of_all_keys,
     (VersionedKeyQuery, "versioned"): _version,
     (VersionedKeysQuery, "versioned"): _version_of_keys,
     (MultiVersionedKeyQuery, "versioned"): _versions,
+    (VersionedRangeQuery, "versioned"): _version_range,
+    (VersionedPrefixQuery, "versioned"): _version_prefix,
     **{(CountQuery, kind): _count for kind in STORE_KINDS},
     **{(PositionQuery, kind): _position for kind in STORE_KINDS},
 }

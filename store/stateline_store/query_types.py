@@ -115,6 +115,16 @@ class SessionKeyQuery(Query[Scan[tuple[Windowed, Value]]]):
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRangeQuery(Query[Scan[tuple[Windowed, Value]]]):
+    """The sessions of all keys that end from `time_from` to `time_to` (ms, both included, None open). Any order is by
+    key, then end and start."""
+
+    time_from: int | None = None
+    time_to: int | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
 class VersionedKeyQuery(Query[VersionedRecord | None]):
     """The latest version of a key, or the one that was valid at `as_of` (ms)."""
 
@@ -139,6 +149,26 @@ class MultiVersionedKeyQuery(Query[Scan[VersionedRecord]]):
     key: bytes
     time_from: int | None = None
     time_to: int | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedRangeQuery(Query[Scan[tuple[bytes, VersionedRecord]]]):
+    """As `RangeQuery`, of versioned stores: the latest versions, or those that were valid at `as_of` (ms). A key that
+    has none is left out."""
+
+    lower: bytes | None = None
+    upper: bytes | None = None
+    as_of: int | None = None
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedPrefixQuery(Query[Scan[tuple[bytes, VersionedRecord]]]):
+    """As `VersionedRangeQuery`, of the keys that begin with `prefix`."""
+
+    prefix: bytes
+    as_of: int | None = None
     order: Order = Order.ANY
 
 

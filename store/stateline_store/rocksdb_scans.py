@@ -14,6 +14,7 @@ of the iterator first: `_translated`, as the frame of a generator lets go of its
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 from stateline_store.rocksdb_errors import damaged, translated
 from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, LARGEST_CHUNK_BYTES, KeyRange, Scan, StoreIterator
 from stateline_store.segments import SegmentRange, segment_of
+from stateline_store.suffixed_rows import SuffixedRange, by_key, by_key_down
 
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
@@ -40,9 +42,13 @@ def scan_rows(db: Rdict, keys: KeyRange | SegmentRange, directory: Path, *, reve
             chunks = _segments(iterator, keys, reverse)
         elif reverse:
             chunks = _backwards(iterator, keys, directory)
+            if isinstance(keys, SuffixedRange):
+                chunks = by_key_down(chunks, keys)
         else:
             # Of the same moment as `iterator`: nothing is written between the two.
             chunks = _forwards(db.items(from_key=keys.start or None, read_opt=options), iterator, keys, directory)
+            if isinstance(keys, SuffixedRange):
+                chunks = by_key(chunks, partial(_looked_up, iterator), keys)
     except Exception as error:
         raise translated(error, directory) from error
     return Scan.of_chunks(_translated(chunks, bound, directory))
@@ -97,6 +103,12 @@ def _backwards(iterator: RdictIter, keys: KeyRange, directory: Path) -> _Chunks:
     if iterator.key() != least:
         iterator.status()
         raise damaged(directory, f"a scan backwards ended above the key {least!r:.100}, which is not the first one")
+
+
+def _looked_up(iterator: RdictIter, keys: KeyRange) -> _Chunks:
+    iterator.seek(keys.start)
+    yield from _stepped(iterator, iterator.next, keys)
+    iterator.status()
 
 
 def _segments(iterator: RdictIter, keys: SegmentRange, reverse: bool) -> _Chunks:

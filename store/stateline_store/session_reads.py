@@ -6,19 +6,23 @@ Values are the stored bytes: those of a timestamped store are ``timestamp:i64 BE
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import TypeAlias
 
 from stateline_store.engine import no_key
 from stateline_store.keyed_scans import scan_key, scan_keys, scan_nothing
+from stateline_store.merged_scans import Source, merged
 from stateline_store.readers import Reader
 from stateline_store.scan import Scan, StoreIterator
-from stateline_store.segments import PREFIX, Segments
+from stateline_store.segments import PREFIX, Segments, existing
+from stateline_store.suffixed_rows import SuffixedRange
 from stateline_store.window_reads import WindowedIterator
 from stateline_store.windowed_keys import (
     MAX_TIMESTAMP_MS,
     SESSION_SUFFIX,
     Windowed,
     session_key,
+    session_order,
     split_session_key,
 )
 
@@ -89,6 +93,16 @@ class SessionReads:
         rows = scan_keys(self._reader, self._segments.between(first, last), None, None, b"", reverse=reverse)
         return Scan.of_chunks(_of_keys(rows, b"", None, first, last, MAX_TIMESTAMP_MS))
 
+    def sessions_of_all_keys(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
+        """As `find_sessions_ended`, but by key, then end and start: all segments are read side by side."""
+        first, last = self._readable(earliest_end, latest_end)
+        segments = existing(self._reader.scan, self._segments.between(first, last))
+        least, greatest = SESSION_SUFFIX.pack(max(first, 0), 0), SESSION_SUFFIX.pack(max(last, 0), MAX_TIMESTAMP_MS)
+        scans = [self._reader.scan(SuffixedRange.of_segment(at, least, greatest), reverse=reverse) for at in segments]
+        ended = partial(_ended, first_end=first, last_end=last)
+        sources = [Source(rows, ended) for rows in scans or [scan_nothing(self._reader)]]
+        return merged(sources, session_order, lambda row: session_order((_session(row), None)), reverse=reverse)
+
     def all(self, *, reverse: bool = False) -> WindowedIterator:
         """All sessions of all keys."""
         return self.fetch_keys(None, None, reverse=reverse)
@@ -102,6 +116,16 @@ def _of_one_key(rows: StoreIterator, width: int, latest_start: int) -> Generator
         for chunk in rows.chunks():
             found = ((split_session_key(row), value) for row, value in chunk if len(row) == width)
             yield [(session, value) for session, value in found if session.start_ms <= latest_start]
+
+
+def _session(stored_key: bytes) -> Windowed:
+    return split_session_key(stored_key[PREFIX.size :])
+
+
+def _ended(chunk: list[tuple[bytes, bytes]], first_end: int, last_end: int) -> _Chunk:
+    """The sessions of these stored rows that ended in this time."""
+    found = ((_session(stored_key), value) for stored_key, value in chunk)
+    return [(session, value) for session, value in found if first_end <= session.end_ms <= last_end]
 
 
 def _of_keys(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,32 @@ _FORMAT = 1  # on disk: never change what 1 means
 
 
 @dataclass(frozen=True, slots=True)
+class PartsElsewhere:
+    """What another node keeps of a snapshot, in a directory of its own and under the same id; no part where it only
+    remembers the pin. Thread-safe: it never changes. JSON as `to_json` writes it, on disk: never change.
+    """
+
+    node: str
+    parts: tuple[CheckpointPart, ...]
+
+    def has(self, store: str, partition: int) -> bool:
+        """Whether this store partition is there."""
+        return any((part.store, part.partition) == (store, partition) for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"node": self.node, "parts": [part.to_json() for part in self.parts]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PartsElsewhere:
+        """Read it. Raises `KeyError`, `TypeError`, `ValueError` or `DamagedDataError` for anything else."""
+        return cls(str(value["node"]), tuple(map(CheckpointPart.from_json, value["parts"])))
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A whole snapshot. Times are milliseconds since the epoch. Thread-safe: it never changes."""
+    """A whole snapshot, or of one over several nodes what one of them keeps. `elsewhere` is known to the one that
+    keeps the account of it. Times are milliseconds since the epoch. Thread-safe: it never changes."""
 
     id: str
     created_at_ms: int
@@ -27,6 +52,7 @@ class Snapshot:
     parts: tuple[CheckpointPart, ...]
     owner: str | None = None
     caller: str | None = None
+    elsewhere: tuple[PartsElsewhere, ...] = ()
 
     def part(self, store: str, partition: int) -> CheckpointPart:
         """What it has of this store partition. Raises `DoesNotExistError` when that is nothing."""
@@ -35,9 +61,9 @@ class Snapshot:
                 return part
         raise DoesNotExistError(f"The snapshot {self.id} has no partition {partition} of {store[:200]!r}.")
 
-    def encode(self) -> bytes:
-        """The manifest."""
-        members = {
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
             "format": _FORMAT,
             "id": self.id,
             "created_at_ms": self.created_at_ms,
@@ -45,24 +71,37 @@ class Snapshot:
             "parts": [part.to_json() for part in self.parts],
             **({} if self.owner is None else {"owner": self.owner}),
             **({} if self.caller is None else {"caller": self.caller}),
+            **({"elsewhere": [each.to_json() for each in self.elsewhere]} if self.elsewhere else {}),
         }
-        return json.dumps(members).encode()
+
+    def encode(self) -> bytes:
+        """The manifest."""
+        return json.dumps(self.to_json()).encode()
 
     @classmethod
     def decode(cls, data: bytes, where: object = "A snapshot") -> Snapshot:
+        """Read it. Raises as `from_json`."""
+        try:
+            members = json.loads(data)
+        except ValueError as error:
+            raise DamagedDataError(f"{data!r:.200} is no manifest of a snapshot ({error!r}).") from error
+        return cls.from_json(members, where)
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any], where: object = "A snapshot") -> Snapshot:
         """Read it. Raises `NewerFormatError` for one of a newer version, which `where` has, `DamagedDataError` for what
         is none.
         """
         try:
-            members: dict[str, Any] = json.loads(data)
             if members["format"] > _FORMAT:
                 raise NewerFormatError.of(where, f"format {members['format']!r:.200}", f"up to {_FORMAT}")
             parts = tuple(map(CheckpointPart.from_json, members["parts"]))
             times = int(members["created_at_ms"]), int(members["expires_at_ms"])
             owner, caller = (None if name is None else str(name) for name in map(members.get, ("owner", "caller")))
-            return cls(str(members["id"]), *times, parts, owner, caller)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedDataError(f"{data!r:.200} is no manifest of a snapshot ({error!r}).") from error
+            elsewhere = tuple(map(PartsElsewhere.from_json, members.get("elsewhere", ())))
+            return cls(str(members["id"]), *times, parts, owner, caller, elsewhere)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedDataError(f"{members!r:.200} is no manifest of a snapshot ({error!r}).") from error
 
 
 @dataclass(frozen=True, slots=True)

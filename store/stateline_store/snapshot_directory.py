@@ -12,7 +12,10 @@
                                           .gone-<id>
 
     snapshot.json := {"format": 1, "id", "created_at_ms", "expires_at_ms", "parts": [part …], "owner": text,
-                      "caller": text}
+                      "caller": text, "elsewhere": [{"node", "parts": [part …]} …]}
+
+A snapshot over several nodes has a directory of the same id at each of them; `elsewhere`, at one of them, says what the
+others keep.
 
 `owner`, a name that means something to who makes snapshots, is left out where there is none; so is `caller`, whose
 snapshots are counted together, which `.making` holds until then. A **pin** is a text that
@@ -44,7 +47,7 @@ from stateline_store.errors import (
     StatelineError,
     TooManyRequestsError,
 )
-from stateline_store.snapshot import PIN, Pin, Share, Snapshot
+from stateline_store.snapshot import PIN, PartsElsewhere, Pin, Share, Snapshot
 from stateline_store.snapshot_files import (
     MAKING,
     MANIFEST,
@@ -62,6 +65,11 @@ _ID = re.compile(r"[0-9a-f]{24}")
 _GONE_MS = 24 * 60 * 60 * 1000
 
 
+def is_snapshot_id(text: str) -> bool:
+    """Whether a snapshot can have this id."""
+    return _ID.fullmatch(text) is not None
+
+
 class SnapshotDirectory:
     """The snapshots of one application. Any thread, any number of processes; each call takes the lock for as long as
     it looks or moves files, so all of them are for a thread that may wait. Every method may raise `RetryLaterError`
@@ -72,10 +80,12 @@ class SnapshotDirectory:
         """Touches nothing: the directory is made with the first snapshot."""
         self.path = application / SNAPSHOTS
 
-    def begin(self, now_ms: int, most: int, most_bytes: int, share: Share | None = None) -> UnfinishedSnapshot:
-        """Begin one. Raises `TooManyRequestsError` when there are `most` already, or of this caller as many as its
-        share; what a sweep would delete is not one of them. So it does when all that is there, swept or not, keeps
-        `most_bytes` or more that nobody else has (-1: no limit).
+    def begin(
+        self, now_ms: int, most: int, most_bytes: int, share: Share | None = None, snapshot_id: str | None = None
+    ) -> UnfinishedSnapshot:
+        """Begin one, of a new id unless that is given. Raises `TooManyRequestsError` when there are `most` already, or
+        of this caller as many as its share; what a sweep would delete is not one of them. So it does when all that is
+        there, swept or not, keeps `most_bytes` or more that nobody else has (-1: no limit).
         """
         make_directory(self.path)
         with self._locked():
@@ -91,7 +101,7 @@ class SnapshotDirectory:
                     "or wait until a lease ends."
                 )
             self._refuse_beyond(most_bytes)
-            return self._begin(None if share is None else share.caller)
+            return self._begin(snapshot_id or secrets.token_hex(12), None if share is None else share.caller)
 
     def finish(
         self,
@@ -101,12 +111,15 @@ class SnapshotDirectory:
         expires_at_ms: int,
         owner: str | None = None,
         pin: Pin | None = None,
+        elsewhere: Sequence[PartsElsewhere] = (),
     ) -> Snapshot:
         """All parts are linked: from now on it is a snapshot, and survives this process.
 
         The one of this pin, if another has made that meanwhile; `unfinished` is rubbish then. Raises as `pinned`.
         """
-        snapshot = Snapshot(unfinished.id, now_ms, expires_at_ms, tuple(parts), owner, unfinished.caller)
+        snapshot = Snapshot(
+            unfinished.id, now_ms, expires_at_ms, tuple(parts), owner, unfinished.caller, tuple(elsewhere)
+        )
         reached("snapshot:parts-made")
         if pin is None:
             return self._publish(unfinished, snapshot)
@@ -122,14 +135,9 @@ class SnapshotDirectory:
         """The snapshot that was made under this pin, None when there is none yet. Raises `CursorExpiredError` when its
         lease has ended or it was released: who pins a state must not be given another one unawares.
         """
+        snapshot_id = self._pinned_id(pin)
         try:
-            snapshot_id = (self.path / pin.file_name).read_text()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise refused(self.path / pin.file_name, "read", error) from error
-        try:
-            return self.find(snapshot_id, now_ms)
+            return None if snapshot_id is None else self.find(snapshot_id, now_ms)
         except DoesNotExistError:
             return None
 
@@ -137,7 +145,7 @@ class SnapshotDirectory:
         """Raises `DoesNotExistError` when there never was one of this id (or more than a day ago), `CursorExpiredError`
         when its lease has ended or it was released.
         """
-        if not _ID.fullmatch(snapshot_id):
+        if not is_snapshot_id(snapshot_id):
             raise _unknown(snapshot_id)
         try:
             snapshot = read_manifest(self.path / snapshot_id)
@@ -176,6 +184,17 @@ class SnapshotDirectory:
         with self._locked_for(snapshot_id):
             self.find(snapshot_id, now_ms)
             self._remove(self.path / snapshot_id, gone=True)
+
+    def give_up(self, snapshot_id: str, pin: Pin | None = None) -> None:
+        """Delete it as if it had never been: what it was to be a part of was not made. One that is being made is not
+        finished then. Nothing when it is not there."""
+        if not is_snapshot_id(snapshot_id) or not self.path.is_dir():
+            return
+        with self._locked():
+            if pin is not None and self._pinned_id(pin) == snapshot_id:
+                (self.path / pin.file_name).unlink(missing_ok=True)
+            if (self.path / snapshot_id).exists():
+                self._remove(self.path / snapshot_id, gone=False)
 
     def sweep(self, now_ms: int) -> list[str]:
         """Delete those whose lease has ended and what crashes have left; the names of what went. While another process
@@ -220,8 +239,16 @@ class SnapshotDirectory:
         except OSError as error:
             raise refused(self.path, "read", error) from error
 
-    def _begin(self, caller: str | None) -> UnfinishedSnapshot:
-        path = self.path / secrets.token_hex(12)
+    def _pinned_id(self, pin: Pin) -> str | None:
+        try:
+            return (self.path / pin.file_name).read_text()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refused(self.path / pin.file_name, "read", error) from error
+
+    def _begin(self, snapshot_id: str, caller: str | None) -> UnfinishedSnapshot:
+        path = self.path / snapshot_id
         try:
             path.mkdir(mode=0o750)
             return UnfinishedSnapshot(path, caller)

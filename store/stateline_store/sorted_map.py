@@ -9,12 +9,14 @@ version, if a scan of it is still open.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 from stateline_store.scan import EVERY_KEY, FIRST_CHUNK, LARGEST_CHUNK, KeyRange, Scan
 from stateline_store.segments import SegmentRange
+from stateline_store.suffixed_rows import SuffixedRange, by_key, by_key_down
 
 MaybeRow = tuple[bytes, bytes | None]
 Row = TypeVar("Row")
@@ -75,7 +77,11 @@ class SortedMap:
 
     def scan(self, keys: KeyRange | SegmentRange = EVERY_KEY, *, reverse: bool = False) -> Scan[MaybeRow]:
         """The rows of this range in key order, pinned as they are now."""
-        return Scan.of_chunks(primed(_chunks(*self._pinned(keys), reverse)))
+        version, names, low, high = self._pinned(keys)
+        chunks = primed(_chunks(version, names, low, high, reverse))
+        if isinstance(keys, SuffixedRange):
+            chunks = by_key_down(chunks, keys) if reverse else by_key(chunks, partial(_between, version, names), keys)
+        return Scan.of_chunks(chunks)
 
     def _pinned(self, keys: KeyRange | SegmentRange) -> tuple[SortedVersion, list[bytes], int, int]:
         """The rows of this range as they are now: a version, and keys in order with the part of them that is inside.
@@ -114,6 +120,14 @@ def _chunks(
             size = min(size * 4, LARGEST_CHUNK)
     finally:
         version.pins -= 1
+
+
+def _between(version: SortedVersion, names: list[bytes], keys: KeyRange) -> Iterator[list[MaybeRow]]:
+    rows = version.rows
+    low = bisect_left(names, keys.start)
+    high = len(names) if keys.end is None else bisect_left(names, keys.end, low)
+    for at in range(low, high, LARGEST_CHUNK):
+        yield [(key, rows[key]) for key in names[at : min(at + LARGEST_CHUNK, high)]]
 
 
 def primed(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], None, None]:

@@ -10,15 +10,16 @@ the new entry in place of the old one, so the count shrinks with it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from operator import itemgetter
 from types import NoneType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK, KeyRange, Scan, StoreIterator
 from stateline_store.segments import SegmentRange
 from stateline_store.sorted_map import SortedMap, SortedVersion, primed
+from stateline_store.suffixed_rows import SuffixedRange
 
 # Estimated for 64-bit CPython: two bytes headers (33 each), a dict slot at its usual load (about 50), a
 # pointer in the key list (8), rounded up for the allocator's size classes.
@@ -118,30 +119,36 @@ class TransactionBuffer(SortedMap):
         """
         if not self._version.rows:
             return base
-        return Scan.of_chunks(primed(_merged(*self._pinned(keys), base, reverse)))
+        version, names, low, high = self._pinned(keys)
+        if not isinstance(keys, SuffixedRange):
+            return Scan.of_chunks(primed(_merged(version, names, low, high, base, reverse, None)))
+        names = keys.sorted(names[low:high])
+        return Scan.of_chunks(primed(_merged(version, names, 0, len(names), base, reverse, keys.order)))
 
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
+_Order: TypeAlias = Callable[[bytes], Any] | None
 _key = itemgetter(0)
 
 
 def _merged(
-    version: SortedVersion, keys: list[bytes], low: int, high: int, base: StoreIterator, reverse: bool
+    version: SortedVersion, keys: list[bytes], low: int, high: int, base: StoreIterator, reverse: bool, order: _Order
 ) -> Generator[Rows, None, None]:
-    """Each chunk of the base with the staged rows that come before its end, then the staged rows after them all."""
+    """Each chunk of the base with the staged rows that come before its end, then the staged rows after them all.
+    Everything is by `order`; None: by the keys themselves."""
     rows = version.rows
     try:
         yield []  # `primed`
         for chunk in base.chunks():
             if not chunk:
                 continue
-            last = chunk[-1][0]
+            last = chunk[-1][0] if order is None else order(chunk[-1][0])
             if reverse:
-                after, high = high, bisect_left(keys, last, low, high)
-                yield from _overlaid(chunk, keys[high:after], rows, reverse)
+                after, high = high, bisect_left(keys, last, low, high, key=order)
+                yield from _overlaid(chunk, keys[high:after], rows, reverse, order)
             else:
-                before, low = low, bisect_right(keys, last, low, high)
-                yield from _overlaid(chunk, keys[before:low], rows, reverse)
+                before, low = low, bisect_right(keys, last, low, high, key=order)
+                yield from _overlaid(chunk, keys[before:low], rows, reverse, order)
         rest = keys[low:high][::-1] if reverse else keys[low:high]
         for at in range(0, len(rest), LARGEST_CHUNK):
             yield [(key, value) for key in rest[at : at + LARGEST_CHUNK] if (value := rows[key]) is not None]
@@ -151,7 +158,7 @@ def _merged(
 
 
 def _overlaid(
-    chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None], reverse: bool
+    chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None], reverse: bool, order: _Order
 ) -> Generator[Rows, None, None]:
     """The chunk with the staged rows of `keys`, which are ascending: in pieces when there are many, because who reads a
     little of a scan must not wait for all that is staged."""
@@ -160,23 +167,23 @@ def _overlaid(
     while len(keys) > LARGEST_CHUNK:
         if reverse:
             keys, some = keys[:-LARGEST_CHUNK], keys[-LARGEST_CHUNK:]
-            at = bisect_left(chunk, some[0], key=_key)
+            at = _place(chunk, some[0], order)
             chunk, piece = chunk[:at], chunk[at:]
         else:
             some, keys = keys[:LARGEST_CHUNK], keys[LARGEST_CHUNK:]
-            at = bisect_right(chunk, some[-1], key=_key)
+            at = _place(chunk, some[-1], order, behind=True)
             piece, chunk = chunk[:at], chunk[at:]
-        _overlay(piece, some, rows)
+        _overlay(piece, some, rows, order)
         yield piece[::-1] if reverse else piece
-    _overlay(chunk, keys, rows)
+    _overlay(chunk, keys, rows, order)
     yield chunk[::-1] if reverse else chunk
 
 
-def _overlay(chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None]) -> None:
+def _overlay(chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None], order: _Order) -> None:
     """Put the staged rows of `keys` into the ascending rows of `chunk`, in place."""
     at = 0
     for key in keys:
-        at = bisect_left(chunk, key, at, key=_key)
+        at = _place(chunk, key, order, at)
         value = rows[key]
         there = at < len(chunk) and chunk[at][0] == key
         if value is None:
@@ -186,6 +193,13 @@ def _overlay(chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None]) ->
             chunk[at] = (key, value)
         else:
             chunk.insert(at, (key, value))
+
+
+def _place(chunk: Rows, key: bytes, order: _Order, low: int = 0, *, behind: bool = False) -> int:
+    bisect = bisect_right if behind else bisect_left
+    if order is None:
+        return bisect(chunk, key, low, key=_key)
+    return bisect(chunk, order(key), low, key=lambda row: order(row[0]))
 
 
 def _size(key: bytes, value: bytes | None) -> int:

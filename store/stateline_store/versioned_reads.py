@@ -8,13 +8,16 @@ retention`` or later are seen, and the latest value of a key always is, however 
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 from stateline_store.engine import no_key
+from stateline_store.merged_scans import Source, merged
 from stateline_store.readers import Reader
-from stateline_store.scan import Scan
-from stateline_store.segments import PREFIX, SegmentRange, Segments, segment_of
+from stateline_store.scan import KeyRange, Scan
+from stateline_store.segments import PREFIX, SegmentRange, Segments, existing, segment_of
 from stateline_store.timestamped_rows import split
 from stateline_store.versioned_rows import LATEST, bounds, find, versions
 
@@ -94,6 +97,27 @@ class VersionedReads:
         rows = [row for _, row in self.rows(key, since)] if since <= to_time else []
         return Scan(_records(latest, rows, since, to_time, ascending))
 
+    def get_range(
+        self, keys: KeyRange, as_of: int | None = None, *, reverse: bool = False
+    ) -> Scan[tuple[bytes, VersionedRecord]]:
+        """(key, version) of all keys in this range that have one, by key: of each what `get` gives, or `get_as_of`.
+
+        A snapshot, made now. The latest versions take one scan, of them alone. Those of a time take one, too, of each
+        segment in which what was valid then can have ended: all versions that ended since are read.
+        """
+        if keys.is_empty:
+            return merged([Source(self._reader.scan(keys), _latest)], _ORDER, _row_key, reverse=reverse)
+        end = None if keys.end is None else LATEST + keys.end
+        latest = self._reader.scan(KeyRange(LATEST + keys.start, end), reverse=reverse)
+        sources = [Source(latest, partial(_latest, as_of=as_of))]
+        if as_of is not None and as_of >= max(self._floor(), 0):
+            segments = self._segments.between(as_of, self._reader.stream_time_ms)
+            inside = SegmentRange(segments, keys.start, keys.end)
+            for at in existing(self._reader.scan, segments):
+                rows = self._reader.scan(KeyRange(*inside.within(at)), reverse=reverse)
+                sources.append(Source(rows, partial(_valid_at, as_of=as_of)))
+        return merged(sources, _ORDER, _row_key, reverse=reverse)  # no two of them show a version of the same key
+
     def rows(self, key: bytes, since: int) -> Generator[tuple[int, bytes], None, None]:
         """(segment, row) of this key, the newest first, while rows end later than `since`."""
         segments = self._segments.between(max(since, 0), max(self._reader.stream_time_ms, 0))
@@ -124,6 +148,41 @@ class VersionedReads:
     def _floor(self) -> int:
         """The oldest time for which history is answered; may be negative."""
         return self._reader.stream_time_ms - self._segments.retention_ms
+
+
+_Chunk: TypeAlias = list[tuple[bytes, VersionedRecord]]
+_ORDER: Callable[[tuple[bytes, VersionedRecord]], bytes] = itemgetter(0)
+
+
+def _row_key(stored_key: bytes) -> bytes:
+    return stored_key[PREFIX.size :]
+
+
+def _latest(chunk: list[tuple[bytes, bytes]], as_of: int | None = None) -> _Chunk:
+    """Those of these latest versions that were there at this time; all for None."""
+    width, timestamp_of, until = PREFIX.size, _TIMESTAMP.unpack_from, _END_OF_TIME if as_of is None else as_of
+    found = _Chunk()
+    for stored_key, stored in chunk:
+        try:
+            (timestamp,) = timestamp_of(stored)
+        except struct.error:
+            split(stored)  # raises: it names the bytes that are damaged
+            raise
+        if timestamp <= until:
+            found.append((stored_key[width:], VersionedRecord(stored[8:], timestamp, None)))
+    return found
+
+
+def _valid_at(chunk: list[tuple[bytes, bytes]], as_of: int) -> _Chunk:
+    """The versions in these rows of a segment that were valid at this time."""
+    found = _Chunk()
+    for stored_key, row in chunk:
+        valid_to, oldest = bounds(row)
+        if oldest <= as_of < valid_to:
+            timestamp, value, ended = find(row, as_of)
+            if value is not None:
+                found.append((stored_key[PREFIX.size :], VersionedRecord(value, timestamp, ended)))
+    return found
 
 
 def _records(

@@ -51,3 +51,9 @@ def split_session_key(data: bytes) -> Windowed:
         raise DamagedDataError(f"{data!r:.100} is no key of a session store: it is too short.")
     end_ms, start_ms = SESSION_SUFFIX.unpack_from(data, len(data) - SESSION_SUFFIX.size)
     return Windowed(data[: -SESSION_SUFFIX.size], start_ms, end_ms)
+
+
+def session_order(row: tuple[Windowed, object]) -> tuple[bytes, int, int]:
+    """What the sessions of all keys are ordered by."""
+    key, start_ms, end_ms = row[0]
+    return key, end_ms, start_ms

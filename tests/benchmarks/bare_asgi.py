@@ -16,7 +16,7 @@ import uvicorn
 from processes import Table
 from topic import PARTITIONS
 
-from stateline.query.values import home_partition
+from stateline.serde.partitioner import home_partition
 from stateline_store import SecondaryReader
 
 _HEADERS = [(b"content-type", b"application/json")]

@@ -36,7 +36,7 @@ from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline.model.internal_topics import created_topics
 from stateline.processing.changelog import position_headers
-from stateline.query.values import home_partition
+from stateline.serde.partitioner import home_partition
 from stateline_store import Position, TopicPartition
 from support.kafka.kafka_broker import KafkaBroker
 

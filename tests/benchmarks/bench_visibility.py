@@ -25,7 +25,7 @@ from http_client import Connection
 from processes import Table, server, until_committed, until_ready, worker
 from topic import PARTITIONS, TOPIC, Group, key_of, loaded_broker, produce_evenly
 
-from stateline.query.values import home_partition
+from stateline.serde.partitioner import home_partition
 
 # The target holds at the first; the other is ten times the load that two cores share with producer, broker, worker,
 # server, watcher and readers, and shows where it goes.

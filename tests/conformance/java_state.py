@@ -26,6 +26,7 @@ from stateline_store.windowed_keys import split_session_key, split_window_key, w
 from support.kafka.java_streams import DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS, JavaStreams, Row
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 from support.processes.served_here import served_here
+from support.run.length import long_or_short
 
 PARTITIONS = 2
 KEPT = ("table", "count", "plain", "tumbling", "plainwindow", "session", "versioned", "duplicates")
@@ -38,7 +39,9 @@ PHANTOM = "phantom"
 # The broker deletes what is older, by its own clock, from changelogs of windows: the records here are of 2023.
 MORE_RETENTION_MS = 100 * 365 * 24 * 3_600_000
 _JAVA = {"commit.interval.ms": 100, "windowstore.changelog.additional.retention.ms": MORE_RETENTION_MS}
-_EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2"}
+# What each of Java's lives works under that SIGKILL ends.
+_KILLED = long_or_short(("at_least_once", "exactly_once_v2"), ("exactly_once_v2",))
+_FED = 1_200 // (1 + len(_KILLED))  # records of each topic, before and in each of these lives
 _COUNTS: dict[str, Any] = {"key": serdes.string, "value": serdes.int64}
 _TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 
@@ -96,8 +99,8 @@ def end_of(records: Iterable[Record]) -> Position:
 
 @contextmanager
 def scene(servers: str, run: str, directory: Path) -> Iterator[Scene]:
-    """Java has worked off the input in three lives, the first two of which were ended by SIGKILL: the first with
-    at_least_once, the others with exactly_once_v2."""
+    """Java has worked off the input in several lives, all but the last of which were ended by SIGKILL: with
+    exactly_once_v2, and with `--long` with at_least_once before."""
     inputs = {topic: f"{run}-{topic}" for topic in INPUTS}
     with ExitStack() as stack:
         log = stack.enter_context(closing(KafkaLog(servers)))
@@ -107,7 +110,7 @@ def scene(servers: str, run: str, directory: Path) -> Iterator[Scene]:
             servers, f"{run}-java", KEPT, directory / "java", prefix=f"{run}-", partitions=PARTITIONS, settings=_JAVA
         )
         java = stack.enter_context(made)
-        java.start({"processing.guarantee": "at_least_once"})
+        java.start(_under(_KILLED[0]))
         app = App(f"{run}-http")
         for definition in declarations():
             app.external_store(definition, of=java.application_id)
@@ -134,23 +137,28 @@ def _work_off(log: KafkaLog, admin: Admin, java: JavaStreams, inputs: Mapping[st
 
     def feed_and_kill(first: int) -> None:
         before = written()
-        feed(log, inputs, first, 400)
+        feed(log, inputs, first, _FED)
         eventually(lambda: written() > before, "Java writes what it has processed")
         java.kill()
         java.lose_stores()
 
-    feed(log, inputs, 0, 400)
+    feed(log, inputs, 0, _FED)
     eventually(has_committed, "Java has committed something")
-    feed_and_kill(400)
-    java.start(_EXACTLY_ONCE)
-    eventually(has_committed, "Java has committed what it was killed in")
-    feed_and_kill(800)
+    feed_and_kill(_FED)
+    for life, guarantee in enumerate(_KILLED[1:], 2):
+        java.start(_under(guarantee))
+        eventually(has_committed, "Java has committed what it was killed in")
+        feed_and_kill(life * _FED)
     abort(log, java)
     with_aborted = everything(log.bootstrap_servers, java.changelog("count"))
     # With a record cache Java shows windows that its store has dropped.
-    java.start({**_EXACTLY_ONCE, "statestore.cache.max.bytes": 0})
+    java.start({**_under("exactly_once_v2"), "statestore.cache.max.bytes": 0})
     eventually(has_committed, "Java has committed everything")
     return with_aborted
+
+
+def _under(guarantee: str) -> dict[str, object]:
+    return {"processing.guarantee": guarantee}
 
 
 def everything(servers: str, topic: str) -> set[bytes]:

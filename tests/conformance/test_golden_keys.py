@@ -7,7 +7,7 @@ from pathlib import Path
 from confluent_kafka import murmur2
 
 from conformance.golden import section, unhex
-from stateline.query.values import home_partition
+from stateline.serde.partitioner import home_partition
 from stateline_store import StoreContext
 from stateline_store.segments import Segments
 from stateline_store.versioned_store import default_segment_interval_ms

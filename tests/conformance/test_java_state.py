@@ -1,5 +1,5 @@
 """A Kafka Streams application's stores over HTTP are what the application itself shows of them, though it was killed in
-the middle of its work, under either guarantee."""
+the middle of its work."""
 
 from __future__ import annotations
 

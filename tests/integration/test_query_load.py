@@ -13,7 +13,6 @@ import random
 import signal
 import threading
 import time
-from bisect import bisect_right
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import pytest
 from stateline.log import Log
 from support import TESTS
 from support.oracles.crash_watch import KEYS, PARTITIONS, WatchedRun
+from support.oracles.history import History
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
@@ -32,41 +32,15 @@ from support.run.patience import HANGING_S
 
 KILLS = long_or_short(10, 6)
 CLIENTS = 3
+IDLE_S = long_or_short(0.0, 0.02)  # of each client, after an answer
 LEVELS = ("read_committed", "read_uncommitted")
 _log = logging.getLogger(__name__)
 # What a client may be told while a process is away.
 TYPED = {"NOT_READY", "NOT_PRESENT", "NOT_ACTIVE"}
 
 
-class History:
-    """What each key's value was at each offset of its partition, as far as it was asked. Thread-safe."""
-
-    def __init__(self, inputs: list[list[tuple[bytes, int]]]) -> None:
-        self._inputs = inputs
-        self._seen = [0] * PARTITIONS
-        self._offsets: list[dict[bytes, list[int]]] = [{} for _ in range(PARTITIONS)]
-        self._values: list[dict[bytes, list[tuple[int, list[int]]]]] = [{} for _ in range(PARTITIONS)]
-        self._lock = threading.Lock()
-
-    def at(self, partition: int, key: bytes, offset: int) -> tuple[int, list[int]] | None:
-        """(newest value, [count, sum]) of this key when the input up to `offset` was applied; None before the first."""
-        with self._lock:
-            self._learn(partition, offset)
-            index = bisect_right(self._offsets[partition].get(key, []), offset)
-            return self._values[partition][key][index - 1] if index else None
-
-    def _learn(self, partition: int, offset: int) -> None:
-        for at in range(self._seen[partition], offset + 1):
-            key, value = self._inputs[partition][at]
-            values = self._values[partition].setdefault(key, [])
-            count, total = values[-1][1] if values else (0, 0)
-            values.append((value, [count + 1, total + value]))
-            self._offsets[partition].setdefault(key, []).append(at)
-        self._seen[partition] = max(self._seen[partition], offset + 1)
-
-
 class Asker(threading.Thread):
-    """A client that asks without pause; what it was told is counted, and every answer checked."""
+    """A client that asks all the time; what it was told is counted, and every answer checked."""
 
     def __init__(self, url: str, topic: str, history: History, seed: int) -> None:
         super().__init__(name=f"asker-{seed}")
@@ -81,6 +55,7 @@ class Asker(threading.Thread):
             with httpx.Client(base_url=self._url, timeout=HANGING_S) as client:
                 while not self.done.is_set():
                     self._ask(client)
+                    self.done.wait(IDLE_S)
         except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
             self.error = error
 

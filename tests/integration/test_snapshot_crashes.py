@@ -22,7 +22,7 @@ import pytest
 from stateline.log import open_log
 from stateline_store.snapshot_directory import SnapshotDirectory
 from support import TESTS
-from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle
+from support.oracles.crash_watch import COMMIT_MS, PARTITIONS, Feeder, Oracle
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import create, eventually
@@ -46,7 +46,7 @@ class Scene:
             f"bootstrap.servers=embedded:{root / 'log.db'}",
             "processing.guarantee=exactly_once_v2",
             f"state.dir={root / 'state'}",
-            "commit.interval.ms=20",
+            f"commit.interval.ms={COMMIT_MS}",
             "group.instance.id=the-worker",
             f"server.port={(port := free_port())}",
         ]
@@ -186,7 +186,8 @@ def test_a_snapshot_outlives_the_server_that_was_killed_while_it_was_read_and_th
     snapshot = scene.make()
     path = snapshot["stores"]["counts"]["0"]["path"]
     with scene.client.stream("GET", path) as response:
-        next(response.iter_raw(16))
+        pieces = response.iter_raw(16)
+        next(pieces)  # it is kept: one that is collected closes the connection
         server.kill()
         server.wait()
     worker.kill()

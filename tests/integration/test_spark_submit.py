@@ -1,4 +1,4 @@
-"""A pipeline that `spark-submit` gives to a cluster: a standalone master and two workers on this machine."""
+"""A pipeline that `spark-submit` gives to a cluster: a standalone master and workers on this machine."""
 
 from __future__ import annotations
 
@@ -162,28 +162,40 @@ def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluste
     assert not said["has_app"]
 
 
-def test_a_submitted_pipeline_goes_on_after_a_stop_equals_the_oracle_and_ends_by_itself_when_its_master_has_gone(
-    cluster: Cluster, submit_driver: Submit, tmp_path: Path
-) -> None:
+@long_only("test_driver_kill.py shows it of drivers of this machine")
+def test_a_submitted_pipeline_goes_on_after_a_stop(cluster: Cluster, submit_driver: Submit, tmp_path: Path) -> None:
     log = EmbeddedLog(tmp_path / "log.db")
     d.create_topics(log)
-    directory = tmp_path / "flights" / "pipelines" / "hourly"
     made = d.random_departures(600, seed=21)
     d.load(log, made[:400])
     first = submit_driver()
     first.until(lambda: d.counted(log) == 400)
     first.process.send_signal(signal.SIGTERM)  # which reaches the JVM, and through it Python
     first.wait()
-    _until(lambda: lock_holder(directory / ".lock") == (False, None), "Python goes when its JVM has gone")
+    lock = tmp_path / "flights" / "pipelines" / "hourly" / ".lock"
+    _until(lambda: lock_holder(lock) == (False, None), "Python goes when its JVM has gone")
     d.load(log, made[400:])
-    second = submit_driver(conf=[f"spark.{one}" for one in _IMPATIENT])
-    second.until(lambda: d.counted(log) == 600)
+    submit_driver().until(lambda: d.counted(log) == 600)
     assert cluster.executors() == ["0", "0", "1", "1"], "both workers worked for both drivers"
     assert d.written_updates(log) == d.expected_updates(log)
     assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
+
+
+def test_a_submitted_pipeline_equals_the_oracle_and_ends_by_itself_when_its_master_has_gone(
+    cluster: Cluster, submit_driver: Submit, tmp_path: Path
+) -> None:
+    log = EmbeddedLog(tmp_path / "log.db")
+    d.create_topics(log)
+    made = d.random_departures(400, seed=23)
+    d.load(log, made)
+    driver = submit_driver(conf=[f"spark.{one}" for one in _IMPATIENT])
+    driver.until(lambda: d.counted(log) == 400)
+    assert cluster.executors() == [str(number) for number in range(spark_cluster.WORKERS)]
+    assert d.written_updates(log) == d.expected_updates(log)
+    assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
     cluster.kill()  # the last test that needs it
-    assert second.wait() == 1
-    assert f"No Spark master of {cluster.master} has answered for" in second.said()
-    status = read_status(directory)
+    assert driver.wait() == 1
+    assert f"No Spark master of {cluster.master} has answered for" in driver.said()
+    status = read_status(tmp_path / "flights" / "pipelines" / "hourly")
     assert status is not None
     assert (status.state, str(status.last_error).partition(" of ")[0]) == ("restarting", "No Spark master")

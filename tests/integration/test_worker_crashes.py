@@ -19,7 +19,7 @@ from support.processes.forked import Forked
 from support.processes.running_worker import eventually
 from support.run.length import long_or_short
 
-KILLS = long_or_short(50, 12)
+KILLS = long_or_short(50, 8)
 
 
 def kill_at_random(worker: Forked, watcher: Watcher, chance: random.Random, output: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from stateline.config.loading import load_config
 from stateline.log import Log
 from support.apps import crash_app
-from support.oracles.crash_watch import PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
+from support.oracles.crash_watch import COMMIT_MS, PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
 from support.processes.forked import Forked
 from support.processes.running_worker import Stores, create, eventually
 from support.run.length import long_or_short
@@ -91,7 +91,7 @@ def test_tasks_of_killed_workers_go_on_where_they_were_on_the_other_disk(
         f"bootstrap.servers={bootstrap}",
         f"processing.guarantee={guarantee}",
         f"session.timeout.ms={SESSION_MS['embedded' if bootstrap.startswith('embedded') else 'kafka']}",
-        "commit.interval.ms=20",
+        f"commit.interval.ms={COMMIT_MS}",
         f"transaction.timeout.ms={TRANSACTION_MS}",
     ]
     exact = guarantee == "exactly_once_v2"

@@ -17,6 +17,7 @@ from stateline_store import (
     RangeQuery,
     Scan,
     SessionKeyQuery,
+    SessionRangeQuery,
     SessionStore,
     TimestampedKeyQuery,
     TimestampedKeyValueStore,
@@ -27,6 +28,8 @@ from stateline_store import (
     ValueAndTimestamp,
     VersionedKeyQuery,
     VersionedKeysQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
     VersionedRecord,
     VersionedStore,
     Windowed,
@@ -215,6 +218,9 @@ class SegmentedOracle:
                     for row, value in self.seen(first, None, order)
                     if row[0] == key and (last is None or row[2] <= last)
                 ]
+            case SessionRangeQuery(first, last, order):
+                inside = sorted(self.seen(first, last, order), reverse=order is Order.DESCENDING)
+                return [(Windowed(row[0], row[2], row[1]), value) for row, value in inside]
             case WindowRangeQuery(None, first, last, order):
                 return [
                     (Windowed(row[0], row[1], min(row[1] + SIZE, END_OF_TIME)), value)
@@ -273,10 +279,22 @@ class VersionOracle:
                 return self.version(key, as_of)
             case VersionedKeysQuery(keys, as_of):
                 return [(key, version) for key in keys if (version := self.version(key, as_of)) is not None]
+            case VersionedRangeQuery(lower, upper, as_of, order):
+                return [
+                    (key, version)
+                    for key, version in self.of_all_keys(as_of, order)
+                    if (lower is None or key >= lower) and (upper is None or key <= upper)
+                ]
+            case VersionedPrefixQuery(prefix, as_of, order):
+                return [(key, version) for key, version in self.of_all_keys(as_of, order) if key.startswith(prefix)]
             case MultiVersionedKeyQuery(key, first, last, order):
                 found = [version for version in self.versions(key) if self.overlaps(version, first, last)]
                 return found if order is Order.ASCENDING else found[::-1]
         raise AssertionError(query)
+
+    def of_all_keys(self, as_of: int | None, order: Order) -> list[tuple[bytes, VersionedRecord]]:
+        found = {key: version for key in self.values if (version := self.version(key, as_of)) is not None}
+        return sorted(found.items(), reverse=order is Order.DESCENDING)
 
     def version(self, key: bytes, as_of: int | None) -> VersionedRecord | None:
         return next((version for version in self.versions(key) if self.is_valid(version, as_of)), None)
@@ -339,14 +357,18 @@ def random_query(rnd: Random, kind: type[Any], times: list[int], *, sessions: bo
         arguments = (key,)
     elif kind in (RangeQuery, TimestampedRangeQuery):
         arguments = (lower, upper, order)
-    elif kind is KeysQuery:
-        arguments = (tuple(rnd.sample([*KEYS, b"absent"], rnd.choice([1, 5]))),)
-    elif kind is PrefixQuery:
-        arguments = (rnd.choice([key, key[:1], b"c", b"a\x01"]), order)
+    elif kind in (KeysQuery, VersionedKeysQuery):
+        keys = tuple(rnd.sample([*KEYS, b"absent"], rnd.choice([1, 5])))
+        arguments = (keys,) if kind is KeysQuery else (keys, as_of)
+    elif kind in (PrefixQuery, VersionedPrefixQuery):
+        prefix = rnd.choice([key, key[:1], b"c", b"a\x01"])
+        arguments = (prefix, order) if kind is PrefixQuery else (prefix, as_of, order)
     elif kind is VersionedKeyQuery:
         arguments = (key, as_of)
-    elif kind is VersionedKeysQuery:
-        arguments = (tuple(rnd.sample([*KEYS, b"absent"], rnd.choice([1, 5]))), as_of)
+    elif kind is VersionedRangeQuery:
+        arguments = (lower, upper, as_of, order)
+    elif kind is SessionRangeQuery:
+        arguments = (first, last, order)
     elif kind is WindowRangeQuery:
         arguments = (key, None, None, order) if sessions else (None, first, last, order)
     else:

@@ -20,6 +20,7 @@ from stateline_store import (
     KeyValueStore,
     NotPresentError,
     Position,
+    RetryLaterError,
     StoreContext,
     TooManyRequestsError,
     TopicPartition,
@@ -28,7 +29,7 @@ from stateline_store import (
 from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
 from stateline_store.rocksdb_options import Tuning
 from stateline_store.scan import EVERY_KEY, KeyRange
-from stateline_store.snapshot import Pin, Share, Snapshot
+from stateline_store.snapshot import PartsElsewhere, Pin, Share, Snapshot
 from stateline_store.snapshot_directory import SnapshotDirectory
 
 SOURCE = TopicPartition("orders", 0)
@@ -236,6 +237,36 @@ def test_a_released_or_expired_one_is_gone_and_remembered_for_a_day(
     assert os.listdir(snapshots.path) == [".lock"]
     with pytest.raises(DoesNotExistError):
         snapshots.find(released.id, 0)
+
+
+def test_what_is_given_up_was_never_there_and_its_pin_is_free(
+    snapshots: SnapshotDirectory, part: CheckpointPart
+) -> None:
+    pin, elsewhere = Pin("job 7", "ann", frozenset({"totals"})), PartsElsewhere("two", (part,))
+    making = snapshots.begin(0, 10, -1, snapshot_id="0" * 24)
+    snapshot = snapshots.finish(making, [part], 0, 100, "ann", pin, [elsewhere])
+    assert (snapshot.id, snapshots.find("0" * 24, 1)) == ("0" * 24, snapshot)
+    assert snapshot.elsewhere == (elsewhere,)
+    assert snapshots.renew(snapshot.id, 1, 200).elsewhere == (elsewhere,)
+    snapshots.give_up(snapshot.id, replace(pin, text="job 8"))
+    assert sorted(os.listdir(snapshots.path)) == sorted([".lock", pin.file_name])
+    snapshots.finish(snapshots.begin(0, 10, -1, snapshot_id="0" * 24), [part], 0, 100)
+    snapshots.give_up(snapshot.id, pin)
+    assert os.listdir(snapshots.path) == [".lock"]
+
+
+def test_what_is_given_up_while_it_is_made_is_never_finished(
+    snapshots: SnapshotDirectory, part: CheckpointPart
+) -> None:
+    pin = Pin("job 7", None, frozenset({"totals"}))
+    for pinned in (None, pin):
+        making = snapshots.begin(0, 10, -1)
+        snapshots.give_up(making.id, pin)
+        with pytest.raises(RetryLaterError):
+            snapshots.finish(making, [part], 0, 100, None, pinned)
+        making.close()
+        assert snapshots.all(1) == []
+    assert snapshots.pinned(pin, 1) is None
 
 
 def test_a_pin_stands_for_one_snapshot_and_when_that_is_gone_for_none(

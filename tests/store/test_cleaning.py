@@ -173,6 +173,7 @@ from stateline_store import StateDirectory, clean
 directory = StateDirectory(Path(sys.argv[1]), "app")
 while True:
     clean(directory, [], int(sys.argv[2]), time.time_ns() // 1_000_000, lambda task: False)
+    time.sleep(0.002)
 """
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from stateline_store import RetryLaterError
 from stateline_store.durable_files import create_file, remove_file, replace_file
+from support.processes.open_files import open_files
 
 
 @pytest.mark.parametrize("only_writer", [True, False])
@@ -52,13 +53,12 @@ def test_where_the_draft_cannot_be_removed_either_the_first_refusal_is_told(
     def read_only(*arguments: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    before = len(os.listdir("/proc/self/fd"))
     for name in (refused, "unlink"):
         monkeypatch.setattr(os, name, read_only)
     with pytest.raises(RetryLaterError, match="status cannot be written: Read-only file system"):
         replace_file(tmp_path / "status", b"new")
     monkeypatch.undo()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not [path for path in open_files() if path.startswith(str(tmp_path))]
 
 
 def test_what_a_crash_left_of_the_only_writers_draft_is_taken_up(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from stateline_store import (
     Reader,
     SecondaryReader,
     SessionKeyQuery,
+    SessionRangeQuery,
     StoreClosedError,
     StoreContext,
     StoreSchema,
@@ -40,6 +41,8 @@ from stateline_store import (
     ValueAndTimestamp,
     VersionedKeyQuery,
     VersionedKeysQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
     VersionedRecord,
     Windowed,
     WindowKeyQuery,
@@ -74,9 +77,11 @@ ANSWERS: dict[str, set[type[Query[Any]]]] = {
     "window": {WindowKeyQuery, WindowRangeQuery},
     "timestamped_window": {WindowKeyQuery, WindowRangeQuery},
     "window_with_duplicates": {WindowKeyQuery, WindowRangeQuery},
-    "session": {WindowRangeQuery, SessionKeyQuery},
-    "timestamped_session": {WindowRangeQuery, SessionKeyQuery},
-    "versioned": {VersionedKeyQuery, VersionedKeysQuery, MultiVersionedKeyQuery},
+    "session": {WindowRangeQuery, SessionKeyQuery, SessionRangeQuery},
+    "timestamped_session": {WindowRangeQuery, SessionKeyQuery, SessionRangeQuery},
+    "versioned": {
+        *(VersionedKeyQuery, VersionedKeysQuery, MultiVersionedKeyQuery, VersionedRangeQuery, VersionedPrefixQuery)
+    },
 }
 OF_EVERY_KIND: set[type[Query[Any]]] = {CountQuery, PositionQuery}
 VALID: list[Query[Any]] = [
@@ -89,9 +94,12 @@ VALID: list[Query[Any]] = [
     WindowKeyQuery(b"a"),
     WindowRangeQuery(),
     SessionKeyQuery(b"a"),
+    SessionRangeQuery(),
     VersionedKeyQuery(b"a"),
     VersionedKeysQuery((b"a",)),
     MultiVersionedKeyQuery(b"a"),
+    VersionedRangeQuery(),
+    VersionedPrefixQuery(b"a"),
 ]
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 SECONDARY = "RocksDB, secondary"
@@ -244,6 +252,9 @@ def test_empty_bytes_are_a_key_and_a_value_and_not_absence(stage: Stage, kind: s
         WindowKeyQuery: (WindowKeyQuery(b""), [(7, value)]),
         WindowRangeQuery: (WindowRangeQuery(), [(Windowed(b"", 7, 7 + SIZE), value)]),
         SessionKeyQuery: (SessionKeyQuery(b""), [(Windowed(b"", 5, 7), value)]),
+        SessionRangeQuery: (SessionRangeQuery(), [(Windowed(b"", 5, 7), value)]),
+        VersionedRangeQuery: (VersionedRangeQuery(b"", b""), [(b"", VersionedRecord(b"", 7, None))]),
+        VersionedPrefixQuery: (VersionedPrefixQuery(b"", 7), [(b"", VersionedRecord(b"", 7, None))]),
         VersionedKeyQuery: (VersionedKeyQuery(b"", 7), VersionedRecord(b"", 7, None)),
         VersionedKeysQuery: (VersionedKeysQuery((b"",)), [(b"", VersionedRecord(b"", 7, None))]),
         MultiVersionedKeyQuery: (MultiVersionedKeyQuery(b""), [VersionedRecord(b"", 7, None)]),

@@ -28,6 +28,7 @@ from stateline_store import (
 )
 from stateline_store.rocksdb_secondary import RocksDBSecondary
 from store import store_processes as programs
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 INPUT = TopicPartition("input", 0)
@@ -284,6 +285,23 @@ def test_the_notice_shows_what_the_owner_publishes(store: KeyValueStore, reader:
     assert notice.state is StoreState.CLOSED
 
 
+def test_what_a_restore_that_was_broken_off_has_left_stays_said_until_a_store_is_active(
+    store: KeyValueStore, reader: SecondaryReader, context: StoreContext
+) -> None:
+    notice = reader.notice
+    store.set_state(StoreState.RESTORING, 12)
+    store.set_state(StoreState.STANDBY)
+    store.close()
+    assert (notice.state, notice.restore_remaining) == (StoreState.STANDBY, 12)
+    store.init(context)
+    store.set_state(StoreState.RESTORING)
+    store.close()
+    assert (notice.state, notice.restore_remaining) == (StoreState.CLOSED, 12)
+    store.init(context)
+    store.set_state(StoreState.ACTIVE)
+    assert notice.restore_remaining == 0
+
+
 def test_the_notice_file_is_never_replaced(store: KeyValueStore, context: StoreContext) -> None:
     path = context.directory / "s.notice"
     inode = path.stat().st_ino
@@ -339,7 +357,7 @@ def test_closing_removes_the_scratch_files(store: KeyValueStore, context: StoreC
         one.get(b"a")
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(long_or_short(2, 1)))
 def test_readers_follow_a_writer_through_whatever_it_does(tmp_path: Path, seed: int) -> None:
     """Flushes, compactions, deleted logs, reopenings and a wipe: data and Position never disagree or go back."""
     commits = 4000

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from stateline.cli import run_commands, state_commands, tokens
+from stateline.cli import node, run_commands, state_commands, tokens
 from stateline.cli.errors import explained
 from stateline.cli.help import FLAGS, PlainHelp
 from stateline.processes.logging import say_error, set_up_logging
@@ -34,6 +34,7 @@ cli = typer.Typer(
     rich_markup_mode=None,  # plain text, and rich need not be loaded
 )
 cli.add_typer(tokens.commands)
+cli.add_typer(node.commands)
 for _function in _COMMANDS:
     cli.command(cls=PlainHelp, epilog=FLAGS)(_function)
 

@@ -28,12 +28,17 @@ def run(target: Target, settings: Settings = None, config_file: ConfigFile = Non
     Example: stateline run flights:app --set num.workers=2
     """
     from stateline.processes.application import application_children, only_run
-    from stateline.processes.supervisor import Supervisor
+    from stateline.processes.supervisor import SAYS, Supervisor
+    from stateline.server.start_checks import check_start
 
     app, config = loaded(target, config_file, settings)
     with only_run(config):
+        check_start(config)
         children = application_children(app, config, target, passed_on(config_file, settings))
-        Supervisor(children, emit=_output_of(config)).run()
+        emit = _output_of(config)
+        if app.topology().pipelines and not config.runs_pipelines:
+            emit(SAYS, f"The pipelines run on node {config.pipeline_node!r} (pipeline.node), and not here.")
+        Supervisor(children, emit=emit).run()
 
 
 def worker(
@@ -64,6 +69,9 @@ def serve(
     config_file: ConfigFile = None,
     process: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: which one.")] = None,
     listener: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: where.")] = None,
+    for_nodes: Annotated[
+        int | None, typer.Option(hidden=True, help="Set by server.processes: where nodes ask.")
+    ] = None,
 ) -> None:
     """Answer queries over HTTP.
 
@@ -77,7 +85,7 @@ def serve(
         from stateline.server import serve_inherited
 
     if process is not None and listener is not None:
-        serve_inherited(app, config, process, listener)
+        serve_inherited(app, config, process, listener, for_nodes)
         return
     again = [sys.executable, "-m", "stateline", "serve", target, *passed_on(config_file, settings)]
     run_server(app, config, again)
@@ -97,15 +105,18 @@ def pipeline(
     """Run the application's Spark pipelines, or those named.
 
     One runs in this process. Several run in a process each, or with pipeline.drivers=one in this one; one that fails
-    is started again. --available-now reads what is there now, in this process, and ends.
+    is started again. --available-now reads what is there now, in this process, and ends. Of several nodes one runs
+    them: that of pipeline.node, or else the first that has started any.
 
     Example: stateline pipeline flights:app delays
     """
+    from stateline.deployment.pipelines_node import be_pipelines_node
     from stateline.processes.application import chosen_pipelines, pipeline_children, share_a_driver
     from stateline.processes.supervisor import Supervisor
 
     app, config = loaded(target, config_file, settings, to_write=True)
     chosen = chosen_pipelines(app, names or ())
+    be_pipelines_node(config)
     if available_now or share_a_driver(config, chosen):
         from stateline.deployment.configured_log import configured_log
         from stateline.spark.drivers.several_pipelines import run_pipelines

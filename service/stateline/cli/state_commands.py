@@ -170,17 +170,28 @@ def demo(
     state_dir: Annotated[Path, typer.Option(help="Where the demo keeps its data; emptied at each start.")] = Path(
         ".stateline/demo"
     ),
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=2, max=9, help="As many nodes on a real broker, a month of flights; one is killed, one added."
+        ),
+    ] = None,
 ) -> int:
     """Try Stateline on a year of New York's flights.
 
-    Replays them through a Spark pipeline and stores, and serves questions about them. Needs Java, no broker.
+    Replays them through a Spark pipeline and stores, and serves questions about them. Needs Java, no broker; with
+    --nodes also Maven, which fetches one.
 
     Example: stateline demo --once
     """
     try:
-        from stateline.demo import run_demo
+        from stateline.demo.run import run_demo
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "rich":
             raise
         raise ConfigurationError("The demo needs rich: run `pip install stateline[demo]`.") from error
+    if nodes is not None:
+        from stateline.demo.nodes.run import run_nodes_demo
+
+        return run_nodes_demo(nodes, once=once, port=port, state_dir=state_dir)
     return run_demo(once=once, port=port, state_dir=state_dir)

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from stateline.client.events import Event
 from stateline.client.failures import BY_REASON, GatewayError, RequestError, UnexpectedAnswerError, UnreachableError
+from stateline.client.nodes import Nodes
 from stateline.client.passing import PASSING, retry_after_s
 from stateline.client.results import (
     CountAnswer,
@@ -110,6 +111,7 @@ DETAILS = Reader(StoreDetails)
 STORES = Reader(Stores)
 TOPOLOGY = Reader(Topology)
 INSTANCES = Reader(Instances)
+NODES = Reader(Nodes)
 READINESS = _Readiness(Readiness)
 SNAPSHOT = Reader(SnapshotDetails, (200, 201))
 SNAPSHOTS = Reader(SnapshotList)

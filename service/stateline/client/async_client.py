@@ -15,6 +15,7 @@ from stateline.client import answers, requests
 from stateline.client.arrow import BatchReader
 from stateline.client.failures import CursorExpiredError, DoesNotExistError
 from stateline.client.feed import Change
+from stateline.client.nodes import Nodes
 from stateline.client.requests import Key, RangeArguments, Request, RowArguments, Since, Time, TimeArguments
 from stateline.client.results import (
     Answer,
@@ -34,6 +35,7 @@ from stateline.client.results import (
     Window,
 )
 from stateline.client.retries import NEVER, Retries
+from stateline.client.routing import Affinity
 from stateline.client.session import Session
 from stateline.client.store_calls import Call, PagedCall, StoreCalls
 from stateline.client.terms import TermArguments, Terms
@@ -54,22 +56,26 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     the `retries`. `timeout_s` is how long the server may be silent, besides a query's own `wait_ms`. `session` makes
     all stores of this client consistent with what it has seen; the terms apply to every query that names no others.
     `http` brings one's own TLS, proxies and pool, and is left open.
+
+    `base_url` is one address or several, of which any may be down. Where there are several nodes, the one that owns a
+    key is asked for it, unless `ask_owners` is False; for all else, and when that is not reached, those addresses are.
     """
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         *,
         token: str | None = None,
         session: Session | None = None,
         retries: Retries | None = None,
         timeout_s: float = 30.0,
+        ask_owners: bool = True,
         http: httpx.AsyncClient | None = None,
         **terms: Unpack[TermArguments],
     ) -> None:
         self._session = session
         self._terms = Terms().with_(terms)
-        self._transport = AsyncTransport(Server(base_url, token, timeout_s, retries or Retries()), http)
+        self._transport = AsyncTransport(Server(base_url, token, timeout_s, retries or Retries(), ask_owners), http)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -97,6 +103,10 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         """Who runs what."""
         return (await self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES))).instances
 
+    async def nodes(self) -> Nodes:
+        """Which nodes there are, which tasks each has, and who owns which partition."""
+        return await self._transport.ask(Call(requests.NODES, answers.NODES))
+
     async def check_health(self) -> None:
         """Return if the server lives; raises `UnreachableError` at once if it does not."""
         await self._transport.ask(Call(requests.HEALTH, answers.NOTHING), NEVER)
@@ -115,13 +125,13 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         `pin`, a text of up to 64 characters: the same pin and stores are the same snapshot, whoever asks again. Raises
         `CursorExpiredError` when that is gone.
         """
-        details = await self._transport.ask(Call(requests.new_snapshot(stores, ttl_s, pin), answers.SNAPSHOT))
-        return AsyncSnapshot(self._transport, details)
+        call, affinity = Call(requests.new_snapshot(stores, ttl_s, pin), answers.SNAPSHOT), Affinity()
+        return AsyncSnapshot(self._transport, await self._transport.ask(call, affinity=affinity), affinity)
 
     async def open_snapshot(self, snapshot_id: str) -> AsyncSnapshot:
         """A snapshot that somebody else has made. Raises `CursorExpiredError` when it is gone."""
-        details = await self._transport.ask(Call(requests.snapshot(snapshot_id), answers.SNAPSHOT))
-        return AsyncSnapshot(self._transport, details)
+        call, affinity = Call(requests.snapshot(snapshot_id), answers.SNAPSHOT), Affinity()
+        return AsyncSnapshot(self._transport, await self._transport.ask(call, affinity=affinity), affinity)
 
     async def snapshots(self) -> tuple[SnapshotDetails, ...]:
         """Every snapshot that there is."""
@@ -146,9 +156,9 @@ class AsyncScan(Generic[E]):
 
     async def pages(self) -> AsyncGenerator[Page[E], None]:
         """Answer after answer, each with its Position; the last one cut to `limit`."""
-        left, cursor = self._call.paged.limit, None
+        left, cursor, affinity = self._call.paged.limit, None, Affinity()
         while True:
-            page = self._calls.saw(await self._transport.ask(self._call.page(cursor)))
+            page = self._calls.saw(await self._transport.ask(self._call.page(cursor), affinity=affinity))
             page, left, cursor = self._call.advance(page, left)
             yield page
             if cursor is None:
@@ -173,7 +183,8 @@ class AsyncScan(Generic[E]):
 class AsyncStore:
     """The queries of one store, for tasks of one event loop.
 
-    `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `partitions`, `allow_partial`) win over those of
+    `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `max_staleness_ms`, `partitions`,
+    `allow_partial`) win over those of
     the store and the client. A query that this kind of store cannot answer raises `UnknownQueryTypeError`.
     """
 
@@ -190,7 +201,8 @@ class AsyncStore:
 
     def range(self, **arguments: Unpack[RangeArguments]) -> AsyncScan[Entry]:
         """Keys from `lower` to `upper`, both inclusive and open when left out, or with a `prefix`, in the order of
-        serialized keys: at most `limit`, `page_size` in each answer."""
+        serialized keys: at most `limit`, `page_size` in each answer. Of a versioned store the latest, or with `as_of`
+        those of that time."""
         return self._scan(self._calls.range(arguments))
 
     def versions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Version]:
@@ -208,6 +220,10 @@ class AsyncStore:
     def all_windows(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
         """Windows of every key that start in these times."""
         return self._scan(self._calls.all_windows(arguments))
+
+    def all_sessions(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
+        """Sessions of every key that end in these times, by serialized key, then end."""
+        return self._scan(self._calls.all_sessions(arguments))
 
     async def count(self, **terms: Unpack[TermArguments]) -> CountAnswer:
         """About how many entries there are."""
@@ -234,18 +250,18 @@ class AsyncStore:
         read the store anew, and go on from the position of that answer. Close the generator (`contextlib.aclosing`)
         when it is not needed any more.
         """
-        following = self._calls.changes(since, partitions, self._transport.server.retries)
+        following, affinity = self._calls.changes(since, partitions, self._transport.server.retries), Affinity()
         while True:
             failure: StatelineError | None = None
             try:
-                async with self._transport.stream(following.request()) as incoming:
+                async with self._transport.stream(following.request(), affinity) as incoming:
                     following.connected()
                     async for chunk in incoming.chunks:
                         for change in following.read(chunk):
                             yield change
             except StatelineError as error:
                 failure = error
-            await asyncio.sleep(following.pause_s(failure))
+            await asyncio.sleep(following.pause_s(failure, several=self._transport.routing.several))
 
     async def _ask(self, call: Call[A]) -> A:
         return self._calls.saw(await self._transport.ask(call))
@@ -259,8 +275,8 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
     it.
     """
 
-    def __init__(self, transport: AsyncTransport, details: SnapshotDetails) -> None:
-        self._transport = transport
+    def __init__(self, transport: AsyncTransport, details: SnapshotDetails, affinity: Affinity) -> None:
+        self._transport, self._affinity = transport, affinity
         self.details = details
 
     async def __aexit__(
@@ -275,13 +291,15 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
 
     async def renew(self, *, ttl_s: int | None = None) -> SnapshotDetails:
         """Keep it `ttl_s` seconds from now. Raises `CursorExpiredError` when it is gone."""
-        self.details = await self._transport.ask(Call(requests.renewal(self.details.id, ttl_s), answers.SNAPSHOT))
+        call = Call(requests.renewal(self.details.id, ttl_s), answers.SNAPSHOT)
+        self.details = await self._transport.ask(call, affinity=self._affinity)
         return self.details
 
     async def release(self) -> None:
         """Let it go; one that is gone already is no error."""
         with contextlib.suppress(CursorExpiredError, DoesNotExistError):
-            await self._transport.ask(Call(requests.release(self.details.id), answers.NOTHING))
+            call = Call(requests.release(self.details.id), answers.NOTHING)
+            await self._transport.ask(call, affinity=self._affinity)
 
     async def read(
         self, store: str, partition: int, **arguments: Unpack[RowArguments]
@@ -291,9 +309,17 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
 
         Close the generator (`contextlib.aclosing`) when it is not read to the end.
         """
-        async with self._transport.stream(self._rows(store, partition, arguments)) as incoming:
+        async with self._transport.stream(
+            self._rows(store, partition, arguments), self._kept_at(store, partition)
+        ) as incoming:
             async for batch in _batches(incoming.chunks):
                 yield batch
+
+    def _kept_at(self, store: str, partition: int) -> Affinity:
+        part = self.details.stores.get(store, {}).get(partition)
+        if part is None or part.url is None:
+            return self._affinity
+        return self._transport.routing.begun_at(part.url.removesuffix(part.path))
 
     def _rows(self, store: str, partition: int, given: RowArguments) -> Request:
         return requests.snapshot_rows(self.details.id, store, partition, given)

@@ -15,6 +15,7 @@ from stateline.client import answers, requests
 from stateline.client.arrow import BatchReader
 from stateline.client.failures import CursorExpiredError, DoesNotExistError
 from stateline.client.feed import Change
+from stateline.client.nodes import Nodes
 from stateline.client.requests import Key, RangeArguments, Request, RowArguments, Since, Time, TimeArguments
 from stateline.client.results import (
     Answer,
@@ -34,6 +35,7 @@ from stateline.client.results import (
     Window,
 )
 from stateline.client.retries import NEVER, Retries
+from stateline.client.routing import Affinity
 from stateline.client.session import Session
 from stateline.client.store_calls import Call, PagedCall, StoreCalls
 from stateline.client.terms import TermArguments, Terms
@@ -54,22 +56,26 @@ class Client(AbstractContextManager["Client"]):
     the `retries`. `timeout_s` is how long the server may be silent, besides a query's own `wait_ms`. `session` makes
     all stores of this client consistent with what it has seen; the terms apply to every query that names no others.
     `http` brings one's own TLS, proxies and pool, and is left open.
+
+    `base_url` is one address or several, of which any may be down. Where there are several nodes, the one that owns a
+    key is asked for it, unless `ask_owners` is False; for all else, and when that is not reached, those addresses are.
     """
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         *,
         token: str | None = None,
         session: Session | None = None,
         retries: Retries | None = None,
         timeout_s: float = 30.0,
+        ask_owners: bool = True,
         http: httpx.Client | None = None,
         **terms: Unpack[TermArguments],
     ) -> None:
         self._session = session
         self._terms = Terms().with_(terms)
-        self._transport = Transport(Server(base_url, token, timeout_s, retries or Retries()), http)
+        self._transport = Transport(Server(base_url, token, timeout_s, retries or Retries(), ask_owners), http)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -97,6 +103,10 @@ class Client(AbstractContextManager["Client"]):
         """Who runs what."""
         return self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES)).instances
 
+    def nodes(self) -> Nodes:
+        """Which nodes there are, which tasks each has, and who owns which partition."""
+        return self._transport.ask(Call(requests.NODES, answers.NODES))
+
     def check_health(self) -> None:
         """Return if the server lives; raises `UnreachableError` at once if it does not."""
         self._transport.ask(Call(requests.HEALTH, answers.NOTHING), NEVER)
@@ -113,12 +123,13 @@ class Client(AbstractContextManager["Client"]):
         `pin`, a text of up to 64 characters: the same pin and stores are the same snapshot, whoever asks again. Raises
         `CursorExpiredError` when that is gone.
         """
-        details = self._transport.ask(Call(requests.new_snapshot(stores, ttl_s, pin), answers.SNAPSHOT))
-        return Snapshot(self._transport, details)
+        call, affinity = Call(requests.new_snapshot(stores, ttl_s, pin), answers.SNAPSHOT), Affinity()
+        return Snapshot(self._transport, self._transport.ask(call, affinity=affinity), affinity)
 
     def open_snapshot(self, snapshot_id: str) -> Snapshot:
         """A snapshot that somebody else has made. Raises `CursorExpiredError` when it is gone."""
-        return Snapshot(self._transport, self._transport.ask(Call(requests.snapshot(snapshot_id), answers.SNAPSHOT)))
+        call, affinity = Call(requests.snapshot(snapshot_id), answers.SNAPSHOT), Affinity()
+        return Snapshot(self._transport, self._transport.ask(call, affinity=affinity), affinity)
 
     def snapshots(self) -> tuple[SnapshotDetails, ...]:
         """Every snapshot that there is."""
@@ -142,9 +153,9 @@ class Scan(Generic[E]):
 
     def pages(self) -> Generator[Page[E], None, None]:
         """Answer after answer, each with its Position; the last one cut to `limit`."""
-        left, cursor = self._call.paged.limit, None
+        left, cursor, affinity = self._call.paged.limit, None, Affinity()
         while True:
-            page = self._calls.saw(self._transport.ask(self._call.page(cursor)))
+            page = self._calls.saw(self._transport.ask(self._call.page(cursor), affinity=affinity))
             page, left, cursor = self._call.advance(page, left)
             yield page
             if cursor is None:
@@ -169,7 +180,8 @@ class Scan(Generic[E]):
 class Store:
     """The queries of one store. Thread-safe.
 
-    `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `partitions`, `allow_partial`) win over those of
+    `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `max_staleness_ms`, `partitions`,
+    `allow_partial`) win over those of
     the store and the client. A query that this kind of store cannot answer raises `UnknownQueryTypeError`.
     """
 
@@ -186,7 +198,8 @@ class Store:
 
     def range(self, **arguments: Unpack[RangeArguments]) -> Scan[Entry]:
         """Keys from `lower` to `upper`, both inclusive and open when left out, or with a `prefix`, in the order of
-        serialized keys: at most `limit`, `page_size` in each answer."""
+        serialized keys: at most `limit`, `page_size` in each answer. Of a versioned store the latest, or with `as_of`
+        those of that time."""
         return self._scan(self._calls.range(arguments))
 
     def versions(self, key: Key, **arguments: Unpack[TimeArguments]) -> Scan[Version]:
@@ -204,6 +217,10 @@ class Store:
     def all_windows(self, **arguments: Unpack[TimeArguments]) -> Scan[KeyedWindow]:
         """Windows of every key that start in these times."""
         return self._scan(self._calls.all_windows(arguments))
+
+    def all_sessions(self, **arguments: Unpack[TimeArguments]) -> Scan[KeyedWindow]:
+        """Sessions of every key that end in these times, by serialized key, then end."""
+        return self._scan(self._calls.all_sessions(arguments))
 
     def count(self, **terms: Unpack[TermArguments]) -> CountAnswer:
         """About how many entries there are."""
@@ -230,17 +247,17 @@ class Store:
         read the store anew, and go on from the position of that answer. Close the generator (`contextlib.closing`)
         when it is not needed any more.
         """
-        following = self._calls.changes(since, partitions, self._transport.server.retries)
+        following, affinity = self._calls.changes(since, partitions, self._transport.server.retries), Affinity()
         while True:
             failure: StatelineError | None = None
             try:
-                with self._transport.stream(following.request()) as incoming:
+                with self._transport.stream(following.request(), affinity) as incoming:
                     following.connected()
                     for chunk in incoming.chunks:
                         yield from following.read(chunk)
             except StatelineError as error:
                 failure = error
-            time.sleep(following.pause_s(failure))
+            time.sleep(following.pause_s(failure, several=self._transport.routing.several))
 
     def _ask(self, call: Call[A]) -> A:
         return self._calls.saw(self._transport.ask(call))
@@ -254,8 +271,8 @@ class Snapshot(AbstractContextManager["Snapshot"]):
     releases it.
     """
 
-    def __init__(self, transport: Transport, details: SnapshotDetails) -> None:
-        self._transport = transport
+    def __init__(self, transport: Transport, details: SnapshotDetails, affinity: Affinity) -> None:
+        self._transport, self._affinity = transport, affinity
         self.details = details
 
     def __exit__(
@@ -270,13 +287,15 @@ class Snapshot(AbstractContextManager["Snapshot"]):
 
     def renew(self, *, ttl_s: int | None = None) -> SnapshotDetails:
         """Keep it `ttl_s` seconds from now. Raises `CursorExpiredError` when it is gone."""
-        self.details = self._transport.ask(Call(requests.renewal(self.details.id, ttl_s), answers.SNAPSHOT))
+        call = Call(requests.renewal(self.details.id, ttl_s), answers.SNAPSHOT)
+        self.details = self._transport.ask(call, affinity=self._affinity)
         return self.details
 
     def release(self) -> None:
         """Let it go; one that is gone already is no error."""
         with contextlib.suppress(CursorExpiredError, DoesNotExistError):
-            self._transport.ask(Call(requests.release(self.details.id), answers.NOTHING))
+            call = Call(requests.release(self.details.id), answers.NOTHING)
+            self._transport.ask(call, affinity=self._affinity)
 
     def read(
         self, store: str, partition: int, **arguments: Unpack[RowArguments]
@@ -286,8 +305,16 @@ class Snapshot(AbstractContextManager["Snapshot"]):
 
         Close the generator (`contextlib.closing`) when it is not read to the end.
         """
-        with self._transport.stream(self._rows(store, partition, arguments)) as incoming:
+        with self._transport.stream(
+            self._rows(store, partition, arguments), self._kept_at(store, partition)
+        ) as incoming:
             yield from _batches(incoming.chunks)
+
+    def _kept_at(self, store: str, partition: int) -> Affinity:
+        part = self.details.stores.get(store, {}).get(partition)
+        if part is None or part.url is None:
+            return self._affinity
+        return self._transport.routing.begun_at(part.url.removesuffix(part.path))
 
     def _rows(self, store: str, partition: int, given: RowArguments) -> Request:
         return requests.snapshot_rows(self.details.id, store, partition, given)

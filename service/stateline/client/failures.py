@@ -28,7 +28,12 @@ class RequestError(StatelineError):
 
 
 class UnreachableError(RetryLaterError):
-    """No answer arrived: the server is not there, the connection was lost, or time ran out."""
+    """No answer arrived: the server is not there, the connection was lost, or time ran out. `sent` is False when it
+    has surely not been asked, because no connection was had."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class UnexpectedAnswerError(RequestError):

@@ -69,14 +69,14 @@ class Following:
             elif event.type == "end":
                 raise event_failure(event)
 
-    def pause_s(self, failure: StatelineError | None) -> float:
+    def pause_s(self, failure: StatelineError | None, *, several: bool = False) -> float:
         """How long to wait before the feed is taken up again, after this failure or an end without a reason: no
-        shorter than the server has asked for.
+        shorter than the server has asked for. `several`: there are several nodes.
 
         Raises the failure when it is no use to try again.
         """
         why = failure or UnreachableError("The server has ended the change feed without a reason: ask again.")
-        pause_s = self._attempts.pause_s(requests.changes(self._store, self._since, None, None), why)
+        pause_s = self._attempts.pause_s(requests.changes(self._store, self._since, None, None), why, several=several)
         if pause_s is None:
             raise why
         return max(pause_s, (self._parser.retry_ms or 0) / 1000)

@@ -4,7 +4,8 @@
 |---------------------------------------------------------|---------------------|------------------------------------|
 | no answer: refused, lost, timed out                     | tried again         | tried again                        |
 | 429, 502, 503, 504                                      | tried again         | tried again                        |
-| 421, the partition is on another server                 | `Retries.statuses`  | tried again, of the next server    |
+| 421, the partition is on another server                 | tried again, where  | tried again, of the next server    |
+|                                                         | there are several   |                                    |
 | any other status                                        | final               | final                              |
 
 | what was sent                                           | `Client`            | `lean`                             |

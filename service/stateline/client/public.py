@@ -21,6 +21,7 @@ from stateline.client.failures import (
     UnreachableError,
 )
 from stateline.client.feed import Change
+from stateline.client.nodes import Node, Nodes, NodeTask
 from stateline.client.requests import JsonKey, Key, Order, Time
 from stateline.client.results import (
     Answer,
@@ -78,6 +79,9 @@ __all__ = [
     "KeyAnswer",
     "KeyedWindow",
     "KeysAnswer",
+    "Node",
+    "NodeTask",
+    "Nodes",
     "NotActiveError",
     "NotPresentError",
     "NotReadyError",

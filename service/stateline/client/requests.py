@@ -67,7 +67,9 @@ class TimeBounds(TypedDict, total=False):
 
 
 class RangeArguments(KeyBounds, PageArguments, TermArguments, total=False):
-    """Of a range."""
+    """Of a range; in a versioned store `as_of` a time."""
+
+    as_of: Time | None
 
 
 class TimeArguments(TimeBounds, PageArguments, TermArguments, total=False):
@@ -86,6 +88,15 @@ class RowArguments(KeyBounds, TimeBounds, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Home:
+    """What decides which node has what is asked: a key of a store, or the partitions that are named."""
+
+    store: str
+    key: Key | None = None
+    partitions: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request. `target` is path and query string, percent-encoded."""
 
@@ -98,6 +109,8 @@ class Request:
     wait_ms: int = 0
     """How much longer than usual the server may take."""
     headers: tuple[tuple[str, str], ...] = ()
+    home: Home | None = None
+    """Of a query that one node may have all of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +122,7 @@ class Paged:
     terms: Terms
     page_size: int | None
     limit: int | None
+    home: Home
 
     def page(self, cursor: str | None) -> Request:
         """The request for the page that begins here; None for the first one. A cursor knows the rest of the query."""
@@ -116,22 +130,23 @@ class Paged:
         limit = {"limit": min(sizes) if sizes else None}
         if cursor is not None:
             return _get(self.path, {"cursor": cursor, **limit}, Terms())
-        return _get(self.path, {**self.members, **limit}, self.terms)
+        return replace(_get(self.path, {**self.members, **limit}, self.terms), home=self.home)
 
     def stream(self, accept: str) -> Request:
         """The request for all entries in one stream, whatever the limit."""
         if self.terms.allow_partial:
             raise InvalidArgumentError("A stream does not say which partitions failed: leave out allow_partial.")
-        return replace(_get(self.path, self.members, self.terms), accept=accept)
+        return replace(_get(self.path, self.members, self.terms), accept=accept, home=self.home)
 
 
 def key(store: str, key: Key, terms: Terms, as_of: Time | None = None) -> Request:
     """The value of one key, or what it was at a time."""
-    target = f"{_store(store)}/keys/{_segment(_key_text(key))}"
-    short = _get(target, {"as_of": _time("as_of", as_of)}, terms)
+    target = f"{_store(store)}/keys/{_segment(key_text(key))}"
+    home = Home(store, key, terms.partitions)
+    short = replace(_get(target, {"as_of": _time("as_of", as_of)}, terms), home=home)
     if len(short.target) <= _LONGEST_URL or as_of is not None:
         return _within_limit(short)
-    return _query(store, {"type": "key", "key": _key_json(key)}, terms)
+    return replace(_query(store, {"type": "key", "key": _key_json(key)}, terms), home=home)
 
 
 def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
@@ -141,31 +156,33 @@ def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
 
 def entries(store: str, terms: Terms, given: RangeArguments) -> Paged:
     """Keys from lower to upper, both inclusive, or of a prefix."""
-    members = {**_bounds(given), "order": given.get("order")}
-    return _paged(f"{_store(store)}/range", members, terms, given)
+    members = {**_bounds(given), "as_of": _time("as_of", given.get("as_of")), "order": given.get("order")}
+    return _paged(f"{_store(store)}/range", members, terms, given, Home(store, None, terms.partitions))
 
 
 def parts_of_key(
     store: str, key: Key, what: Literal["windows", "sessions", "versions"], terms: Terms, given: TimeArguments
 ) -> Paged:
     """Windows, sessions or versions of one key."""
-    path = f"{_store(store)}/keys/{_segment(_key_text(key))}/{what}"
-    return _paged(path, {**_times(given), "order": given.get("order")}, terms, given)
+    path = f"{_store(store)}/keys/{_segment(key_text(key))}/{what}"
+    home = Home(store, key, terms.partitions)
+    return _paged(path, {**_times(given), "order": given.get("order")}, terms, given, home)
 
 
-def windows(store: str, terms: Terms, given: TimeArguments) -> Paged:
-    """Windows of every key, by their start."""
-    return _paged(f"{_store(store)}/windows", {**_times(given), "order": given.get("order")}, terms, given)
+def parts_of_every_key(store: str, what: Literal["windows", "sessions"], terms: Terms, given: TimeArguments) -> Paged:
+    """Windows of every key, by their start, or sessions."""
+    members = {**_times(given), "order": given.get("order")}
+    return _paged(f"{_store(store)}/{what}", members, terms, given, Home(store, None, terms.partitions))
 
 
 def count(store: str, terms: Terms) -> Request:
     """About how many entries there are."""
-    return _get(f"{_store(store)}/count", {}, terms)
+    return replace(_get(f"{_store(store)}/count", {}, terms), home=Home(store, None, terms.partitions))
 
 
 def position(store: str, terms: Terms) -> Request:
     """How far each partition has come."""
-    return _get(f"{_store(store)}/position", {}, terms)
+    return replace(_get(f"{_store(store)}/position", {}, terms), home=Home(store, None, terms.partitions))
 
 
 def details(store: str) -> Request:
@@ -186,6 +203,7 @@ def changes(store: str, since: Since, partitions: Sequence[int] | None, last_id:
 STORES = Request("GET", "/v1/stores")
 TOPOLOGY = Request("GET", "/v1/topology")
 INSTANCES = Request("GET", "/v1/instances")
+NODES = Request("GET", "/v1/nodes")
 HEALTH = Request("GET", "/healthz")
 READINESS = Request("GET", "/readyz")
 SNAPSHOTS = Request("GET", "/v1/snapshots")
@@ -233,19 +251,19 @@ def snapshot_rows(snapshot: str, store: str, partition: int, given: RowArguments
         return Request("POST", path, body, accept=ARROW)
     members = {
         "columns": None if columns is None else list(columns),
-        "after": None if after is None else _key_text(after),
+        "after": None if after is None else key_text(after),
         **_bounds(given),
         **common,
     }
     return replace(_get(path, members, Terms()), accept=ARROW)
 
 
-def _paged(path: str, members: Mapping[str, Any], terms: Terms, given: PageArguments) -> Paged:
+def _paged(path: str, members: Mapping[str, Any], terms: Terms, given: PageArguments, home: Home) -> Paged:
     page_size, limit = given.get("page_size"), given.get("limit")
     for name, size in (("page_size", page_size), ("limit", limit)):
         if size is not None and size < 1:
             raise InvalidArgumentError(f"{name}={size} is out of range: 1 or more is accepted.")
-    return Paged(path, members, terms, page_size, limit)
+    return Paged(path, members, terms, page_size, limit, home)
 
 
 def _query(store: str, members: Mapping[str, Any], terms: Terms) -> Request:
@@ -289,7 +307,7 @@ def _segment(text: str) -> str:
         raise InvalidArgumentError(f"{text[:60]!r} cannot be written as UTF-8.") from error
 
 
-def _key_text(key: Key) -> str:
+def key_text(key: Key) -> str:
     """A key as a URL writes it."""
     match key:
         case bool():
@@ -310,7 +328,7 @@ def _key_json(key: Key) -> Any:
     """A key as a JSON body has it."""
     if isinstance(key, JsonKey):
         return orjson.Fragment(key.text)
-    text = _key_text(key)
+    text = key_text(key)
     # Digits as they are: orjson would refuse integers beyond 64 bits, which the server answers better.
     return text if isinstance(key, str | bytes) else orjson.Fragment(text)
 
@@ -320,7 +338,7 @@ def _key_bounds(given: KeyBounds) -> dict[str, Key | None]:
 
 
 def _bounds(given: KeyBounds) -> dict[str, str]:
-    return {name: _key_text(key) for name, key in _key_bounds(given).items() if key is not None}
+    return {name: key_text(key) for name, key in _key_bounds(given).items() if key is not None}
 
 
 def _times(given: TimeBounds) -> dict[str, int | None]:

@@ -31,7 +31,7 @@ class Problem:
     position: PositionJson | None = None
     bound: PositionJson | None = None
     owner: str | None = None
-    """The instance that has the partition."""
+    """The URL of the node that has the partition."""
     retry_after_s: float | None = None
     failures: Mapping[int, Problem] = field(default_factory=dict)
     """Every partition that failed."""
@@ -46,10 +46,16 @@ class PartitionAnswer:
     position: PositionJson
     served_by: str
     """`active`, `standby` or `restoring`."""
+    node: str | None = None
+    """Which node has answered; None where there is one alone."""
     staged_records: int
     staged_bytes: int
     committed_at_ms: int
     """When the last commit was; 0 before the first."""
+    lag_ms: int | None = None
+    """Of a standby: for how long it has lacked something; None when that is not known, and of others."""
+    lag_records: int | None = None
+    """Of a standby: what it lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,8 @@ class Entry:
     key: Any
     value: Any
     timestamp: int | None
+    valid_to: int | None = None
+    """Of a versioned store: until when, exclusive; None while it is valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +127,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedWindow(Window):
-    """A window of any key."""
+    """A window or session of any key."""
 
     key: Any
 
@@ -162,9 +170,16 @@ class StoredPartition:
     task: str
     owner: str | None = None
     """The instance that runs it; None while none does."""
+    node: str | None = None
+    """Which node has it, where there are several; None while none is known to."""
+    url: str | None = None
+    """Where clients reach that node."""
     state: str | None = None
-    lag: int | None = None
-    """Offsets that a restore has left; None where it is not known."""
+    lag_records: int | None = None
+    """What it lacks of the changelog; None where it is not known, as for the next two."""
+    lag_ms: int | None = None
+    restore_remaining: int | None = None
+    """Offsets that a restore has left."""
     staged_records: int | None = None
     staged_bytes: int | None = None
     committed_at_ms: int | None = None
@@ -331,6 +346,10 @@ class SnapshotPart:
     position: PositionJson
     commit: int
     committed_at_ms: int
+    node: str | None = None
+    """Which node keeps it, where there are several."""
+    url: str | None = None
+    """The whole address at that node, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stateline.client.failures import RequestError, UnreachableError
-from stateline.client.passing import FIRST_PAUSE_S, LONGEST_PAUSE_S, PASSING, Pauses
+from stateline.client.passing import ELSEWHERE, FIRST_PAUSE_S, LONGEST_PAUSE_S, PASSING, Pauses
 from stateline.client.requests import Request
 from stateline_store import StatelineError
 
@@ -20,8 +20,9 @@ class Retries:
     answer. Nothing is begun that `deadline_s`, counted from the first attempt and with the query's own `wait_ms` added,
     leaves no time for: the last failure is raised then.
 
-    412, a bound that was not reached, is not among the statuses: `wait_ms` is the better way to wait for it. Neither
-    is 421, a partition that is elsewhere; name them to have them tried again.
+    412, a bound that was not reached, is not among the statuses: `wait_ms` is the better way to wait for it. 421, a
+    partition that is elsewhere, is tried again where there are several nodes, for it may be on its way from one to
+    another; where there is one it is final, unless it is named.
     """
 
     deadline_s: float = 30.0
@@ -45,13 +46,20 @@ class Attempts:
         """How long the attempt that is begun now may wait for the server; the first one as long as ever."""
         return usual_s if self._pauses.failed == 0 else min(usual_s, max(self._pauses.left_s, _LEAST_TIMEOUT_S))
 
-    def pause_s(self, request: Request, error: StatelineError) -> float | None:
-        """How long to wait before the next attempt; None when there is none, and this failure is the answer."""
-        if not request.is_read or not self._may_pass(error):
+    @property
+    def left_s(self) -> float:
+        """How long there may still be attempts."""
+        return self._pauses.left_s
+
+    def pause_s(self, request: Request, error: StatelineError, *, several: bool = False) -> float | None:
+        """How long to wait before the next attempt; None when there is none, and this failure is the answer.
+        `several`: there are several nodes."""
+        if not request.is_read or not self._may_pass(error, several=several):
             return None
         return self._pauses.next_s((error.problem.retry_after_s or 0.0) if isinstance(error, RequestError) else 0.0)
 
-    def _may_pass(self, error: StatelineError) -> bool:
+    def _may_pass(self, error: StatelineError, *, several: bool) -> bool:
         if isinstance(error, RequestError):
-            return error.problem.status in self._policy.statuses
+            status = error.problem.status
+            return status in self._policy.statuses or (several and status == ELSEWHERE)
         return isinstance(error, UnreachableError)

@@ -115,7 +115,11 @@ class StoreCalls:
 
     def all_windows(self, given: TimeArguments) -> PagedCall[KeyedWindow]:
         """Windows of every key."""
-        return PagedCall(requests.windows(self.name, self._with(given, TimeArguments), given), answers.KEYED_WINDOWS)
+        return PagedCall(self._of_every_key("windows", given), answers.KEYED_WINDOWS)
+
+    def all_sessions(self, given: TimeArguments) -> PagedCall[KeyedWindow]:
+        """Sessions of every key."""
+        return PagedCall(self._of_every_key("sessions", given), answers.KEYED_WINDOWS)
 
     def changes(self, since: Since, partitions: Sequence[int] | None, retries: Retries) -> Following:
         """The change feed."""
@@ -134,6 +138,9 @@ class StoreCalls:
 
     def _parts(self, key: Key, what: Literal["windows", "sessions", "versions"], given: TimeArguments) -> Paged:
         return requests.parts_of_key(self.name, key, what, self._with(given, TimeArguments), given)
+
+    def _of_every_key(self, what: Literal["windows", "sessions"], given: TimeArguments) -> Paged:
+        return requests.parts_of_every_key(self.name, what, self._with(given, TimeArguments), given)
 
     def _with(self, given: TermArguments | RangeArguments | TimeArguments, of: type = TermArguments) -> Terms:
         if unknown := sorted(given.keys() - of.__annotations__.keys()):

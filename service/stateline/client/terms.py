@@ -20,6 +20,7 @@ class TermArguments(TypedDict, total=False):
     bound: Position
     wait_ms: int
     require_active: bool
+    max_staleness_ms: int
     partitions: Sequence[int]
     allow_partial: bool
 
@@ -36,6 +37,8 @@ class Terms:
     require_active: bool = False
     partitions: Sequence[int] | None = None
     allow_partial: bool = False
+    max_staleness_ms: int | None = None
+    """A copy whose owner cannot be reached may answer when it is at most this far behind, milliseconds."""
 
     def with_(self, given: TermArguments) -> Terms:
         """These terms, except for those given. Raises `InvalidArgumentError` for a level that does not exist, and for a
@@ -62,6 +65,7 @@ class Terms:
             "position_bound": self.bound.to_json() if self.bound else None,
             "wait_ms": self.wait_ms,
             "require_active": self.require_active or None,
+            "max_staleness_ms": self.max_staleness_ms,
             "partition": None if self.partitions is None else list(self.partitions),
             "allow_partial": self.allow_partial or None,
         }

@@ -19,6 +19,7 @@ from pydantic import (
     ValidationError,
 )
 
+from stateline.config.embedded import embedded_path
 from stateline.config.settings import PASSED_ON, Config, allowed_values, as_text, dotted_name
 from stateline.config.sources import Given, from_environment, from_overrides, from_tree
 from stateline_store.errors import ConfigurationError
@@ -129,17 +130,46 @@ def _check_together(config: Config, given: Mapping[str, Given]) -> None:
             f"upgrade.from = {config.upgrade_from!r} (from {given['upgrade.from'].origin}) needs upgrade.mode: "
             f"{allowed_values('upgrade_mode')}."
         )
-    if (config.server_tls_certificate_file is None) != (config.server_tls_key_file is None):
-        there, missing = "server.tls.certificate.file", "server.tls.key.file"
-        if config.server_tls_certificate_file is None:
-            there, missing = missing, there
-        raise ConfigurationError(
-            f"{there} = {str(given[there].value)!r} (from {given[there].origin}) needs {missing}: set both, or neither."
-        )
+    _check_all_or_none(given, "server.tls.certificate.file", "server.tls.key.file")
+    _check_node(config, given)
     if config.server_limit_default > config.server_limit_max:
         name = "server.limit.default"
         setting = Given(config.server_limit_default, given.get(name, default).origin)
         raise _refused(name, setting, f"at most server.limit.max, {config.server_limit_max}")
+
+
+def _check_node(config: Config, given: Mapping[str, Given]) -> None:
+    peer = [name for name in given if name.startswith("node.peer.")]
+    if peer and embedded_path(config.bootstrap_servers, config.state_dir) is not None:
+        raise ConfigurationError(
+            f"{_shown(peer[0], given)} has no use on the embedded log, which is one machine's: leave it out, or name "
+            "Kafka brokers in bootstrap.servers."
+        )
+    files = [f"node.peer.tls.{which}.file" for which in ("certificate", "key", "ca")]
+    _check_all_or_none(given, *files)
+    if "node.peer.secret.file" in given and files[0] in given:
+        raise ConfigurationError(
+            f"{_shown('node.peer.secret.file', given)} stands beside {files[0]}: nodes know each other by certificates "
+            "or, on one machine, by a secret. Leave one of the two out."
+        )
+    listen = config.node_peer_listen
+    if config.node_peer_advertised is not None and (listen is None or listen.endswith(":0")):
+        raise ConfigurationError(
+            f"{_shown('node.peer.advertised', given)} needs node.peer.listen with a port of its own: nobody can be led "
+            "to one that is another at each start."
+        )
+
+
+def _check_all_or_none(given: Mapping[str, Given], *names: str) -> None:
+    there = [name for name in names if name in given]
+    missing = [name for name in names if name not in given]
+    if there and missing:
+        which = "both, or neither" if len(names) == 2 else "all, or none"
+        raise ConfigurationError(f"{_shown(there[0], given)} needs {' and '.join(missing)}: set {which}.")
+
+
+def _shown(name: str, given: Mapping[str, Given]) -> str:
+    return f"{name} = {str(given[name].value)!r} (from {given[name].origin})"
 
 
 def _refused(name: str, given: Given, allowed: str) -> ConfigurationError:

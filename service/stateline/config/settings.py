@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -36,10 +37,14 @@ from stateline.config.types import (
     LogFormat,
     Milliseconds,
     MillisecondsOrUnlimited,
+    OptionalAddress,
     OptionalAddresses,
     OptionalFile,
+    OptionalListen,
+    OptionalNodeName,
     OptionalOrigins,
     OptionalText,
+    OptionalUrl,
     PassedOn,
     Percent,
     PipelineDrivers,
@@ -105,8 +110,24 @@ class Config(BaseModel):
     """in_place builds the new files beside the plain ones; roll_over leaves that to new instances."""
     statestore_sync: Switch = False
     """fsync each commit. Without it a power cut can lose the last commits, which are then replayed."""
+    node_name: OptionalNodeName = None
+    """What this machine is called, in the whole application; the host's name unless set. One directory, one name."""
+    node_url: OptionalUrl = None
+    """Where clients reach this node's HTTP. Unset: what the server listens at, unless that is every address."""
+    node_peer_listen: OptionalListen = None
+    """Where other nodes reach this one. Unset: any free port, of server.host with certificates, else of 127.0.0.1."""
+    node_peer_advertised: OptionalAddress = None
+    """The address that other nodes are told, where it is not the one of node.peer.listen."""
+    node_peer_tls_certificate_file: OptionalFile = None
+    """This node's certificate as PEM, made out to its name: nodes link by TLS, in which both show theirs."""
+    node_peer_tls_key_file: OptionalFile = None
+    """The certificate's private key, as PEM, without a password."""
+    node_peer_tls_ca_file: OptionalFile = None
+    """The authority that has signed the certificates of all nodes, as PEM, and nobody else's."""
+    node_peer_secret_file: OptionalFile = None
+    """For nodes of one machine, instead of certificates: a file with a secret that all of them have."""
     group_instance_id: OptionalText = None
-    """Static membership: a restarted worker of this name keeps its tasks and its disk. Unset: <host>-<instance>."""
+    """Static membership: a restarted worker of this name keeps its tasks and its disk. Unset: <node>-<instance>."""
     session_timeout_ms: Milliseconds = 45_000
     """After this long without a heartbeat a worker's tasks go to others."""
     transaction_timeout_ms: Milliseconds = 60_000
@@ -197,6 +218,8 @@ class Config(BaseModel):
     """The pause between the starts of two micro-batches of a pipeline; 0 starts the next at once."""
     pipeline_drivers: PipelineDrivers = "each"
     """Under `stateline run`: a driver process for each pipeline, or one for all of them, which takes less memory."""
+    pipeline_node: OptionalText = None
+    """The node (node.name) that runs the pipelines, where there are several. Unset: the first that has started them."""
     pipeline_restart_max_ms: Milliseconds = 30_000
     """The longest pause before a pipeline that failed starts again; the first is 500 ms, each is twice the last."""
     consumer: PassedOn = Field(default_factory=dict)
@@ -220,6 +243,21 @@ class Config(BaseModel):
         """What one worker may hold: its share of statestore.uncommitted.max.bytes, at least 1; -1 for no limit."""
         limit = self.statestore_uncommitted_max_bytes
         return limit if limit < 0 else max(1, limit // self.num_workers)
+
+    @property
+    def node(self) -> str:
+        """What this node is called: node.name, or else the host's name."""
+        return self.node_name or os.uname().nodename
+
+    @property
+    def runs_pipelines(self) -> bool:
+        """Whether pipelines may run here by pipeline.node; unset, any node may be the one that does."""
+        return self.pipeline_node in (None, self.node)
+
+    def member_name(self, instance: str) -> str:
+        """What this worker is called in its group, and by its transactions: the same one, started anew, fences the one
+        before it, and no two of different machines may have one name."""
+        return self.group_instance_id or f"{self.node}-{instance}"
 
     def caller_share(self, most: int) -> int:
         """How many of these one caller may have: server.caller.share.percent, rounded up."""
@@ -271,7 +309,7 @@ class Config(BaseModel):
 
 
 PASSED_ON = ("consumer", "producer", "admin", "spark")
-_SECRET = re.compile(r"password|secret|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret(?!\.file$)|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -46,6 +48,31 @@ def _addresses(value: str) -> str:
     return value
 
 
+def _listen(value: str, least: int = 0) -> str:
+    found = _HOST_AND_PORT.fullmatch(value)
+    if found is None or not least <= int(found["port"]) <= 65535:
+        raise ValueError("no such address")
+    if found["ipv6"] is not None:
+        ipaddress.IPv6Address(found["ipv6"])
+    return value
+
+
+def _address(value: str) -> str:
+    return _listen(value, 1)
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or value.rstrip("/") != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError("not a URL of a server")
+    _listen(parts.netloc if parts.port is not None else f"{parts.netloc}:80", 1)
+    return value
+
+
+NODE_NAME = r"[A-Za-z0-9._-]{1,200}"
+"""What a node may be called: its workers are static members of their group by that name, of which Kafka's clients take
+these characters, at most 249, and a certificate is made out to it."""
+_HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[(?P<ipv6>[0-9A-Fa-f:.]+)\]):(?P<port>[0-9]{1,5})")
 _ORIGIN = r"https?://[A-Za-z0-9._~-]+(:\d{1,5})?"
 _MAX_INT = 2**31 - 1  # what Kafka and librdkafka accept: about 24 days of milliseconds
 _MAX_LONG = 2**63 - 1
@@ -73,6 +100,21 @@ OptionalOrigins = Annotated[
     BeforeValidator(_joined),
     Field(pattern=rf"^{_ORIGIN}(\s*,\s*{_ORIGIN})*$"),
     Allowed("origins as https://dash.example or http://localhost:3000, without a path, separated by commas"),
+]
+OptionalUrl = Annotated[
+    Annotated[str, AfterValidator(_url)] | None,
+    Allowed("a URL as http://node-1.example:8000, without a path or a user"),
+]
+OptionalNodeName = Annotated[
+    str | None, Field(pattern=rf"^{NODE_NAME}$"), Allowed("up to 200 letters, digits, '.', '_' and '-'")
+]
+OptionalAddress = Annotated[
+    Annotated[str, AfterValidator(_address)] | None,
+    Allowed("host:port with a port from 1 to 65535, as node-1:8001 or [::1]:8001"),
+]
+OptionalListen = Annotated[
+    Annotated[str, AfterValidator(_listen)] | None,
+    Allowed("host:port with a port from 0 (any free one) to 65535, as 127.0.0.1:8001 or [::1]:8001"),
 ]
 Switch = Annotated[bool, BeforeValidator(_lower), Allowed("true or false")]
 AccessLogging = Annotated[Literal["off", "slow", "on"], BeforeValidator(_lower), Allowed("off, slow or on")]

@@ -1,5 +1,2 @@
-"""`stateline demo`: a year of New York's departures through a pipeline, a worker and a server, checked."""
-
-from stateline.demo.run import run_demo
-
-__all__ = ["run_demo"]
+"""`stateline demo`: a year of New York's departures through pipelines, a worker and a server, checked (`run`); with
+`--nodes` a month of them, on several nodes of which one is killed (`nodes`)."""

@@ -9,14 +9,20 @@ from contextlib import closing, suppress
 import orjson
 
 from stateline.client import Client, RequestError, UnreachableError
+from stateline.demo.flights import app, by_airport, weather_by_airport
+from stateline.demo.loader import TABLES
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.log import Log
+from stateline.model.pipeline import epochs_topic
 from stateline_store import DoesNotExistError, NotUpToBoundError, Position, TopicPartition
 
 _WAIT_MS = 500  # of one request, between two looks at the processes
 _LOOK_INTERVAL_S = 0.2
 _LOOK_BACK = 16  # offsets before the end among which a record is: transactions leave gaps of one
 _POLL_TIMEOUT_S = 10.0
+_CATCH_UP_TIMEOUT_S = 300.0  # minutes more than it takes; a stuck process must not hang the demo for ever
+# Pipeline → the topic of its markers; each is called as the store of its results.
+PIPELINES = {name: epochs_topic(app.application_id, name) for name in app.topology().pipelines}
 
 Idle = Callable[[], None]
 """Called again and again while waiting: looks after the processes, moves the bars."""
@@ -29,6 +35,25 @@ def read_so_far(client: Client, store: str) -> Position:
         for partition in client.store(store).position().committed.values():
             position = position.merge(partition)
     return position
+
+
+def await_all_stores(client: Client, log: Log, departures: Position, idle: Idle) -> dict[str, Position]:
+    """Return once every store reflects all that was written, `departures` of that topic; the Position of each that
+    does. Raises `NotUpToBoundError` when that takes minutes."""
+    bounds = {name: last_position(log, name) for name in TABLES} | {"aircraft": departures}
+    for store, position in bounds.items():
+        await_store(client, store, position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
+    # The worker commits what it forwards no later than the table, so all of it is visible by now.
+    derived = {
+        "airport_totals": last_position(log, by_airport.name),
+        "weather_as_of": last_position(log, weather_by_airport.name),
+    }
+    for name, epochs in PIPELINES.items():
+        await_pipeline(log, epochs, departures, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
+        derived[name] = last_position(log, name)
+    for store, position in derived.items():
+        await_store(client, store, position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
+    return bounds | derived
 
 
 def await_store(client: Client, store: str, position: Position, idle: Idle, *, timeout_s: float) -> None:

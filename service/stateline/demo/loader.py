@@ -14,12 +14,12 @@ from stateline_store import Position
 TABLES = {"airlines": 1, "airports": 1, "planes": 2, "weather": 2}
 """Partitions of the topics that become tables as they are."""
 
-DEPARTURES, _DEPARTURE_PARTITIONS = "departures", 4
+DEPARTURES, DEPARTURE_PARTITIONS = "departures", 4
 
 
 def create_topics(log: Log) -> None:
     """Create the source topics; those that exist stay as they are."""
-    counts, settings = {**TABLES, DEPARTURES: _DEPARTURE_PARTITIONS}, table_settings(app.topology())
+    counts, settings = {**TABLES, DEPARTURES: DEPARTURE_PARTITIONS}, table_settings(app.topology())
     with closing(log.admin()) as admin:
         admin.create_topics(NewTopic(name, count, settings[name]) for name, count in counts.items())
 

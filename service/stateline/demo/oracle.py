@@ -11,6 +11,7 @@ import csv
 import importlib.util
 import sys
 import zipfile
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -46,12 +47,33 @@ class Answers:
     ranking: list[Value] = field(default_factory=list)
 
 
-def expected(departures: int) -> Answers:
-    """The answers once the first `departures` of the year, by scheduled time, have been read."""
-    rows = _rows("flights")
-    times = _scheduled(rows)
-    # Python's sort is stable: departures of one minute stay as the file has them.
-    first = sorted(range(len(rows)), key=times.__getitem__)[:departures]
+class Year:
+    """The file's departures, in the order of their scheduled time, read once for several answers."""
+
+    def __init__(self) -> None:
+        self.rows = _rows("flights")
+        self.times = _scheduled(self.rows)
+        # Python's sort is stable: departures of one minute stay as the file has them.
+        self.order = sorted(range(len(self.rows)), key=self.times.__getitem__)
+
+    def between(self, start: datetime, end: datetime) -> tuple[int, int]:
+        """How many are scheduled before `start`, and how many from then until `end`, exclusive."""
+        before, until = (bisect_left(self.order, time, key=self.times.__getitem__) for time in (start, end))
+        return before, until - before
+
+    def departures(self, skip: int, count: int) -> Iterator[tuple[str, Value]]:
+        """Tail number and value of so many, in their order, without the first ones."""
+        for at in self.order[skip : skip + count]:
+            value = _departure(self.rows.row(at), self.times[at])
+            yield value["tailnum"] or "unknown", value
+
+
+def expected(departures: int, skip: int = 0, year: Year | None = None) -> Answers:
+    """The answers once the first `departures` of the year, by scheduled time, have been read; without those that are to
+    be skipped."""
+    year = year or Year()
+    rows, times = year.rows, year.times
+    first = year.order[skip : skip + departures]
     names = {row[0]: row[1] for row in _rows("airlines").picked("carrier", "name")}
     answers, latest = Answers(), dict[str, int]()
     flights = _flights(rows, times, first)

@@ -21,17 +21,12 @@ import httpx
 
 from stateline.client import NEVER, Client
 from stateline.demo import oracle
-from stateline.demo.catching_up import (
-    await_pipeline,
-    await_store,
-    last_position,
-    pipeline_read_so_far,
-    read_so_far,
-)
+from stateline.demo.catching_up import await_all_stores
 from stateline.demo.checks import Tally, check_keys, check_stores
 from stateline.demo.data import data_directory, departures
-from stateline.demo.flights import app, by_airport, weather_by_airport
+from stateline.demo.flights import app
 from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
+from stateline.demo.loading import LOOK_INTERVAL_S, at_most_every, load
 from stateline.demo.place import free_port, fresh_directory
 from stateline.demo.ranking_process import NEEDED_BYTES, RankingProcess
 from stateline.demo.screen import Screen, ranking_line
@@ -39,23 +34,16 @@ from stateline.demo.services import Services, demo_settings, running_services
 from stateline.demo.time_checks import check_times
 from stateline.demo.tour import Replay, Tour
 from stateline.log import Log, open_log
-from stateline.model.pipeline import epochs_topic
 from stateline.processes.free_memory import free_bytes
-from stateline_store import Position
 
 DEFAULT_STATE_DIR = Path(".stateline/demo")
 
 _KEPT_FOR_STREAMING = 20_000
 _STREAMED_BEFORE_THE_CHECK = 2_000
-_LOAD_CHUNK = 5_000
 # Before the check as fast as one can still follow it; afterwards the rest lasts for several minutes.
 _QUICK_PER_SECOND, _SLOW_PER_SECOND = 400, 50
-_CATCH_UP_TIMEOUT_S = 300.0  # minutes more than it takes; a stuck process must not hang the demo for ever
-_LOOK_INTERVAL_S = 0.5
 _TICK_S = 0.05
 _TIMEOUT_S = 90.0
-# Pipeline → the topic of its markers; each is called as the store of its results.
-_PIPELINES = {name: epochs_topic(app.application_id, name) for name in app.topology().pipelines}
 
 
 def run_demo(
@@ -74,7 +62,7 @@ def run_demo(
     screen = screen or Screen()
     port = free_port(host, port)
     data_directory()  # before anything is wiped or started
-    with fresh_directory(state_dir), _sigterm_as_ctrl_c(), closing(open_log("embedded", state_dir)) as log:
+    with fresh_directory(state_dir), sigterm_as_ctrl_c(), closing(open_log("embedded", state_dir)) as log:
         create_topics(log)
         url = f"http://{host}:{port}"
         screen.headline(f"Starting Spark pipelines, a worker and a server on {url}")
@@ -133,38 +121,8 @@ class _Demo:
         """Everything but the rest that is kept; returns when all stores reflect it."""
         count = self._feed.waiting - _KEPT_FOR_STREAMING
         self._screen.headline(f"Loading {count:,} departures of {self._feed.waiting:,}")
-        with self._screen.bars(dict.fromkeys(("written", "worker", *_PIPELINES), count)) as bars:
-
-            def look() -> None:
-                self._services.poll()
-                bars.set("written", self._feed.sent)
-                bars.set("worker", _records(read_so_far(self._client, "aircraft")))
-                for name, epochs in _PIPELINES.items():
-                    bars.set(name, _records(pipeline_read_so_far(self._log, epochs)))
-
-            idle = _at_most_every(_LOOK_INTERVAL_S, look)
-            while self._feed.sent < count:
-                self._feed.send(min(_LOAD_CHUNK, count - self._feed.sent))
-                idle()
-            self._settle(idle)
-            look()
-
-    def _settle(self, idle: Callable[[], None]) -> dict[str, Position]:
-        """Wait until every store reflects what was written; the Position of each that does."""
-        bounds = {name: last_position(self._log, name) for name in TABLES} | {"aircraft": self._feed.position}
-        for store, position in bounds.items():
-            await_store(self._client, store, position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
-        # The worker commits what it forwards no later than the table, so all of it is visible by now.
-        derived = {
-            "airport_totals": last_position(self._log, by_airport.name),
-            "weather_as_of": last_position(self._log, weather_by_airport.name),
-        }
-        for name, epochs in _PIPELINES.items():
-            await_pipeline(self._log, epochs, self._feed.position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
-            derived[name] = last_position(self._log, name)
-        for store, position in derived.items():
-            await_store(self._client, store, position, idle, timeout_s=_CATCH_UP_TIMEOUT_S)
-        return bounds | derived
+        poll = self._services.poll
+        load(self._feed, count, self._client, self._log, self._screen, poll, workers="worker")
 
     def _stream(self, replay: Replay, keep: int) -> None:
         """Let departures out until only so many are left."""
@@ -177,7 +135,8 @@ class _Demo:
 
     def _check(self) -> None:
         self._screen.headline(f"Checking against the CSV files: {self._feed.sent:,} departures")
-        bounds = self._settle(_at_most_every(_LOOK_INTERVAL_S, self._services.poll))
+        poll = at_most_every(LOOK_INTERVAL_S, self._services.poll)
+        bounds = await_all_stores(self._client, self._log, self._feed.position, poll)
         with (
             self._room_for_spark() as poll,
             self._screen.live_line() as show,
@@ -206,7 +165,7 @@ class _Demo:
         """Memory for a second Spark, the pipelines' stopped meanwhile if need be; what to call now and then."""
         free = free_bytes()
         if free is None or free >= NEEDED_BYTES:
-            yield _at_most_every(_LOOK_INTERVAL_S, self._services.poll)
+            yield at_most_every(LOOK_INTERVAL_S, self._services.poll)
             return
         self._screen.say(f"  {free >> 20:,} MB of memory are free: the pipelines stop while a Spark job runs.")
         with self._services.without_pipelines():
@@ -234,26 +193,10 @@ class _Demo:
             self._screen.say("Stopping.")
 
 
-def _records(position: Position) -> int:
-    """How many departures a store at this Position has read: their topic has no gaps."""
-    return sum(offset + 1 for _, offset in position)
-
-
-def _at_most_every(interval_s: float, action: Callable[[], None]) -> Callable[[], None]:
-    """The action, left out when it ran less than this ago."""
-    last = -interval_s
-
-    def limited() -> None:
-        nonlocal last
-        if time.monotonic() - last >= interval_s:
-            action()
-            last = time.monotonic()
-
-    return limited
-
-
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Within the block SIGTERM raises KeyboardInterrupt, as SIGINT does."""
+
     def interrupt(number: int, frame: FrameType | None) -> None:
         del number, frame
         raise KeyboardInterrupt

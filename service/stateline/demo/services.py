@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.processes.application import ALL_PIPELINES, application_children
 from stateline.processes.supervisor import SAYS, Supervisor
@@ -88,12 +89,11 @@ class Services:
         self._pipelines.start()
 
 
-@contextmanager
-def running_services(app: App, settings: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Services]:
-    """The application's processes, started; stopped in order at the end of the block.
+def written_settings(app: App, settings: Mapping[str, str]) -> tuple[Config, list[str]]:
+    """The application's settings, and the arguments that give them to its processes.
 
-    Their settings also stand in ``<state.dir>/stateline.toml``, which is given to them instead of one that may lie
-    in the working directory, and which other commands can be given (``--config``).
+    They also stand in ``<state.dir>/stateline.toml``, which is given to them instead of one that may lie in the working
+    directory, and which other commands can be given (``--config``).
     """
     overrides = [f"{name}={value}" for name, value in settings.items()]
     config = load_config(app.application_id, defaults=app.config, overrides=overrides)
@@ -102,6 +102,16 @@ def running_services(app: App, settings: Mapping[str, str], say: Callable[[str],
     passed_on = ["--config", str(toml)]
     for override in overrides:  # flags as well, because variables of the environment win over a file
         passed_on += ["--set", override]
+    return config, passed_on
+
+
+@contextmanager
+def running_services(app: App, settings: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Services]:
+    """The application's processes, started; stopped in order at the end of the block.
+
+    Their settings are written down as by `written_settings`.
+    """
+    config, passed_on = written_settings(app, settings)
     output = OutputFile(config.state_dir / "output.log", say)
     try:
         children = application_children(app, config, TARGET, passed_on)

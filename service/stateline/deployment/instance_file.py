@@ -1,6 +1,8 @@
 """``<application>/instances/<instance>.json``: a worker process, as it describes itself to servers.
 
-    {"instance", "process_id": UUID of the directory, "pid", "socket": path where it answers queries,
+    {"instance", "process_id": UUID of the directory, "member_id": by which its consumer group knows it, or null,
+     "generation": of the group when it was given the tasks, -1 of none, "pid",
+     "socket": path where it answers queries,
      "tasks": {task: "created" | "restoring" | "running" | "suspended"}}
 
 On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
@@ -31,6 +33,8 @@ class Instance:
 
     instance: str
     process_id: UUID | None = None
+    member_id: str | None = None
+    generation: int = -1
     pid: int
     socket: Path
     tasks: Mapping[str, str]

@@ -11,14 +11,15 @@ import base64
 import re
 import sqlite3
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
+from stateline.log.embedded_group import assignments
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
-from stateline.log.interface import NewTopic, TopicInfo
+from stateline.log.interface import GroupMember, NewTopic, TopicInfo
 from stateline.log.patience import Patience
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
@@ -78,8 +79,14 @@ class EmbeddedLog:
         return EmbeddedAdmin(self._open())
 
     def consumer(
-        self, group: str | None = None, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
+        self,
+        group: str | None = None,
+        *,
+        instance_id: str | None = None,
+        client_id: str | None = None,
+        auto_offset_reset: str = "earliest",
     ) -> EmbeddedConsumer:
+        del client_id  # there is no broker to show it
         return EmbeddedConsumer(self._open(), group, instance_id, auto_offset_reset, self._session_timeout_ms)
 
     def producer(self, transactional_id: str | None = None) -> EmbeddedProducer:
@@ -95,9 +102,10 @@ class EmbeddedAdmin:
     def __init__(self, file: LogFile) -> None:
         self._file = file
 
-    def topics(self) -> dict[str, TopicInfo]:
+    def topics(self, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
         rows = self._file.rows("SELECT name, partitions, topic_id FROM topics ORDER BY name")
-        return {name: TopicInfo(name, partitions, topic_id) for name, partitions, topic_id in rows}
+        wanted = ((name, *rest) for name, *rest in rows if named is None or name in named)
+        return {name: TopicInfo(name, partitions, topic_id) for name, partitions, topic_id in wanted}
 
     def create_topics(self, topics: Iterable[NewTopic]) -> None:
         wanted = list(topics)
@@ -140,6 +148,24 @@ class EmbeddedAdmin:
         )
         found = {TopicPartition(topic, partition): next_offset for topic, partition, next_offset in rows}
         return {partition: found[partition] for partition in partitions if partition in found}
+
+    def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        del group, partitions  # one machine's
+        return {}
+
+    def members(self, group: str) -> list[GroupMember]:
+        with self._file.write() as sql:
+            rows, members = (
+                assignments(sql, group),
+                sql.execute("SELECT member FROM members WHERE group_name = ?", (group,)).fetchall(),
+            )
+        return [
+            GroupMember(member, "", None, frozenset(row.partition for row in rows if row.owner == member))
+            for (member,) in members
+        ]
+
+    def committed_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {each: self.watermarks(each)[1] for each in partitions}
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         partition_id = self._partition_id(partition)

@@ -21,6 +21,7 @@ from stateline.log.embedded_group import (
 from stateline.log.embedded_transactions import visible_ends
 from stateline.log.interface import AssignmentListener, Record
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
+from stateline_store.clock import boot_ms
 
 _POLL_BYTES = 16 * 1024 * 1024  # of each partition in one poll, beyond its first record
 _SHORTEST_SLEEP_S = 0.000_5
@@ -56,6 +57,7 @@ class _Membership:
     generation: int = -1
     waiting: bool = False
     heartbeat_due_ms: int = 0
+    confirmed_at_ms: int | None = None
 
 
 class EmbeddedConsumer:
@@ -219,8 +221,10 @@ class EmbeddedConsumer:
             return
         if beat:
             self._refuse_deleted(subscription)
+            asked_at_ms = boot_ms()
             with self._file.write() as sql:
                 heartbeat(sql, claim)
+            membership.confirmed_at_ms = asked_at_ms
             membership.heartbeat_due_ms = monotonic_ms() + self._heartbeat_interval_ms
         known = self._file.rows(
             "SELECT incarnation, generation FROM members JOIN groups ON name = group_name "
@@ -315,6 +319,23 @@ class EmbeddedConsumer:
         if self._subscription is not None and self._membership is None:
             raise FencedError(f"This consumer is not in group {self._group!r} now: poll to join.")
         return Claim(self._group) if self._membership is None else self._membership.claim
+
+    @property
+    def member_id(self) -> str | None:
+        return None if self._membership is None else self._membership.claim.member
+
+    @property
+    def generation(self) -> int:
+        """None here: nobody asks which of two members is the later one."""
+        return -1
+
+    @property
+    def confirmed_at_ms(self) -> int | None:
+        return None if self._membership is None else self._membership.confirmed_at_ms
+
+    def confirm_membership(self, place: TopicPartition) -> bool:
+        """Nothing is to be done: every heartbeat is answered."""
+        return True
 
     def close(self) -> None:
         if self._closed:

@@ -57,11 +57,23 @@ class NewTopic:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a consumer group, as the log shows it to others. `instance_id` is that of a static one. Kafka goes on
+    showing the `client_id` of the process before, where a static member was started anew within its session."""
+
+    member_id: str
+    client_id: str
+    instance_id: str | None
+    partitions: frozenset[TopicPartition]
+
+
 class Admin(Protocol):
     """Topics and watermarks."""
 
-    def topics(self) -> dict[str, TopicInfo]:
-        """Every topic of the log by name, the log's internal ones left out."""
+    def topics(self, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
+        """Every topic of the log by name, the log's internal ones left out; or of these names those that there are,
+        which costs a log with many topics less. Raises `ConfigurationError` where one of them may not be looked at."""
 
     def create_topics(self, topics: Iterable[NewTopic]) -> None:
         """Create these topics and return when they can be written to. One that exists already is left as it is.
@@ -89,6 +101,21 @@ class Admin(Protocol):
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed next offsets; a partition without one is absent (never 0)."""
+
+    def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """The client id of who has committed the group's offset of each last, without what transactions have not
+        committed yet; absent where nobody has, or has not said. Nothing on the embedded log, where there are none."""
+
+    def members(self, group: str) -> list[GroupMember]:
+        """The members of this group now; none of a group that does not exist. One that was killed is a member until
+        its session times out. On the embedded log all have the empty text as `client_id`.
+        """
+
+    def committed_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of each of these the offset after the last one that a read_committed consumer can see now, all asked at once.
+
+        Raises `DoesNotExistError` when there is no such partition.
+        """
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         """(first offset kept, offset after the last one that a read_committed consumer can see now).
@@ -183,6 +210,28 @@ class Consumer(Protocol):
         """Commit the group's offsets, outside a transaction, and return when they are kept.
 
         Raises `FencedError` when this member no longer owns a partition: nothing was committed.
+        """
+
+    @property
+    def member_id(self) -> str | None:
+        """By which the group knows this member, as `Admin.members` shows it; None without one. It changes with each
+        joining anew of a process."""
+
+    @property
+    def generation(self) -> int:
+        """That of the group when this member got what it has; -1 without one. It grows with each rebalance."""
+
+    @property
+    def confirmed_at_ms(self) -> int | None:
+        """When this member last asked the group something that is answered to members alone, and was answered
+        (`clock.boot_ms` of the question); None when it was not, since it has joined. Its session lasts from then.
+        """
+
+    def confirm_membership(self, place: TopicPartition) -> bool:
+        """Ask the group whether this is still a member; `poll` takes the answer. Waits for nothing and raises nothing.
+        False when it cannot be asked now: it has not joined yet, or an answer is to come.
+
+        It commits an offset of `place`, a partition whose offsets nobody uses; it must exist.
         """
 
     def close(self) -> None:
@@ -283,10 +332,16 @@ class Log(Protocol):
     def admin(self) -> Admin: ...
 
     def consumer(
-        self, group: str | None = None, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
+        self,
+        group: str | None = None,
+        *,
+        instance_id: str | None = None,
+        client_id: str | None = None,
+        auto_offset_reset: str = "earliest",
     ) -> Consumer:
-        """A consumer; `instance_id` makes its group membership static (KIP-345). `auto_offset_reset` is "earliest",
-        "latest" or, without a group, "error". The embedded log shows records that were deleted as a gap, to all alike.
+        """A consumer; `instance_id` makes its group membership static (KIP-345), `client_id` is how a broker names it
+        to others. `auto_offset_reset` is "earliest", "latest" or, without a group, "error". The embedded log shows
+        records that were deleted as a gap, to all alike.
         """
 
     def producer(self, transactional_id: str | None = None) -> Producer: ...

@@ -100,7 +100,12 @@ class KafkaLog:
             raise _refused(error) from error
 
     def consumer(
-        self, group: str | None = None, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
+        self,
+        group: str | None = None,
+        *,
+        instance_id: str | None = None,
+        client_id: str | None = None,
+        auto_offset_reset: str = "earliest",
     ) -> KafkaConsumer:
         if auto_offset_reset not in (allowed := ("earliest", "latest") if group else ("earliest", "latest", "error")):
             raise InvalidArgumentError(f"auto_offset_reset is one of {allowed}, not {auto_offset_reset!r}.")
@@ -109,6 +114,7 @@ class KafkaLog:
             "group.id": group or _NO_GROUP,
             "auto.offset.reset": auto_offset_reset,
             **({"group.instance.id": instance_id} if instance_id else {}),
+            **({"client.id": client_id} if client_id else {}),
         }
         try:
             return KafkaConsumer(settings, self.bootstrap_servers, self.patience, group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
@@ -24,14 +24,18 @@ from confluent_kafka.admin._listoffsets import (
 from confluent_kafka.admin._resource import ResourceType  # as the last one
 from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
-from stateline.log.interface import NewTopic, TopicInfo
+from stateline.log.interface import GroupMember, NewTopic, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import committed_offsets
+from stateline.log.kafka_offsets import asked_offsets, committed_offsets
 from stateline.log.kafka_waiting import waiting_is_said
 from stateline.log.patience import Patience
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
 
 _POLL_INTERVAL_S = 0.02
+# librdkafka ends the process (an assertion of `rd_kafka_enq_once_del_source_return`, its issue 4605) when a request to
+# a coordinator has timed out in there before there was a connection, and there is one then. So none times out: this is
+# the longest that may be asked for.
+_NEVER_S = 3600.0
 _FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client leaves these untyped
 _LAST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
 _EARLIEST, _LATEST = (_FIRST, IsolationLevel.READ_COMMITTED), (_LAST, IsolationLevel.READ_COMMITTED)
@@ -45,6 +49,12 @@ _NO_LEADER = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.KAFKA_STORAGE_ERROR,
+)
+# As above of groups (`CoordinatorStrategy`): a broker has just become their coordinator, or is one no more.
+_NO_COORDINATOR = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
 _NOT_READY = (*_NO_LEADER, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
@@ -60,8 +70,11 @@ class KafkaAdmin:
         self._replication_factor = replication_factor
         self._login = Login(bootstrap_servers)
         self._settings = {**settings, "error_cb": self._login.note}
-        self._admin = kafka_admin.AdminClient(self._settings, logger=LOGGER)
-        self._consumers: dict[str, confluent_kafka.Consumer] = {}  # of groups whose offsets were asked for
+        self._admin = self._client()
+        self._consumers: dict[tuple[str, str], confluent_kafka.Consumer] = {}  # of groups whose offsets were asked for
+
+    def _client(self) -> kafka_admin.AdminClient:
+        return kafka_admin.AdminClient(self._settings, logger=LOGGER)
 
     def _partition_counts(self, *, led: bool = True) -> dict[str, int]:
         """Topic → partitions, or those that have a leader: fewer while a topic is created, or a broker is away."""
@@ -80,8 +93,8 @@ class KafkaAdmin:
             if topic.error is None
         }
 
-    def topics(self) -> dict[str, TopicInfo]:
-        names = sorted(self._partition_counts())
+    def topics(self, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
+        names = sorted(self._partition_counts() if named is None else named)
         if not names:
             return {}
         try:
@@ -188,13 +201,50 @@ class KafkaAdmin:
             consumer, group, partitions, self._bootstrap_servers, self._patience.of(CALL_TIMEOUT_S)
         )
 
-    def _consumer_of(self, group: str) -> confluent_kafka.Consumer:
-        consumer = self._consumers.get(group)
+    def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        consumer = self._consumer_of(group, "read_uncommitted")  # which waits for no transaction
+        timeout_s = self._patience.of(CALL_TIMEOUT_S)
+        found = asked_offsets(consumer, group, partitions, self._bootstrap_servers, timeout_s)
+        return {TopicPartition(each.topic, each.partition): each.metadata for each in found if each.metadata}
+
+    def _consumer_of(self, group: str, isolation_level: str = "read_committed") -> confluent_kafka.Consumer:
+        consumer = self._consumers.get((group, isolation_level))
         if consumer is None:
-            settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+            settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation_level}
             consumer = confluent_kafka.Consumer({**self._settings, **settings}, logger=LOGGER)
-            self._consumers[group] = consumer
+            self._consumers[group, isolation_level] = consumer
         return consumer
+
+    def members(self, group: str) -> list[GroupMember]:
+        what = f"The members of group {group!r} cannot be asked for"
+        deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
+        while True:
+            try:
+                return self._members_now(group, what)
+            except _PassedOverError as error:
+                if time.monotonic() > deadline:
+                    raise meaning(error.error, self._bootstrap_servers, what) from error
+                time.sleep(_POLL_INTERVAL_S)
+
+    def _members_now(self, group: str, what: str) -> list[GroupMember]:
+        """Raises `_PassedOverError` when the group's coordinator is not there now."""
+        asked = self._submit(what, lambda: self._admin.describe_consumer_groups([group], request_timeout=_NEVER_S))
+        try:
+            found = self._result(asked[group], what, _NO_COORDINATOR, CALL_TIMEOUT_S)
+        except DoesNotExistError:
+            return []
+        except LogUnavailableError:
+            if not asked[group].done():
+                self._admin = self._client()  # the one that goes takes the request along
+            raise
+        return [
+            GroupMember(each.member_id, each.client_id, each.group_instance_id, _partitions(each.assignment))
+            for each in found.members
+        ]
+
+    def committed_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        wanted = list(partitions)
+        return self._offsets(wanted, _LATEST)[0] if wanted else {}
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         start, end = self._offsets([partition], _EARLIEST, _LATEST)
@@ -273,9 +323,15 @@ class KafkaAdmin:
         except KafkaException as error:
             raise meaning(kafka_error(error), self._bootstrap_servers, what) from error
 
-    def _result(self, future: Future[Any], what: str, passed_over: Iterable[int] = ()) -> Any:
+    def _result(
+        self,
+        future: Future[Any],
+        what: str,
+        passed_over: Iterable[int] = (),
+        timeout_s: float = 2 * CALL_TIMEOUT_S,
+    ) -> Any:
         try:
-            return future.result(self._patience.of(2 * CALL_TIMEOUT_S))
+            return future.result(self._patience.of(timeout_s))
         except KafkaException as error:
             inner = kafka_error(error)
             if inner.code() in passed_over:
@@ -296,6 +352,11 @@ class KafkaAdmin:
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+
+
+def _partitions(assignment: Any) -> frozenset[TopicPartition]:
+    given = () if assignment is None else assignment.topic_partitions
+    return frozenset(TopicPartition(each.topic, each.partition) for each in given)
 
 
 class _PassedOverError(Exception):

@@ -7,6 +7,7 @@ whose tail was compacted away, ends.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,11 +30,18 @@ from stateline_store import (
     RetryLaterError,
     TopicPartition,
 )
+from stateline_store.clock import boot_ms
 
 T = TypeVar("T")
 
 _LOOK_AGAIN_S = 0.01
+_ANSWER_PATIENCE_S = 1.0
+# Right "Read" on the topic of nodes and on the group. The others come with rebalances, and pass.
+_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
 _HARMLESS = {KafkaError._MAX_POLL_EXCEEDED}  # the group is joined again, and the listeners tell
+
+
+_METADATA = b"CGMDv2:"
 
 
 class KafkaConsumer:
@@ -52,9 +60,11 @@ class KafkaConsumer:
         self._bootstrap_servers = bootstrap_servers
         self._patience = patience
         self._group = group
+        self._client_id = str(settings.get("client.id", ""))
         self._reset = OFFSET_END if settings["auto.offset.reset"] == "latest" else OFFSET_BEGINNING
         self._login = Login(bootstrap_servers)
-        self._consumer = confluent_kafka.Consumer({**settings, "error_cb": self._login.note}, logger=LOGGER)
+        callbacks = {"error_cb": self._login.note, "on_commit": self._on_commit}
+        self._consumer = confluent_kafka.Consumer({**settings, **callbacks}, logger=LOGGER)
         self._assigned: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
         self._starting: dict[TopicPartition, int] | None = None  # where to start, while on_assigned runs
@@ -63,7 +73,12 @@ class KafkaConsumer:
         self._subscribed = False
         self._deferred: list[BaseException] = []  # raised by the next poll, after the records at hand
         self._closed = False
+        self._asked_at_ms: int | None = None  # when the group was asked what it has not answered yet
+        self._is_void = False  # what is on its way was asked as a member that has since lost all
+        self._confirmed_at_ms: int | None = None
         self._in_listener = False
+        self._member_id: str | None = None  # as they were when the client was asked last
+        self._generation = -1
         self._given_up = False
         self._given_back = threading.Event()  # nobody but the thread of a commit that was given up uses the client now
 
@@ -86,6 +101,7 @@ class KafkaConsumer:
 
         def lost(_: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
             self._assigned.clear()  # others may own them already: nothing can be committed of them
+            self._confirmed_at_ms, self._is_void = None, self._asked_at_ms is not None
             self._guard(lambda: self._on_revoked(partitions, on_revoked))
 
         self._call(
@@ -316,7 +332,7 @@ class KafkaConsumer:
         self.check_ownership(next_offsets)
         if not next_offsets:
             return
-        done = self._call("The offset commit failed", lambda: self._commit(_with_offsets(next_offsets)))
+        done = self._call("The offset commit failed", lambda: self._commit(self.offsets_to_commit(next_offsets)))
         for each in done or ():
             if each.error is not None:
                 raise meaning(
@@ -359,6 +375,61 @@ class KafkaConsumer:
         if self._subscribed and (missing := [each for each in partitions if each not in self._assigned]):
             raise FencedError(f"{missing[0]} is not assigned to this member of {self._group!r}: nothing was committed.")
 
+    @property
+    def member_id(self) -> str | None:
+        if not self._subscribed or self._closed:
+            return None
+        if not self._given_up:  # the client is another thread's then
+            self._member_id = self._consumer.memberid() or None
+        return self._member_id
+
+    @property
+    def generation(self) -> int:
+        """The client shows it in nothing but its opaque group metadata: `CGMDv2:`, then an int32, little endian."""
+        if not self._subscribed or self._closed:
+            return -1
+        if self._given_up:  # the client is another thread's
+            return self._generation
+        metadata = bytes(self._consumer.consumer_group_metadata())
+        if not metadata.startswith(_METADATA) or len(metadata) < len(_METADATA) + 4:
+            return -1  # of another librdkafka: who claims a task later is not told from who did before
+        self._generation = int.from_bytes(metadata[len(_METADATA) :][:4], "little", signed=True)
+        return self._generation
+
+    @property
+    def confirmed_at_ms(self) -> int | None:
+        return self._confirmed_at_ms
+
+    def confirm_membership(self, place: TopicPartition) -> bool:
+        if self._asked_at_ms is not None or self._closed:
+            return False  # librdkafka answers in any case, with an error if the group does not
+        if not self._assigned:
+            return False  # who has not joined commits as nobody's member, which a group without members takes
+        asked_at_ms = boot_ms()
+        try:
+            self._consumer.commit(offsets=_with_offsets({place: 0}), asynchronous=True)
+        except KafkaException as error:  # there is no group at this moment: the next time
+            LOGGER.debug("Membership cannot be confirmed: %s", error)
+            return False
+        self._asked_at_ms = asked_at_ms
+        return True
+
+    def _on_commit(self, error: KafkaError | None, partitions: Sequence[confluent_kafka.TopicPartition]) -> None:
+        """librdkafka's answer to `confirm_membership`, which alone commits without waiting."""
+        asked_at_ms, self._asked_at_ms = self._asked_at_ms, None
+        is_void, self._is_void = self._is_void, False
+        refused = error or next((each.error for each in partitions if each.error is not None), None)
+        if refused is None:
+            self._confirmed_at_ms = None if is_void else asked_at_ms
+        else:
+            level = logging.WARNING if refused.code() in _FORBIDDEN else logging.DEBUG
+            LOGGER.log(level, "The group does not confirm that this is a member: %s", refused)
+
+    def offsets_to_commit(self, next_offsets: Mapping[TopicPartition, int]) -> list[confluent_kafka.TopicPartition]:
+        """These, with who commits them: the client id, which `Admin.committed_by` finds there."""
+        said = self._client_id
+        return [confluent_kafka.TopicPartition(*each, at, metadata=said) for each, at in next_offsets.items()]
+
     def group_metadata(self) -> object:
         """What a producer needs to commit offsets on this member's behalf."""
         return self._consumer.consumer_group_metadata()
@@ -377,8 +448,20 @@ class KafkaConsumer:
             LOGGER.warning("A consumer of group %r is closed as soon as its last commit has ended.", self._group)
             self._given_back.set()
             return
-        self._call("close", self._consumer.close)
+        if self._is_owed_an_answer():
+            # librdkafka waits for it, for as long as a session where no broker is there.
+            self._given_up = True
+            threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True).start()
+        else:
+            self._call("close", self._consumer.close)
         self._raise_deferred()
+
+    def _is_owed_an_answer(self) -> bool:
+        """Whether the group has not answered `confirm_membership`, and does not within a second either."""
+        until_s = time.monotonic() + _ANSWER_PATIENCE_S
+        while self._asked_at_ms is not None and time.monotonic() < until_s:
+            self._call("poll", lambda: self._consumer.poll(_LOOK_AGAIN_S))
+        return self._asked_at_ms is not None
 
 
 def _plain(partitions: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:

@@ -80,6 +80,12 @@ def kafka_error(error: KafkaException) -> KafkaError:
 def meaning(error: KafkaError, bootstrap_servers: str, what: str) -> StatelineError:
     """The error to raise when `what` failed; `LogUnavailableError` for all that is not in the table."""
     kind = _MEANING.get(error.code(), LogUnavailableError)
+    if kind is LogUnavailableError and error.code() > 0:  # a broker has said so; librdkafka's own are negative
+        why = f"{error.str().rstrip(': ')} ({error.name()})".lstrip()
+        return kind(
+            f"{what}: Kafka at {bootstrap_servers} cannot do that now: {why}. It may just have started: try again in a "
+            "moment; if that does not help, its log says more."
+        )
     if kind is LogUnavailableError:
         return kind(
             f"{what}: Kafka at {bootstrap_servers} does not answer as it should: {error.str()}. Start it, or set "

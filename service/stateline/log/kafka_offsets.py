@@ -38,9 +38,22 @@ def committed_offsets(
     While a transaction is writing offsets they are waited for: they must not look like "none". Raises
     `LogUnavailableError` when there is no answer in time.
     """
+    found = asked_offsets(consumer, group, partitions, bootstrap_servers, timeout_s)
+    return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+
+def asked_offsets(
+    consumer: confluent_kafka.Consumer,
+    group: str,
+    partitions: Iterable[TopicPartition],
+    bootstrap_servers: str,
+    timeout_s: float,
+) -> list[confluent_kafka.TopicPartition]:
+    """As `committed_offsets`, with all that was committed of each partition; a consumer that is not read_committed
+    waits for no transaction."""
     asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
     if not asked:
-        return {}
+        return []
     what, deadline = f"The offsets of group {group!r} cannot be read", time.monotonic() + timeout_s
     while True:
         try:
@@ -58,4 +71,4 @@ def committed_offsets(
             time.sleep(_POLL_INTERVAL_S)
     if errors := [each.error for each in found if each.error is not None]:
         raise meaning(errors[0], bootstrap_servers, what)
-    return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+    return list(found)

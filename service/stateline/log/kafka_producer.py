@@ -286,7 +286,7 @@ class KafkaProducer:
         if not isinstance(consumer, KafkaConsumer):
             raise InvalidArgumentError(f"{consumer!r} does not read from Kafka.")
         consumer.check_ownership(next_offsets)
-        offsets = [confluent_kafka.TopicPartition(*partition, at) for partition, at in next_offsets.items()]
+        offsets = consumer.offsets_to_commit(next_offsets)
         self._transactional("send_offsets_to_transaction", self._send_offsets, offsets, consumer.group_metadata())
 
     def _send_offsets(self, *arguments: Any) -> None:

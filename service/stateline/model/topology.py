@@ -9,8 +9,11 @@ is one partition of one subtopology, `<subtopology>_<partition>`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+import orjson
 
 from stateline.model.nodes import nodes_of
 from stateline.model.pipeline import Pipeline, epochs_topic
@@ -63,6 +66,15 @@ class Topology:
     stores: Mapping[str, StoreDefinition]
     pipelines: Mapping[str, Pipeline]
     global_tables: Mapping[str, StoreDefinition] = field(default_factory=dict)  # every worker has each of them whole
+
+    def digest(self) -> str:
+        """Equal of two applications whose tasks are the same and whose stores can be read by each other. 16 hex digits;
+        other nodes compare it, so it stays what it is. On the wire and in topics: never change."""
+        told = [
+            [s.ordinal, [topic.name for topic in s.sources], [[store.name, store.description] for store in s.stores]]
+            for s in self.subtopologies
+        ]
+        return hashlib.sha256(orjson.dumps(told)).hexdigest()[:16]
 
     def subtopology_of(self, store: str) -> Subtopology:
         """The subtopology that holds this store. Raises `TopologyError` when none does."""

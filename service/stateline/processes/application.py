@@ -46,13 +46,15 @@ def only_run(config: Config) -> Iterator[None]:
 
 
 def application_children(app: App, config: Config, target: str, passed_on: Sequence[str]) -> list[Child]:
-    """The pipelines' processes, `num.workers` workers (none when nothing is kept), and a server.
+    """The pipelines' processes, `num.workers` workers (none when nothing is kept), and a server. No pipelines where
+    `pipeline.node` names another node.
 
     Two workers cannot share one ``group.instance.id``: each gets the configured one with its number behind it.
     """
     topology = app.topology()
     workers = config.num_workers if topology.subtopologies else 0
-    children = pipeline_children(config, list(topology.pipelines), target, passed_on)
+    pipelines = list(topology.pipelines) if config.runs_pipelines else []
+    children = pipeline_children(config, pipelines, target, passed_on)
     for number in range(workers):
         name = f"worker-{number}"
         static = ("--set", f"group.instance.id={config.group_instance_id}-{number}") if config.group_instance_id else ()

@@ -18,6 +18,7 @@ from stateline.query.open_scan import OpenScan
 from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rows, ScanQuery, Terms
 from stateline_store import (
     CountQuery,
+    IsolationLevel,
     KeyQuery,
     KeysQuery,
     MultiVersionedKeyQuery,
@@ -30,9 +31,12 @@ from stateline_store import (
     Reader,
     Scan,
     SessionKeyQuery,
+    SessionRangeQuery,
     StoreSchema,
     VersionedKeyQuery,
     VersionedKeysQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
     VersionedRecord,
     Windowed,
     WindowIterator,
@@ -42,7 +46,7 @@ from stateline_store import (
     window_end_ms,
 )
 from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
-from stateline_store.windowed_keys import window_key
+from stateline_store.windowed_keys import session_order, window_key
 
 _OF_ONE_KEY = (KeyQuery, VersionedKeyQuery)
 
@@ -58,10 +62,14 @@ def execute(
     `OpenScan` in the rows' `rest`. Errors of the store itself pass through, and `UnknownQueryTypeError` and
     `InvalidArgumentError` of `queries.run`.
     """
-    if terms.require_active and copy.served_by != "active":
+    uncommitted_standby = copy.served_by == "standby" and terms.isolation_level is IsolationLevel.READ_UNCOMMITTED
+    if uncommitted_standby or (terms.require_active and copy.served_by != "active"):
         return Failure(_not_active(terms.store, partition, copy), reader.position)
+    # These find nothing, too: the store would warn in the log of each such request.
     if isinstance(query, RangeQuery) and schema.kind == "key_value" and _is_reversed(query):
-        query = KeysQuery(())  # finds nothing, too: the store would warn in the log of each such request
+        query = KeysQuery(())
+    elif isinstance(query, VersionedRangeQuery) and schema.kind == "versioned" and _is_reversed(query):
+        query = VersionedKeysQuery(())
     try:
         answer = queries.run(query, reader, schema, bound=terms.bound, partition=partition)
     except NotUpToBoundError:
@@ -69,7 +77,7 @@ def execute(
     return PartitionAnswer(_rows(query, answer.result, schema, terms.limit), answer.position, copy)
 
 
-def _is_reversed(query: RangeQuery) -> bool:
+def _is_reversed(query: RangeQuery | VersionedRangeQuery) -> bool:
     return query.lower is not None and query.upper is not None and query.lower > query.upper
 
 
@@ -132,7 +140,7 @@ def sort_key(query: ScanQuery, intervals_ms: set[int]) -> Callable[[Any], Any] |
     partitions' entries have no common order.
     """
     match query:
-        case RangeQuery() | PrefixQuery():
+        case RangeQuery() | PrefixQuery() | VersionedRangeQuery() | VersionedPrefixQuery():
             return itemgetter(0)
         case WindowRangeQuery():
             if len(intervals_ms) > 1:
@@ -142,6 +150,8 @@ def sort_key(query: ScanQuery, intervals_ms: set[int]) -> Callable[[Any], Any] |
             return lambda entry: (entry[0].start_ms // interval_ms, window_key(entry[0].key, entry[0].start_ms))
         case WindowKeyQuery():
             return lambda entry: entry[0].start_ms
+        case SessionRangeQuery():
+            return session_order
         case SessionKeyQuery():
             return lambda entry: (entry[0].end_ms, entry[0].start_ms)
         case MultiVersionedKeyQuery():
@@ -158,5 +168,5 @@ def _behind(store: str, partition: int) -> NotUpToBoundError:
 def _not_active(store: str, partition: int, copy: CopyStatus) -> NotActiveError:
     return NotActiveError(
         f"Partition {partition} of {store!r} is {copy.served_by} here: ask again in a moment, or without "
-        "require_active."
+        "require_active, at isolation_level=read_committed."
     )

@@ -7,15 +7,18 @@ sockets, no clock. Keys and values are raw stored bytes; the server gives them t
 |------------------------------------------------|---------------------------------------------------------------------|
 | KeyQuery, KeysQuery                            | (key, stored), as asked                                             |
 | RangeQuery, PrefixQuery                        | (key, stored), keys                                                 |
+| VersionedRangeQuery, VersionedPrefixQuery      | (key, VersionedRecord), keys                                        |
 | VersionedKeyQuery, VersionedKeysQuery          | (key, VersionedRecord), as asked                                    |
 | WindowKeyQuery                                 | (Windowed, stored), start                                           |
 | WindowRangeQuery                               | (Windowed, stored), segments of time, keys, start                   |
 | SessionKeyQuery                                | (Windowed, stored), end and start                                   |
+| SessionRangeQuery                              | (Windowed, stored), keys, end and start                             |
 | MultiVersionedKeyQuery                         | (key, VersionedRecord), timestamp                                   |
 | CountQuery                                     | none: `count`                                                       |
 | PositionQuery                                  | none                                                                |
 
-Which partitions hold a key: Kafka's partitioner puts it into ``(murmur2(key) & 0x7fffffff) % n``, its *home*.
+Which partitions hold a key: Kafka's partitioner puts it into ``(murmur2(key) & 0x7fffffff) % n``, its *home*
+(`stateline.serde.partitioner`).
 Not every topic is written with that partitioner, and a processor may put any key into its own partition's
 store. So a key is looked up at home first and, when it is absent there, in the other partitions too. An
 absent key therefore costs a look at every partition, a present one at a single one.
@@ -26,8 +29,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
-
-from confluent_kafka import murmur2
 
 from stateline_store import (
     IsolationLevel,
@@ -41,9 +42,12 @@ from stateline_store import (
     PrefixQuery,
     RangeQuery,
     SessionKeyQuery,
+    SessionRangeQuery,
     StatelineError,
     StoreState,
     TransactionalStore,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
     VersionedRecord,
     Windowed,
     WindowKeyQuery,
@@ -58,9 +62,9 @@ MAX_RESULT_BYTES = 4 * 1024 * 1024
 # Most bytes of the entries of many keys, which are answered all at once.
 MAX_KEYS_BYTES = 4 * MAX_RESULT_BYTES
 
-ScanQuery: TypeAlias = (
-    RangeQuery | PrefixQuery | WindowKeyQuery | WindowRangeQuery | SessionKeyQuery | MultiVersionedKeyQuery
-)
+_OfAKey: TypeAlias = WindowKeyQuery | WindowRangeQuery | SessionKeyQuery | MultiVersionedKeyQuery
+_OfAllKeys: TypeAlias = RangeQuery | PrefixQuery | SessionRangeQuery | VersionedRangeQuery | VersionedPrefixQuery
+ScanQuery: TypeAlias = _OfAKey | _OfAllKeys
 Value: TypeAlias = bytes | VersionedRecord
 Entry: TypeAlias = tuple[bytes | Windowed, Value]
 ServedBy = Literal["active", "standby", "restoring"]
@@ -76,16 +80,24 @@ class Terms:
     bound: PositionBound = field(default_factory=PositionBound)
     require_active: bool = False
     limit: int = 1000
+    max_staleness_ms: int | None = None
+    """A copy whose owner may be elsewhere answers when its `lag_ms` is at most this; None: not for that reason."""
 
 
 @dataclass(slots=True)  # not frozen, which makes it take three times as long, for every read
 class CopyStatus:
-    """The copy of a partition that an answer comes from; times are milliseconds since the epoch."""
+    """The copy of a partition that an answer comes from; times are milliseconds since the epoch.
+
+    Of a standby `lag_records` counts what its changelog has beyond it, and `lag_ms` is the time since it last had
+    everything; None where that is not known.
+    """
 
     served_by: ServedBy
     staged_records: int
     staged_bytes: int
     committed_at_ms: int
+    lag_ms: int | None = None
+    lag_records: int | None = None
 
 
 class Rest(Protocol):
@@ -122,12 +134,16 @@ class PartitionAnswer:
     copy: CopyStatus
     epochs: tuple[int, ...] = ()
     """Of what is to be seen in whole epochs, the numbers of those that it reflects."""
+    worker: str | None = None
+    """Of the same, the instance that has the task; None when none has."""
+    node: str | None = None
+    """The node whose copy answered; None where there is one node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one partition did not answer; `position` is where it stands, `owner` the instance that has it,
-    if known.
+    """Why one partition did not answer; `position` is where it stands, `owner` the URL of the node that
+    has it, if known.
     """
 
     error: StatelineError
@@ -164,9 +180,9 @@ def served_by(state: StoreState) -> ServedBy:
     return "restoring" if state is StoreState.RESTORING else "standby"
 
 
-def home_partition(key: bytes, partitions: int) -> int:
-    """Where Kafka's partitioner puts this key, of a topic with so many partitions."""
-    return int(murmur2(key, partitions))  # masks to 31 bits itself, as Kafka does
+def key_of(query: ScanQuery) -> bytes | None:
+    """The one key that this is asked of; None: all."""
+    return query.key if isinstance(query, _OfAKey) else None
 
 
 def merged_position(answers: Iterable[PartitionAnswer]) -> Position:

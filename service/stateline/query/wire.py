@@ -2,16 +2,18 @@
 
     frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
     request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
-                "limit", "wait_ms", "query": query}
-             | {"id", "type": "more", "scan", "limit"} | {"id", "type": "drop", "scan"}
+                "max_staleness_ms", "limit", "wait_ms", "query": query, "token": of who asks, between nodes}
+             | {"id", "type": "more", "scan", "limit", "token"} | {"id", "type": "drop", "scan"}
              | {"id", "type": "snapshot", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "status"} | {"id", "type": "subscribe"}
     query   := {"type": name of a class of `stateline_store.query_types`, …: its fields}
-    reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": {"pid", "connections", "waiting"}}
+    reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": status}
              | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
-    outcome := {"rows": rows, "position", "copy": [served_by, staged_records, staged_bytes, committed_at_ms]}
-             | {"error": class name, "detail", "position"}
+    status  := {"pid", "connections", "waiting", "lease_until_ms": by `clock.boot_ms`; null: it does not end}
+    outcome := {"rows": rows, "position", "copy": copy, "epochs", "worker"}
+             | {"error": class name, "detail", "position", "owner"}
+    copy    := [served_by, staged_records, staged_bytes, committed_at_ms, lag_ms, lag_records]
     rows    := {"entries": [entry], "count", "interval_ms", "scan": number of its rest, or null}
     entry   := [key, value] | [key, start, end, value] | [key, value, timestamp, valid_to]
     event   := {"event": "commit"}                     to subscribers, at most one unread
@@ -29,7 +31,7 @@ import base64
 import binascii
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import orjson
@@ -37,8 +39,11 @@ import orjson
 from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rest, Rows, Terms
 from stateline_store import (
     CursorExpiredError,
+    DoesNotExistError,
+    ForbiddenError,
     InvalidArgumentError,
     IsolationLevel,
+    NewerFormatError,
     NotActiveError,
     NotPresentError,
     NotReadyError,
@@ -48,6 +53,8 @@ from stateline_store import (
     PositionBound,
     Query,
     StatelineError,
+    TooManyRequestsError,
+    UnauthenticatedError,
     UnknownQueryTypeError,
     VersionedRecord,
     Windowed,
@@ -59,16 +66,22 @@ LENGTH = struct.Struct(">I")
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 COMMIT_EVENT = {"event": "commit"}
 
-# Errors that keep their meaning on the other side; every other one arrives as a plain StatelineError.
+# Errors that keep their meaning on the other side, those that HTTP has a reason for; every other one arrives as a plain
+# StatelineError.
 _ERRORS: dict[str, type[StatelineError]] = {
     error.__name__: error
     for error in (
         CursorExpiredError,
+        DoesNotExistError,
+        ForbiddenError,
         InvalidArgumentError,
+        NewerFormatError,
         NotActiveError,
         NotPresentError,
         NotReadyError,
         NotUpToBoundError,
+        TooManyRequestsError,
+        UnauthenticatedError,
         UnknownQueryTypeError,
     )
 }
@@ -77,7 +90,7 @@ _ERRORS: dict[str, type[StatelineError]] = {
 @dataclass(frozen=True, slots=True)
 class WireRequest:
     """One query of one partition, and how long the worker may wait for the bound. `id` comes back in the
-    reply.
+    reply. `token` is what a client has shown to the node that asks another one; None without one.
     """
 
     id: int
@@ -85,6 +98,7 @@ class WireRequest:
     partition: int
     query: Query[Any]
     wait_ms: int = 0
+    token: str | None = field(default=None, repr=False)
 
 
 def frame(message: Mapping[str, Any]) -> bytes:
@@ -126,9 +140,11 @@ def encode_request(request: WireRequest) -> dict[str, Any]:
         "isolation_level": request.terms.isolation_level.value,
         "bound": request.terms.bound.position.to_json(),
         "require_active": request.terms.require_active,
+        "max_staleness_ms": request.terms.max_staleness_ms,
         "limit": request.terms.limit,
         "wait_ms": request.wait_ms,
         "query": _query_out(request.query),
+        "token": request.token,
     }
 
 
@@ -141,24 +157,41 @@ def decode_request(message: Mapping[str, Any]) -> WireRequest:
             PositionBound(Position.from_json(message["bound"])),
             bool(message["require_active"]),
             int(message["limit"]),
+            message["max_staleness_ms"],
         )
         query = _query_in(message["query"])
-        return WireRequest(int(message["id"]), terms, int(message["partition"]), query, int(message["wait_ms"]))
+        number, partition, wait_ms = int(message["id"]), int(message["partition"]), int(message["wait_ms"])
+        return WireRequest(number, terms, partition, query, wait_ms, decode_token(message))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not a query request: {error!r}") from error
+
+
+def decode_token(message: Mapping[str, Any]) -> str | None:
+    """The token of a request of another node; None without one."""
+    token = message.get("token")
+    return token if isinstance(token, str) else None
 
 
 def encode_outcome(outcome: Outcome, scan: int | None = None) -> dict[str, Any]:
     """An answer or a failure, as a reply carries it; `scan` is the number of what its rows left."""
     if isinstance(outcome, Failure):
         position = None if outcome.position is None else outcome.position.to_json()
-        return {"error": type(outcome.error).__name__, "detail": str(outcome.error), "position": position}
+        return {
+            "error": type(outcome.error).__name__,
+            "detail": str(outcome.error),
+            "position": position,
+            "owner": outcome.owner,
+        }
     copy = outcome.copy
     return {
         "rows": encode_rows(outcome.rows, scan),
         "position": outcome.position.to_json(),
-        "copy": (copy.served_by, copy.staged_records, copy.staged_bytes, copy.committed_at_ms),
-    }
+        "copy": [
+            copy.served_by, copy.staged_records, copy.staged_bytes, copy.committed_at_ms, copy.lag_ms, copy.lag_records
+        ],
+        "epochs": outcome.epochs,
+        "worker": outcome.worker,
+    }  # fmt: skip
 
 
 def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
@@ -166,11 +199,21 @@ def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
     try:
         if "error" in value:
             error = _ERRORS.get(value["error"], StatelineError)(value["detail"])
-            return Failure(error, None if value["position"] is None else Position.from_json(value["position"]))
+            position = None if value["position"] is None else Position.from_json(value["position"])
+            return Failure(error, position, value.get("owner"))
         rows = decode_rows(value["rows"], rest_of)
-        return PartitionAnswer(rows, Position.from_json(value["position"]), CopyStatus(*value["copy"]))
+        position, copy = Position.from_json(value["position"]), CopyStatus(*value["copy"])
+        return PartitionAnswer(rows, position, copy, tuple(value.get("epochs", ())), value.get("worker"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not the outcome of a query: {error!r}") from error
+
+
+def scan_of(reply: Mapping[str, Any]) -> int | None:
+    """The number of the scan that this reply leaves open; None where it leaves none."""
+    outcome = reply.get("outcome")
+    rows = outcome.get("rows") if isinstance(outcome, dict) else reply.get("rows")
+    scan = rows.get("scan") if isinstance(rows, dict) else None
+    return scan if isinstance(scan, int) else None
 
 
 def encode_rows(rows: Rows, scan: int | None) -> dict[str, Any]:

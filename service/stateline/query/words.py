@@ -16,11 +16,14 @@ from stateline_store import (
     Query,
     RangeQuery,
     SessionKeyQuery,
+    SessionRangeQuery,
     StoreKind,
     StoreSchema,
     UnknownQueryTypeError,
     VersionedKeyQuery,
     VersionedKeysQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
     WindowKeyQuery,
     WindowRangeQuery,
     queries,
@@ -31,15 +34,16 @@ from stateline_store.layout import plain_kind
 _QUERIES: dict[str, tuple[type[Query[Any]], ...]] = {
     "key": (KeyQuery, VersionedKeyQuery),
     "keys": (KeysQuery, VersionedKeysQuery),
-    "range": (RangeQuery,),
+    "range": (RangeQuery, VersionedRangeQuery),
     "windows": (WindowKeyQuery,),
-    "sessions": (SessionKeyQuery,),
+    "sessions": (SessionKeyQuery, SessionRangeQuery),
     "versions": (MultiVersionedKeyQuery,),
 }
 # A session store answers a WindowRangeQuery, too, but of one key: over HTTP that is "sessions".
 _WORDS: dict[type[Query[Any]], str] = {
     **{query: word for word, some in _QUERIES.items() for query in some},
     PrefixQuery: "range",
+    VersionedPrefixQuery: "range",
     WindowRangeQuery: "windows",
 }
 

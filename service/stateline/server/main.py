@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import secrets
 import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import uvicorn
@@ -36,8 +36,10 @@ from stateline.server.contract.pages import docs_page
 from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.drain import GRACE_S, DrainingServer
 from stateline.server.guard.access import guarded, install_guard
-from stateline.server.guard.exposure import check_exposure, check_tokens
 from stateline.server.guard.limits import Limits
+from stateline.server.listeners import http_listener, peer_listener
+from stateline.server.nodes.joining import joined
+from stateline.server.nodes_routes import NodesRoutes
 from stateline.server.processes import inherit, run_processes
 from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
@@ -47,13 +49,13 @@ from stateline.server.serving import Serving
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.start_checks import check_files
 from stateline.server.state_routes import StateRoutes
 from stateline.server.telemetry.access_log import AccessLog
 from stateline.server.telemetry.measuring import Measuring, MeasuringMiddleware
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.wire.accepting import ConnectionCounts
 from stateline.server.wire.http_protocol import ProblemProtocol
-from stateline.server.wire.tls import check_tls
 from stateline_store import ConfigurationError, StatelineError
 
 OPERATIONS = (
@@ -64,6 +66,7 @@ OPERATIONS = (
     Operation(STORE, "get", "One store and its partitions.", problems=(404, 422, 500, 503)),
     Operation("/v1/topology", "get", "Subtopologies, topics, stores, pipelines.", problems=(422, 500)),
     Operation("/v1/instances", "get", "Which worker runs what.", problems=(422, 500, 503)),
+    Operation("/v1/nodes", "get", "Every node, and who has which task.", problems=(422, 500)),
     Operation("/healthz", "get", "This process is alive.", problems=()),
     Operation("/readyz", "get", "Every store can be queried; else the reasons.", problems=(503,)),
     Operation("/metrics", "get", "Prometheus metrics.", problems=(), media_type="text/plain"),
@@ -87,8 +90,11 @@ class _KeyConvertor(Convertor[str]):
 register_url_convertor("stateline_key", _KeyConvertor())
 
 
-def create_app(app: App, config: Config) -> FastAPI:
+def create_app(app: App, config: Config, *, announces: bool = True, for_nodes: socket.socket | None = None) -> FastAPI:
     """The HTTP application that answers for `app`. It runs once: a server that was shut down is made anew.
+
+    `announces`: it tells other nodes of this one, as one process of a node does. `for_nodes` is the socket at which
+    they reach it (`peer_listener`), None where they do not.
 
     Raises `ConfigurationError` when the tokens file cannot be read, `TopologyError` when the application cannot run as
     declared, `RetryLaterError` when the state directory cannot be created.
@@ -107,7 +113,7 @@ def create_app(app: App, config: Config) -> FastAPI:
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
     api = FastAPI(
         title=app.application_id,
-        lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch),
+        lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch, announces, for_nodes),
         routes=[*_routes(serving, queries, changes, metrics), *SnapshotRoutes(serving, snapshots, limits).routes()],
         openapi_url=None,
         docs_url=None,
@@ -115,15 +121,19 @@ def create_app(app: App, config: Config) -> FastAPI:
         redirect_slashes=False,
     )
     api.state.serving, api.state.limits = serving, limits
-    admit = install_guard(api, config, limits)  # inside of the measuring: what it refuses counts
+    if serving.nodes is not None:
+        serving.nodes.app = api
+    admit = install_guard(api, config, limits, serving.tokens)  # inside of the measuring: what it refuses counts
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     api.add_exception_handler(StatelineError, on_stateline_error)
     api.add_exception_handler(HTTPException, on_http_error)
     api.add_exception_handler(ClientDisconnect, on_disconnect)
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
+    points = PointReads(serving, queries.requests, measuring, admit)
+    serving.for_nodes.points = points.answer_for_node
     if admit is not None:
-        api.state.at_once = PointReads(serving, queries.requests, measuring, admit).answer
+        api.state.at_once = points.answer
     return api
 
 
@@ -135,30 +145,41 @@ def serve(app: App, config: Config, command: Sequence[str] = ()) -> None:
     when certificate or key cannot be used, and when there is no command for several processes; and what `create_app`
     raises.
     """
-    check_tls(config)
-    check_tokens(config)
+    check_files(config)
     several = config.server_processes > 1
     if several and not command:
         raise ConfigurationError(f"server.processes = {config.server_processes} needs `stateline serve`, or set 1.")
-    with _listener(config) as listener:
+    with http_listener(config) as listener:
         host, port = listener.getsockname()[:2]
         _log.info("Answering at %s://%s:%d", "http" if config.server_tls_key_file is None else "https", host, port)
-        if several:
-            run_processes(config, listener, command)
-        else:
-            _answer(app, config, listener)
+        with peer_listener(config) or contextlib.nullcontext() as for_nodes:
+            if several:
+                run_processes(config, listener, for_nodes, command)
+            else:
+                _answer(app, config, listener, for_nodes=for_nodes)
 
 
-def serve_inherited(app: App, config: Config, number: int, descriptor: int) -> None:
-    """Answer HTTP for `app` as process number `number` of several, at the listener that the parent has bound."""
+def serve_inherited(app: App, config: Config, number: int, descriptor: int, for_nodes: int | None = None) -> None:
+    """Answer HTTP for `app` as process number `number` of several, at the listeners that the parent has bound; that
+    for other nodes is None where there is none."""
     listener, counts = inherit(number, descriptor)
     with listener:
-        _answer(app, config, listener, counts)
+        others = None if for_nodes is None else socket.socket(fileno=for_nodes)
+        _answer(app, config, listener, counts, announces=number == 0, for_nodes=others)
 
 
-def _answer(app: App, config: Config, listener: socket.socket, counts: ConnectionCounts | None = None) -> None:
+def _answer(
+    app: App,
+    config: Config,
+    listener: socket.socket,
+    counts: ConnectionCounts | None = None,
+    *,
+    announces: bool = True,
+    for_nodes: socket.socket | None = None,
+) -> None:
     allow_many()
-    api = create_app(app, config)
+    config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any
+    api = create_app(app, config, announces=announces, for_nodes=for_nodes)
     settings = uvicorn_settings(api, config)
     serving: Serving = api.state.serving
     for_siblings = serving.siblings.listener()
@@ -189,13 +210,23 @@ def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
 
 @contextlib.asynccontextmanager
 async def _lifespan(
-    serving: Serving, snapshots: SnapshotKeeper, measuring: Measuring, scratch: Path
+    serving: Serving,
+    snapshots: SnapshotKeeper,
+    measuring: Measuring,
+    scratch: Path,
+    announces: bool,
+    for_nodes: socket.socket | None,
 ) -> AsyncIterator[None]:
     keepers = [asyncio.create_task(serving.keeper.keep()), asyncio.create_task(snapshots.keep())]
+    if serving.group is not None:
+        keepers.append(asyncio.create_task(serving.group.keep()))
     if measuring.metrics.shared:
         keepers.append(asyncio.create_task(measuring.metrics.keep_shared()))
     try:
-        yield
+        async with AsyncExitStack() as stack:
+            if serving.nodes is not None:
+                await stack.enter_async_context(joined(serving.nodes, serving.config, for_nodes, announces=announces))
+            yield
     finally:
         for keeper in keepers:
             keeper.cancel()
@@ -229,6 +260,7 @@ def _routes(serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metri
         Route(STORE, state.store),
         Route("/v1/topology", state.topology),
         Route("/v1/instances", state.instances),
+        Route("/v1/nodes", NodesRoutes(serving).nodes),
         Route("/healthz", state.healthz),
         Route("/readyz", state.readyz),
         Route("/metrics", state.metrics),
@@ -238,29 +270,3 @@ def _routes(serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metri
         *ConsoleState(serving, metrics, state).routes(),
         *ConsolePage().routes(),
     ]
-
-
-def _listener(config: Config) -> socket.socket:
-    """Bound here rather than by uvicorn, which would end the process when the port is taken."""
-    host, port = config.server_host, config.server_port
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        check_exposure(config, str(address[0]))
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigurationError(f"server.host = {host!r} cannot be listened on: {error.strerror}.") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise ConfigurationError(
-                f"server.host = {host!r} is no address of this machine: set server.host to one of its own, 127.0.0.1 "
-                "for this machine alone or 0.0.0.0 for all of its addresses."
-            ) from error
-        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
-        raise ConfigurationError(
-            f"server.port = {port} on {host} {why}: stop what listens there, or set another server.port."
-        ) from error
-    return listener

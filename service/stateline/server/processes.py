@@ -36,16 +36,20 @@ _COUNTS = "connections"  # beside the files of the metrics, which end in .db
 _log = logging.getLogger(__name__)
 
 
-def run_processes(config: Config, listener: socket.socket, command: Sequence[str]) -> None:
-    """Keep `server.processes` processes answering at `listener` until SIGTERM or SIGINT, which stops all of them.
+def run_processes(
+    config: Config, listener: socket.socket, for_nodes: socket.socket | None, command: Sequence[str]
+) -> None:
+    """Keep `server.processes` processes answering at `listener` until SIGTERM or SIGINT, which stops all of them, and
+    other nodes at `for_nodes`, if there is such a socket.
 
-    `command` starts one; it gets ``--process NUMBER --listener FD`` behind it, and calls `inherit`. Closes the
-    listener. Raises `ConfigurationError` when a process finds a mistake of the caller's.
+    `command` starts one; it gets ``--process NUMBER --listener FD`` behind it, and ``--for-nodes FD`` if there is that,
+    and calls `inherit`. Closes the listener. Raises `ConfigurationError` when a process finds a mistake of the
+    caller's.
     """
     with tempfile.TemporaryDirectory(prefix="stateline-server-") as directory:
         ConnectionCounts.create(Path(directory) / _COUNTS, config.server_processes)
         listener.listen(_BACKLOG)  # who connects before the first process is there waits for it
-        _Processes(listener, _children(config, listener, command, directory), config).run()
+        _Processes(listener, _children(config, listener, for_nodes, command, directory), config).run()
 
 
 class Inherited(NamedTuple):
@@ -62,14 +66,22 @@ def inherit(number: int, descriptor: int) -> Inherited:
     return Inherited(socket.socket(fileno=descriptor), ConnectionCounts(directory / _COUNTS, number))
 
 
-def _children(config: Config, listener: socket.socket, command: Sequence[str], directory: str) -> list[Child]:
+def _children(
+    config: Config,
+    listener: socket.socket,
+    for_nodes: socket.socket | None,
+    command: Sequence[str],
+    directory: str,
+) -> list[Child]:
     descriptor = listener.fileno()
+    others = () if for_nodes is None else (for_nodes.fileno(),)
+    where = ["--listener", str(descriptor), *(part for fd in others for part in ("--for-nodes", str(fd)))]
     return [
         Child(
             f"server-{number}",
-            (*command, "--process", str(number), "--listener", str(descriptor)),
+            (*command, "--process", str(number), *where),
             environment={SHARED_DIRECTORY: directory},
-            pass_fds=(descriptor,),
+            pass_fds=(descriptor, *others),
         )
         for number in range(config.server_processes)
     ]

@@ -10,22 +10,37 @@ import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
+from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
+from stateline.log.interface import GroupMember
 from stateline.model.topology import Topology
+from stateline.server.guard.tokens import Tokens
+from stateline.server.nodes.joining import hello_of, node_url
+from stateline.server.nodes.keys import node_keys, why_alone
+from stateline.server.nodes.nodes import Nodes
+from stateline.server.nodes.own_map import OwnMap
+from stateline.server.nodes.ownerless import why_ownerless
 from stateline.server.routing.bounds import PositionBounds
-from stateline.server.routing.copies import Copies
+from stateline.server.routing.cluster_copies import ClusterCopies
+from stateline.server.routing.copies import Asking, Copies
+from stateline.server.routing.for_nodes import AnswersForNodes
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.state.commit_signal import CommitSignal
-from stateline.server.state.cursors import Cursors, held_on_disk, signing_key
+from stateline.server.state.cursor_text import node_mark, signing_key
+from stateline.server.state.cursors import Cursors, held_on_disk
 from stateline.server.state.epochs import WholeEpochs
+from stateline.server.state.group_watch import GroupWatch, Wanted
 from stateline.server.state.keeper import Keeper
+from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
+from stateline.server.state.pipeline_states import PipelineStates, PipelineStatus, of_all_nodes
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.state.siblings import Siblings
 from stateline.server.state.workers import Workers
 from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.time_limits import TimeLimits
-from stateline_store import RetryLaterError, StateDirectory
+from stateline_store import RetryLaterError, StateDirectory, TopicPartition
+from stateline_store.process_metadata import known_process_id
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +49,11 @@ class Serving:
     """One per server process, made inside its event loop; every method is for that thread."""
 
     def __init__(self, topology: Topology, config: Config, scratch: Path) -> None:
+        """Raises `ConfigurationError` when the tokens file cannot be read."""
         self.topology = topology
         self.config = config
+        self.tokens = None if config.server_tokens_file is None else Tokens(config.server_tokens_file)
+        """None where everybody may ask everything."""
         directory = StateDirectory(config.state_dir, topology.application_id)
         application = directory.application
         self.commits = CommitSignal()
@@ -43,35 +61,125 @@ class Serving:
         self.bodies = Bodies(self.limits, config)
         self.stores = ServedStores(topology, application)
         self.workers = Workers(application, self.commits.announce, self.limits)
+        self.group = self._group_watch(application)
+        exactly_once = config.processing_guarantee == "exactly_once_v2"
+        place = "here" if self.group is None else f"at node {config.node!r}"
+        self.ownership = Ownership(topology, self.workers, self.group, exactly_once=exactly_once, place=place)
         self.partitions = Partitions(
             directory,
             scratch,
-            self.workers.has_live_owner,
+            self.ownership,
             upgrading=config.upgrade_from is not None,
             epochs=topology.epoch_numbers(),
         )
         self.bounds = PositionBounds(topology)
-        copies = Copies(self.partitions, self.workers, self.bounds)
-        whole = WholeEpochs(topology, self.workers.owner, self.commits)
-        self.routing = QueryRouting(copies, self.bounds, whole, self.commits)
+        copies = Copies(self.partitions, self.workers, self.ownership, self.bounds, node_url(config))
+        self.pipelines = PipelineStates(topology, config.state_dir)
+        self.own_map = OwnMap(self.stores, self.ownership, self.partitions, self.workers, self.pipelines)
         self.cursors = Cursors(
             _signing_key(application),
             ttl_s=config.server_cursor_ttl_ms / 1000,
             most=config.server_cursors_max,
             most_bytes=config.server_cursors_max_bytes,
+            node=node_mark(config.node),
             on_disk=lambda: held_on_disk(application),
             catch_up=self.partitions.catch_up,
         )
+        wait_max_ms, scans = config.server_wait_max_ms, self.cursors.of_nodes
+        self.for_nodes = AnswersForNodes(
+            self.stores, copies, self.bounds, self.commits, wait_max_ms, self.tokens, scans, config.node
+        )
+        self.nodes = self._nodes()
+        self.cluster = None
+        if self.nodes is not None:
+            self.cluster = ClusterCopies(copies, self.ownership, self.nodes, self._why_ownerless, self.limits)
+        self.copies: Asking = self.cluster or copies
+        whole = WholeEpochs(topology, self.commits, lambda store: self.copies.announce_commits(store, store.partitions))
+        self.routing = QueryRouting(self.copies, self.bounds, whole, self.commits)
         level = config.default_state_isolation_level
-        self.keeper = Keeper(self.stores, self.partitions, self.workers, self.cursors, level)
+        self.keeper = Keeper(
+            self.stores,
+            self.partitions,
+            self.workers,
+            self.ownership,
+            self.cursors,
+            level,
+            self._is_elsewhere,
+            self._why_ownerless,
+        )
         self.siblings = Siblings(application, self.cursors.process, tls=config.server_tls_key_file is not None)
         self._leaving = False
+
+    def _nodes(self) -> Nodes | None:
+        """None on an embedded log, which is one machine's."""
+        if self.group is None:
+            return None
+        own = hello_of(self.config, self.topology)
+        alone = why_alone(self.config)
+        return Nodes(own, node_keys(self.config), alone, self.own_map.now, self.for_nodes, self.commits.announce)
+
+    def _group_watch(self, application: Path) -> GroupWatch | None:
+        """None where nobody outside of this directory can have a task."""
+        config = self.config
+        if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
+            return None
+
+        def is_own_id(client_id: str) -> bool:
+            process_id = known_process_id(application)
+            return process_id is not None and f"-{process_id}-" in client_id
+
+        def is_own(member: GroupMember) -> bool:
+            return member.member_id in self.workers.member_ids or is_own_id(member.client_id)
+
+        group = self.topology.application_id
+        return GroupWatch(config, group, is_own, is_own_id, self.wanted_of_group, self.commits.announce)
+
+    def wanted_of_group(self) -> Wanted:
+        """What Kafka is asked: of the copies that no worker here keeps up to date; the changelogs also of those that
+        other nodes have. It is urgent while no node that is reached says that it has such a task, within its lease."""
+        changelogs: set[TopicPartition] = set()
+        unowned: set[str] = set()
+        for store, partition in ((s, p) for s in self.stores for p in s.partitions if s.definition.persistent):
+            task_id = store.placement.task_id(partition)
+            is_active = self.ownership.is_active(task_id)
+            if not is_active:
+                unowned.add(task_id)
+            changelog = self.ownership.changelog(store.definition, partition)
+            if changelog and (not is_active or (self.nodes is not None and self.nodes.has_copies(task_id))):
+                changelogs.add(changelog)
+        sources = {source for task_id in unowned for source in self.ownership.sources(task_id)}
+        return Wanted(changelogs, sources, not all(map(self._runs_elsewhere, unowned)))
+
+    def _runs_elsewhere(self, task_id: str) -> bool:
+        return self.nodes is not None and self.nodes.runs(task_id)
 
     async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
         """Why nobody is to be sent here; else as `Keeper.reasons_not_ready`."""
         if self._leaving or self.stopping:
             return ["The server is shutting down."]
-        return await self.keeper.reasons_not_ready(names)
+        reasons = await self.keeper.reasons_not_ready(names)
+        if self.nodes is None:
+            return reasons
+        away = self.nodes.out_of_reach() if reasons else {}
+        unreached = [f"Node {name!r} is not reached: {why}." for name, why in away.items()]
+        return [*self.nodes.reasons_not_ready(), *reasons, *unreached]
+
+    def pipeline_states(self) -> dict[str, PipelineStatus | None]:
+        """Each pipeline's status, from this node or from the one that runs it; None when none of them tells of it."""
+        own, nodes = self.pipelines.read(), self.nodes
+        if nodes is None:
+            return dict(own)
+        return of_all_nodes(own, ((name, link.map.pipelines) for name, link in nodes.links()), nodes.shown)
+
+    def pipelines_elsewhere(self) -> set[str]:
+        """Those that another node tells of."""
+        return set() if self.nodes is None else {name for _, link in self.nodes.links() for name in link.map.pipelines}
+
+    def _is_elsewhere(self, task_id: str) -> bool:
+        return self.nodes is not None and self.nodes.owner(task_id) is not None
+
+    def _why_ownerless(self, task_id: str) -> str:
+        return "" if self.nodes is None else why_ownerless(self.nodes, self.config.session_timeout_ms, task_id)
 
     @property
     def waiting(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -14,21 +13,18 @@ from starlette.responses import Response
 
 from stateline.deployment.instance_file import Instance
 from stateline.model.pipeline import Pipeline
-from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
-from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.contract.problems import problem_response
 from stateline.server.guard.caller import is_known, may_read, reads_all
-from stateline.server.rows.columns import row_columns
 from stateline.server.rows.streams import accepted
 from stateline.server.serving import Serving
-from stateline.server.state.served_stores import ServedStore
+from stateline.server.state.pipeline_states import PipelineStatus
+from stateline.server.store_states import StoreStates, described_definition
 from stateline.server.telemetry.metrics import Metrics
-from stateline.server.telemetry.pipelines import PipelineStates
-from stateline_store import NotReadyError, StatelineError
+from stateline_store import NotReadyError
 from stateline_store.task_id import TaskId
 
 _LEVEL = 5  # of gzip: the next ones take longer and find hardly anything
@@ -40,18 +36,18 @@ class StateRoutes:
     def __init__(self, serving: Serving, metrics: Metrics) -> None:
         self._serving = serving
         self._metrics = metrics
-        self._pipelines = PipelineStates(serving.topology, serving.config.state_dir)
 
     async def stores(self, request: Request) -> Response:
         """GET /v1/stores: every store that who asks may read."""
         refuse_parameters(request)
-        return json_response({"stores": [self.describe(name) for name in self._readable(request)]})
+        states = StoreStates(self._serving)
+        return json_response({"stores": [states.describe(name) for name in self._readable(request)]})
 
     async def store(self, request: Request) -> Response:
         """GET /v1/stores/{store}: one store."""
         refuse_parameters(request)
         store = self._serving.stores.get(request.path_params["store"])
-        return json_response(self.describe(store.name))
+        return json_response(StoreStates(self._serving).describe(store.name))
 
     async def topology(self, request: Request) -> Response:
         """GET /v1/topology: what the application consists of; of that what the stores are fed by that who asks may
@@ -65,7 +61,9 @@ class StateRoutes:
                 "application_id": topology.application_id,
                 "subtopologies": [_subtopology(s, request) for s in subtopologies],
                 "topics": [_topic(t) for t in _topics(subtopologies, pipelines)],
-                "stores": {name: _definition(d) for name, d in topology.stores.items() if may_read(request, name)},
+                "stores": {
+                    name: described_definition(d) for name, d in topology.stores.items() if may_read(request, name)
+                },
                 "pipelines": self.pipelines(request),
             }
         )
@@ -75,7 +73,7 @@ class StateRoutes:
         topology = self._serving.topology
         subtopologies = [s for s in topology.subtopologies if _concerns(s, request)]
         shown = {name: p for name, p in topology.pipelines.items() if _feeds(p, subtopologies, request)}
-        states = self._pipelines.read() if shown else {}
+        states = self._serving.pipeline_states() if shown else {}
         return {name: _pipeline(p) | {"status": _status(states[name], request)} for name, p in shown.items()}
 
     async def instances(self, request: Request) -> Response:
@@ -123,62 +121,6 @@ class StateRoutes:
     def _readable(self, request: Request) -> list[str]:
         return [name for name in self._serving.stores.names if may_read(request, name)]
 
-    def describe(self, name: str) -> dict[str, Any]:
-        """A store that can be asked, and its partitions as they are now."""
-        definition = self._serving.topology.stores[name]
-        described = {
-            "store": name,
-            **_definition(definition),
-            "columns": _columns(definition),
-            "default_isolation_level": self._serving.config.default_state_isolation_level.value,
-            "changelog": definition.changelog(self._serving.topology.application_id),
-        }
-        try:
-            store = self._serving.stores.get(name)
-        except NotReadyError as error:  # declared, and no worker runs it yet
-            return described | {"partitions": {}, "not_ready": without_paths(error)}
-        return described | {"partitions": {str(p): self._partition(store, p) for p in store.partitions}}
-
-    def _partition(self, store: ServedStore, partition: int) -> dict[str, Any]:
-        task_id = store.placement.task_id(partition)
-        workers = self._serving.workers
-        owner = workers.owner(task_id)
-        described: dict[str, Any] = {"task": task_id, "owner": owner, "state": None, "lag": None}
-        if not store.definition.persistent:
-            lives = owner is not None and workers.is_alive(owner)  # what was in memory has gone with one that does not
-            task_state = workers.instances[owner].tasks[task_id] if lives and owner is not None else None
-            described["state"] = {"running": "active", "suspended": "active"}.get(task_state or "", task_state)
-            return described
-        try:
-            reader = self._serving.partitions.open(store, partition)
-        except StatelineError as error:
-            return described | {"unreadable": without_paths(error)}
-        copy = self._serving.partitions.status(store, partition)
-        return described | {
-            "state": copy.served_by,
-            "lag": reader.notice.restore_remaining,
-            "staged_records": copy.staged_records,
-            "staged_bytes": copy.staged_bytes,
-            "committed_at_ms": copy.committed_at_ms,
-        }
-
-
-def _definition(definition: StoreDefinition) -> dict[str, Any]:
-    return {
-        "kind": definition.kind,
-        "key_type": definition.key.name,
-        "value_type": definition.value.name,
-        "persistent": definition.persistent,
-        "logged": definition.logged,
-        "retention_ms": definition.retention_ms or None,  # key-value stores keep every key until it is deleted
-        "external": definition.external,
-    }
-
-
-def _columns(definition: StoreDefinition) -> list[dict[str, Any]]:
-    """The columns of its rows as an Arrow stream, with Arrow's names of types."""
-    return [asdict(column) for column in row_columns(definition)]
-
 
 def _concerns(subtopology: Subtopology, request: Request) -> bool:
     """Whether who asks may know of this subtopology: of one store in it, or of everything."""
@@ -222,9 +164,9 @@ def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _status(status: dict[str, Any] | None, request: Request) -> dict[str, Any] | None:
+def _status(status: PipelineStatus | None, request: Request) -> PipelineStatus | None:
     """Without the error for who may not read everything: it may show records of other stores."""
-    return status if status is None or reads_all(request) else status | {"last_error": None}
+    return status if status is None or reads_all(request) else {**status, "last_error": None}
 
 
 def _topics(subtopologies: Sequence[Subtopology], pipelines: Iterable[Pipeline]) -> list[Topic]:

@@ -8,7 +8,7 @@
 | a task: its life, what it does        | `task`, `task_processing`; made of `task_topology`, `task_stores`           |
 | records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |
 | a restore                             | `restore_plan`, `restorer`, `store_restore`                                 |
-| queries of uncommitted state          | `query_socket`, `hosted_queries`, `waiting_queries`, `open_scans`           |
+| queries of uncommitted state          | `query_socket`, `hosted_queries`, `waiting_queries`                         |
 | what it writes for other processes    | `registration`, `deployment_files`, `reporting`, `figures`, `snapshots`     |
 """
 

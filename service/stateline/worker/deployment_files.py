@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
 from stateline.deployment.topology_file import PublishedTopology, publish_refusal, publish_topology, read_counted
-from stateline.log.interface import TopicInfo
+from stateline.log.interface import Consumer, TopicInfo
 from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology
 from stateline.worker.registration import Registration, socket_path
@@ -14,6 +15,8 @@ from stateline.worker.task import Task
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import IsolationLevel, StateDirectory
 from stateline_store.task_id import TaskId
+
+_PROCESS_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class DeploymentFiles:
@@ -31,14 +34,25 @@ class DeploymentFiles:
         self._level = level
         self._application = directory.application
 
+    def client_id(self, prefix: str | None) -> str:
+        """How brokers name this worker to others, as Kafka Streams does: with the id of its directory, by which those
+        of another one are told from its own. `prefix` is by default the application's id."""
+        return f"{prefix or self._topology.application_id}-{self._process_id}-{self.registration.instance}"
+
     def counted_before(self) -> dict[str, TopicInfo]:
         """As `topology_file.read_counted`: what the last worker has found."""
         return read_counted(self._application)
 
-    def say_tasks(self, tasks: Mapping[TaskId, Task]) -> None:
-        """Say which tasks this worker has, by their ids, and in which state."""
+    def is_of_another_directory(self, client_id: str) -> bool:
+        """Whether this is what `client_id` makes for a worker of another directory."""
+        found = _PROCESS_ID.search(client_id)
+        return found is not None and found[0] != str(self._process_id)
+
+    def say_tasks(self, tasks: Mapping[TaskId, Task], consumer: Consumer | None) -> None:
+        """Say which tasks this worker has, by their ids, and in which state, and as whom its group knows it."""
         states = {str(task_id): str(task.state) for task_id, task in tasks.items()}
-        self.registration.update(self.socket, states, self._process_id)
+        known = (None, -1) if consumer is None else (consumer.member_id, consumer.generation)
+        self.registration.update(self.socket, states, self._process_id, *known)
 
     def say_topology(self, topics: TopicWatch) -> None:
         """Topics may have more partitions than at the start, or have been made anew with others.

@@ -145,7 +145,7 @@ class FormatUpgrades:
 
     def _note_ready(self, task: Task) -> None:
         for build in self._tasks[task.id][1]:
-            build.store.set_state(StoreState.STANDBY)
+            build.store.set_state(StoreState.STANDBY, 0)
             if not build.ready:
                 build.ready = True
                 logger.info(

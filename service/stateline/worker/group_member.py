@@ -6,11 +6,15 @@ dropped, and read again by whoever goes on. What becomes of each task is a table
 
 from __future__ import annotations
 
+import logging
+
 from stateline.config.settings import Config
 from stateline.log.interface import Consumer, Log, Record
 from stateline.model.topology import Topology
 from stateline.worker.commit_schedule import CommitSchedule
 from stateline.worker.deployment_files import DeploymentFiles
+from stateline.worker.joining import Joining
+from stateline.worker.lease import Lease
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.task_manager import TaskManager
 from stateline.worker.tasks import Tasks
@@ -27,6 +31,9 @@ from stateline_store import (
 
 # How long a worker that has to give partitions back waits for the log. Others wait for it meanwhile.
 _LET_GO_S = 15.0
+# And how long what it looks after, while it works, may wait for it.
+_LOOK_AFTER_S = 0.5
+_log = logging.getLogger(__name__)
 
 
 class GroupMember:
@@ -45,11 +52,15 @@ class GroupMember:
         topics: TopicWatch,
         deployment: DeploymentFiles,
         queries: QuerySocket,
+        lease: Lease,
+        joining: Joining,
     ) -> None:
         self.failed: StatelineError | None = None
         self._log = log
+        self._joining = joining
         self._group = topology.application_id
         self._static_id = config.group_instance_id
+        self._client_id = deployment.client_id(config.consumer.get("client.id"))
         self._topic_names = [topic.name for subtopology in topology.subtopologies for topic in subtopology.sources]
         self._tasks = tasks
         self._manager = manager
@@ -57,8 +68,10 @@ class GroupMember:
         self._topics = topics
         self._deployment = deployment
         self._queries = queries
+        self._lease = lease
         self._consumer: Consumer | None = None
         self._is_subscribed = False
+        self._is_leaving = False
 
     @property
     def consumer(self) -> Consumer:
@@ -70,15 +83,20 @@ class GroupMember:
     def join(self) -> None:
         """Make the consumer. It takes part in the group from the first `poll` on, and must be polled then."""
         self.failed = None
-        self._consumer = self._log.consumer(self._group, instance_id=self._static_id)
+        self._is_leaving = False
+        self._consumer = self._log.consumer(self._group, instance_id=self._static_id, client_id=self._client_id)
         self._is_subscribed = False
-        self._deployment.say_tasks(self._tasks.all)
+        self._say_tasks()
 
-    def subscribe(self) -> None:
-        """Take part in the group, if it does not yet: from here on it must be polled."""
+    def subscribe(self) -> bool:
+        """Take part in the group, if it does not yet; from then on it must be polled. False while it must not
+        (`joining`)."""
         if not self._is_subscribed:
+            if not self._joining.is_free():
+                return False
             self.consumer.subscribe(self._topic_names, self.assigned, self.revoked, self.suspended)
             self._is_subscribed = True
+        return True
 
     def poll(self, max_records: int, wait_s: float) -> list[Record]:
         """The next records of its partitions; these come and go meanwhile. Raises what the log raises, and `failed`."""
@@ -92,40 +110,60 @@ class GroupMember:
             ) from error
         if self.failed is not None:
             raise self.failed
+        self._lease.renew_if_due(self.consumer)
+        with self._log.patience.for_all(_LOOK_AFTER_S):
+            self._joining.look_after()
         return records
 
     def run_restored(self, timeout_s: float) -> None:
         """Go on with restoring; what is restored runs from now on, and servers see it."""
         if self._manager.run_restored(timeout_s, self.consumer):
-            self._deployment.say_tasks(self._tasks.all)
+            self._say_tasks()
             self._queries.announce_commit()  # what they restored was committed too, with its Position
 
     def close(self) -> None:
-        """Leave the group, if it was joined."""
+        """Leave the group, if it was joined. Who has a static id does not: its tasks stay its own until its session has
+        ended, and so does its lease."""
+        self._is_leaving = True
+        if self._static_id is None:
+            self._lease.end()
         if self._consumer is not None:
             self._consumer.close()
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """All that the worker has from now on."""
+        try:
+            self._joining.check()
+        except RetryLaterError as error:  # none of it: the worker starts over
+            self.failed = error
+            return
         self._manager.assign(partitions, self.consumer)
         self._deployment.say_topology(self._topics)
         self.run_restored(0.0)
-        self._deployment.say_tasks(self._tasks.all)
+        self._say_tasks()
 
     def suspended(self, partitions: list[TopicPartition]) -> None:
         """All is taken, and the group will say who gets what."""
         self._commit_to_let_go()
-        if self.failed is None:
+        if self._is_leaving and self._static_id is not None:  # nobody else gets it before the session has ended
+            self._manager.revoke(partitions)
+        elif self.failed is None:
             self._manager.suspend()
         else:
             self._manager.revoke(partitions)
-        self._deployment.say_tasks(self._tasks.all)
+        self._say_tasks()
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """These are not the worker's any more."""
+        """These are not the worker's any more, and may be another's already."""
+        if not self._is_leaving or self._static_id is None:
+            self._lease.end()
+            self._manager.give_back(partitions)
         self._commit_to_let_go()
         self._manager.revoke(partitions)
-        self._deployment.say_tasks(self._tasks.all)
+        self._say_tasks()
+
+    def _say_tasks(self) -> None:
+        self._deployment.say_tasks(self._tasks.all, self._consumer)
 
     def _commit_to_let_go(self) -> None:
         """The whole group waits for it, so all of it has one deadline."""

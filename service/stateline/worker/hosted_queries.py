@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from stateline.query.execution import execute
+from stateline.query.open_scans import Pinned
 from stateline.query.values import Failure, HostedPartition, Outcome
 from stateline.query.wire import WireRequest
-from stateline.worker.open_scans import Pinned
 from stateline_store import IsolationLevel, NotPresentError, Position, StatelineError, StoreState
 
 _log = logging.getLogger(__name__)

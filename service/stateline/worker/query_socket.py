@@ -25,7 +25,8 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from stateline.query.open_scan import OpenScan
-from stateline.query.values import Failure, Outcome
+from stateline.query.open_scans import OpenScans
+from stateline.query.values import Failure, Outcome, Rows
 from stateline.query.wire import (
     WireRequest,
     decode_message,
@@ -35,15 +36,17 @@ from stateline.query.wire import (
     frame,
 )
 from stateline.worker.hosted_queries import HostedQueries, Lookup
-from stateline.worker.open_scans import OpenScans
+from stateline.worker.lease import Lease
 from stateline.worker.query_connection import QueryConnection
 from stateline.worker.snapshots import SnapshotMaker
 from stateline.worker.unix_listener import listen
 from stateline.worker.waiting_queries import WaitingQueries
 from stateline_store import (
+    CursorExpiredError,
     InvalidArgumentError,
     IsolationLevel,
     StatelineError,
+    StoreClosedError,
 )
 
 MAX_REQUESTS_PER_CALL = 256
@@ -58,7 +61,8 @@ class QuerySocket:
     """The worker's end. Every method is for the thread that owns the stores.
 
     `lookup(store, partition)` says what this worker hosts now, or None; without `snapshots` it makes none. `declared`
-    is `StoreDefinition.description` by store: who subscribes compares it with its own.
+    is `StoreDefinition.description` by store: who subscribes compares it with its own. Without a `lease` nobody else
+    can have what is hosted here.
 
     Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
     `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
@@ -70,17 +74,19 @@ class QuerySocket:
         lookup: Lookup,
         snapshots: SnapshotMaker | None = None,
         declared: Mapping[str, str] = MappingProxyType({}),
+        lease: Lease | None = None,
     ) -> None:
         self._path = path
         self._queries = HostedQueries(lookup)
         self._snapshots = snapshots
         self._declared = dict(declared)
+        self._lease = lease
         self._listener = listen(path)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._clients: dict[int, QueryConnection] = {}
         self._waiting = WaitingQueries(self._queries, self._answer)
-        self._scans = OpenScans()
+        self._scans: OpenScans[OpenScan] = OpenScans()
         self._backlog = False  # whole requests were left in connections when the last call ended
 
     def serve_pending(self, timeout_s: float = 0.0) -> int:
@@ -202,8 +208,12 @@ class QuerySocket:
             case other:
                 self._queue(client, {"id": number, "error": f"No request is of type {other!r}."})
 
-    def _status(self) -> dict[str, int]:
-        return {"pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting)}
+    def _status(self) -> dict[str, int | None]:
+        until_ms = None if self._lease is None else self._lease.until_ms
+        return {
+            "pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting),
+            "lease_until_ms": until_ms,
+        }  # fmt: skip
 
     def _start(self, client: QueryConnection, message: Message) -> None:
         try:
@@ -227,7 +237,7 @@ class QuerySocket:
         """What a scan has next, or why not."""
         try:
             number, limit = int(message["scan"]), int(message["limit"])
-            rows = self._scans.more(client, number, limit)
+            rows = self._read_on(client, number, limit)
             return {"rows": encode_rows(rows, None if rows.rest is None else number)}
         except (KeyError, TypeError, ValueError) as error:
             return {"error": f"Not a scan and a limit: {error!r}"}
@@ -236,6 +246,20 @@ class QuerySocket:
         except Exception as error:  # noqa: BLE001 - as in `HostedQueries.run`
             _log.exception("A scan failed")
             return {"outcome": encode_outcome(Failure(StatelineError(f"Reading on failed: {error}")))}
+
+    def _read_on(self, client: QueryConnection, number: int, limit: int) -> Rows:
+        scan = self._scans.used(client, number).scan
+        try:
+            rows = scan.rows(max(1, limit))
+        except StoreClosedError as error:
+            self._scans.drop(client, number)
+            raise CursorExpiredError("The worker closed the store that was scanned: begin anew.") from error
+        except BaseException:
+            self._scans.drop(client, number)
+            raise
+        if rows.rest is None:
+            self._scans.drop(client, number)
+        return rows
 
     def _queue(self, client: QueryConnection, message: Message, scan: object = None) -> None:
         """Send a reply; `scan` is the number of the scan that it leaves open."""

@@ -63,11 +63,20 @@ class Registration:
         with contextlib.suppress(OSError):  # `update` says so
             self._forget()  # what one of this name said that was killed
 
-    def update(self, socket: Path, tasks: Mapping[str, str], process_id: UUID) -> None:
-        """Say which tasks this worker has, in which state, and on which directory (`StateDirectory.process_id`)."""
+    def update(
+        self,
+        socket: Path,
+        tasks: Mapping[str, str],
+        process_id: UUID,
+        member_id: str | None = None,
+        generation: int = -1,
+    ) -> None:
+        """Say which tasks this worker has, in which state, on which directory (`StateDirectory.process_id`), and as
+        whom its group knows it in which generation."""
         found = Instance(
-            instance=self.instance, process_id=process_id, pid=os.getpid(), socket=socket, tasks=dict(tasks)
-        )
+            instance=self.instance, process_id=process_id, member_id=member_id, generation=generation,
+            pid=os.getpid(), socket=socket, tasks=dict(tasks),
+        )  # fmt: skip
         publish(self._path, found.encode())
 
     def publish_figures(self, figures: WorkerFigures) -> None:

@@ -17,6 +17,7 @@ from stateline.worker.restore_plan import TaskPlan
 from stateline.worker.store_restore import StoreRestore
 from stateline.worker.task import Task
 from stateline_store import TopicPartition
+from stateline_store.steps import reached
 from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Restorer:
             logger.log(
                 self._level, "Restoring %s of task %s: %d offsets", restore.store.name, task.id, restore.remaining
             )
+        reached("restore:begun")
         self._tasks[task.id] = (task, task_plan)
         self._is_to_assign = True  # once for all that are added together
 

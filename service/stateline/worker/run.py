@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import signal
-import socket
 from types import FrameType
 
 from stateline.config.settings import Config
@@ -22,9 +21,9 @@ _GC_THRESHOLD = 100_000
 
 
 def run_worker(app: App, config: Config, *, instance: str) -> None:
-    """Run one worker until SIGTERM or SIGINT, which let it finish its slice, commit and leave. Main thread only.
+    """Run one worker until SIGTERM or SIGINT, which let it finish its slice, commit and end. Main thread only.
 
-    It is a static member of its group, as ``<host>-<instance>`` unless ``group.instance.id`` says otherwise: after a
+    It is a static member of its group, as ``<node>-<instance>`` unless ``group.instance.id`` says otherwise: after a
     crash it has its tasks and its disk back at once, and nobody else takes them before the session times out.
 
     Raises what `Worker.run` raises; nothing that was committed is lost by it.
@@ -32,15 +31,14 @@ def run_worker(app: App, config: Config, *, instance: str) -> None:
     allow_many()
     gc.freeze()  # modules and classes live as long as the process
     gc.set_threshold(_GC_THRESHOLD)
-    static_id = config.group_instance_id or f"{socket.gethostname()}-{instance}"
-    config = config.model_copy(update={"group_instance_id": static_id})
+    config = config.model_copy(update={"group_instance_id": config.member_name(instance)})
     log = configured_log(config)
     try:
         worker = Worker(app, config, log, instance=instance)
 
         def stop(number: int, frame: FrameType | None) -> None:
             del frame
-            logger.info("%s: finishing the slice, committing, leaving", signal.Signals(number).name)
+            logger.info("%s: finishing the slice, committing, stopping", signal.Signals(number).name)
             worker.stop()
 
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -53,14 +53,15 @@ class SnapshotMaker:
         self._numbers = topology.epoch_numbers()
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to a server's request: ``{"parts": […]}``, or why there are none (`query.wire`)."""
+        """The reply to a server's request: ``{"parts": […], "epochs": [[topic, partition, number] …]}``, or why there
+        are none (`query.wire`)."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
             snapshot_id = str(message["snapshot"])
         except (KeyError, TypeError, ValueError) as error:
             return {"error": f"Not a snapshot and its places: {error!r}"}
         try:
-            parts = self.make(snapshot_id, places)
+            parts, epochs = self.make(snapshot_id, places), self._check_epochs(places)
         except StatelineError as error:
             # The plain kind has no name on the wire: files changed all the time, or the file system refuses.
             why = NotReadyError(str(error)) if type(error) is RetryLaterError else error
@@ -68,7 +69,8 @@ class SnapshotMaker:
         except Exception as error:  # noqa: BLE001 - whatever it is, a snapshot must not end the worker
             _log.exception("A snapshot failed")
             return {"outcome": encode_outcome(Failure(StatelineError(f"The snapshot failed: {error}")))}
-        return {"parts": [part.to_json() for part in parts]}
+        numbers = [[place.topic, place.partition, number] for place, number in epochs.items()]
+        return {"parts": [part.to_json() for part in parts], "epochs": numbers}
 
     def make(self, snapshot_id: str, places: Iterable[Place]) -> list[CheckpointPart]:
         """Link these stores' files into the snapshot's directory, which its maker has created.
@@ -81,8 +83,8 @@ class SnapshotMaker:
         self._check_epochs(places)
         return [self._link(snapshot_id, store, partition) for store, partition in places]
 
-    def _check_epochs(self, places: Iterable[Place]) -> None:
-        """Raise `NotReadyError` unless each epoch is in all of these stores, or in none."""
+    def _check_epochs(self, places: Iterable[Place]) -> dict[TopicPartition, int]:
+        """The numbers of their epochs. Raises `NotReadyError` unless each is in all of these stores, or in none."""
         seen: dict[TopicPartition, int] = {}
         for name, partition in places:
             store = self._hosted(name, partition).store
@@ -93,6 +95,7 @@ class SnapshotMaker:
                         f"Partition {partition} of {name!r} is not at the end of the micro-batch that the others are "
                         "at, and is to be seen whole: ask again in a moment."
                     )
+        return seen
 
     def _link(self, snapshot_id: str, name: str, partition: int) -> CheckpointPart:
         store = self._hosted(name, partition).store

@@ -2,7 +2,8 @@
 
 What is restored is committed in between, rows and offset, but the Position only at the end. Of a compacted topic the
 records that a later one replaced are missing: until that one is read, the rows are behind the Positions on the way.
-Meanwhile a store keeps the Position it had: it has all of that, and some of what came later.
+Meanwhile a store keeps the Position it had: it has all of that, and some of what came later. Its notice says that
+something is left (`restore_remaining`) until it has the Position of all that it has, whoever restores it then.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class StoreRestore:
             is_known = self._staged_owner > 0 and isinstance(self.store, TransactionalStore)
             owner = {OWNER_EPOCH: self._staged_owner} if is_known else {}
             self._commit_store({self.changelog: applied - 1, **owner})
-        self.say_remaining()
+            self.say_remaining()
 
     def say_remaining(self) -> None:
         """Tell readers in other processes how much is left."""

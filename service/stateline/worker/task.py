@@ -184,6 +184,11 @@ class Task:
     def suspend(self) -> None:
         """Everything is committed, and others may own this task from now on: keep the stores as they are."""
         self._move(TaskState.SUSPENDED)
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Others may own this task from now on: readers in other processes hear of it before anything else is done."""
+        self.stores.publish(StoreState.STANDBY)
 
     def is_as_left(self, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
         """Whether no other worker has gone on with this suspended task.
@@ -200,6 +205,7 @@ class Task:
         written yet is a former owner from now on."""
         self._move(TaskState.RUNNING)
         self.marks.take_over(ends)
+        self.stores.publish(StoreState.ACTIVE)
 
     def close(self) -> None:
         """Drop what is staged, close the stores and let the directory go. A second call does nothing."""

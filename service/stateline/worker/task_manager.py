@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 _LOCK_PATIENCE_S = 60.0
 # Shorter than that: who waits for a task that is suspended here gets it.
 _SUSPENDED_PATIENCE_S = 20.0
+_OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class TaskManager:
@@ -91,6 +92,12 @@ class TaskManager:
                     added.append(task)
         self._open(added)
 
+    def give_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others may have these from now on, whatever is still done with them here."""
+        for partition in partitions:
+            if (task := self._tasks.by_source.get(partition)) is not None and task.state in _OPEN:
+                task.give_back()
+
     def suspend(self) -> None:
         """The group takes everything, and will say who gets what. Only what runs is kept open for that."""
         for task in list(self._tasks.all.values()):
@@ -98,6 +105,8 @@ class TaskManager:
                 task.suspend()
                 self._stop_reading(task)
             else:
+                if task.state in _OPEN:
+                    task.give_back()
                 self._drop(task)
         self._suspended_since_s = time.monotonic()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stateline.query.values import HostedPartition
+from stateline.worker.lease import Lease
 from stateline.worker.task import Task, TaskState
 from stateline_store import StoreState, TopicPartition, TransactionalStore
 from stateline_store.task_id import TaskId
@@ -13,15 +14,16 @@ from stateline_store.task_id import TaskId
 _SERVED = {
     TaskState.RESTORING: StoreState.RESTORING,
     TaskState.RUNNING: StoreState.ACTIVE,
-    TaskState.SUSPENDED: StoreState.ACTIVE,
+    TaskState.SUSPENDED: StoreState.STANDBY,  # the group may have given it to somebody else
 }
 
 
 class Tasks:
     """One worker's, on its thread. `by_source` finds a task by a partition that it reads. How they come and go is
-    `task_manager`'s."""
+    `task_manager`'s, and whether somebody else may have them by now `lease`'s to say."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
         self.by_source: dict[TopicPartition, Task] = {}
         self._by_id: dict[TaskId, Task] = {}
         self._by_store: dict[tuple[str, int], Task] = {}
@@ -58,7 +60,9 @@ class Tasks:
         if task is None or task.state not in _SERVED:
             return None
         found = task.stores.by_name[store]
-        return HostedPartition(found, _SERVED[task.state]) if isinstance(found, TransactionalStore) else None
+        if not isinstance(found, TransactionalStore):
+            return None
+        return HostedPartition(found, _SERVED[task.state] if self._lease.holds else StoreState.STANDBY)
 
     def add(self, task: Task) -> None:
         """It is this worker's now."""

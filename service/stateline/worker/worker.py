@@ -16,12 +16,13 @@ its tasks let go of what they know of the old topic. What was read of the new on
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from contextlib import ExitStack
 
 from stateline.config.settings import Config
+from stateline.deployment.nodes_topic import ensure_nodes_topic, nodes_partition
 from stateline.deployment.partition_counts import PartitionsChangedError
+from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry
 from stateline.dsl.app import App
 from stateline.log.interface import Log
 from stateline.processing.failures import FailureHandler
@@ -32,6 +33,8 @@ from stateline.worker.epochs import EpochGate
 from stateline.worker.global_tables import GlobalTables
 from stateline.worker.group_member import GroupMember
 from stateline.worker.housekeeping import Housekeeping
+from stateline.worker.joining import Joining
+from stateline.worker.lease import Lease
 from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.reporting import Reporter
@@ -58,6 +61,7 @@ class Worker:
 
     def __init__(self, app: App, config: Config, log: Log, *, instance: str) -> None:
         topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
+        self._topology = topology
         self._deployment = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
         self._admin = log.admin()
         self.failures = FailureHandler.of(config)
@@ -67,7 +71,9 @@ class Worker:
         handler = config.deserialization_exception_handler
         self._global_tables = GlobalTables(log, topology, directory.application, handler)
         self._housekeeping = Housekeeping(directory, topology, config)
-        self._tasks = Tasks()
+        place = None if log.embedded_file is not None else nodes_partition(app.application_id)
+        self._lease = Lease(config.session_timeout_ms, place)
+        self._tasks = Tasks(self._lease)
         self._manager = TaskManager(
             self._tasks, topology, log, self._admin, self._topics,
             TaskSettings.of(config, topology, directory, self.failures, self._global_tables.stores),
@@ -76,11 +82,8 @@ class Worker:
         )  # fmt: skip
         snapshots = SnapshotMaker(directory, topology, self._tasks.hosted)
         declared = {name: definition.description for name, definition in topology.stores.items()}
-        self._queries = QuerySocket(self._deployment.socket, self._tasks.hosted, snapshots, declared)
-        # Two machines may both have a worker-0, one machine several with other names of their own: their transactions
-        # must not fence each other. The same worker, started anew, fences the one before it.
-        identity = config.group_instance_id or f"{socket.gethostname()}-{instance}"
-        self._committer = Committer(log, config, topology, identity, self.failures)
+        self._queries = QuerySocket(self._deployment.socket, self._tasks.hosted, snapshots, declared, self._lease)
+        self._committer = Committer(log, config, topology, config.member_name(instance), self.failures)
         self._commits = CommitSchedule(
             config.commit_interval_ms, self._tasks, self._committer, self._epochs, self._topics,
             Purge(self._admin, topology, config.repartition_purge_interval_ms), reporter.figures, self._queries,
@@ -89,9 +92,13 @@ class Worker:
             config, topology, self._tasks, self._committer, self._commits, self._topics, self._epochs, self._queries,
             reporter,
         )  # fmt: skip
+        client_id = self._deployment.client_id(config.consumer.get("client.id"))
+        name, digest = config.group_instance_id or client_id, topology.digest()
+        self._entries = None if place is None else WorkerEntries(log, app.application_id, name, WorkerEntry(digest))
+        joining = Joining(app.application_id, name, digest, self._admin, self._deployment, self._lease, self._entries)
         self._group = GroupMember(
             log, config, topology, self._tasks, self._manager, self._commits, self._topics, self._deployment,
-            self._queries,
+            self._queries, self._lease, joining,
         )  # fmt: skip
         self._restarts = Restarts()
 
@@ -127,6 +134,8 @@ class Worker:
 
     def _prepare(self) -> None:
         self._topics.prepare(self._deployment.counted_before())
+        if self._lease.until_ms is not None:
+            ensure_nodes_topic(self._topology.application_id, self._admin)
         self._deployment.say_topology(self._topics)
         self._housekeeping.settle_places()
         self._housekeeping.sweep_snapshots()
@@ -142,7 +151,9 @@ class Worker:
         if not self._global_tables.advance(_IDLE_POLL_S):
             self._queries.serve_pending()
             return
-        self._group.subscribe()
+        if not self._group.subscribe():
+            self._queries.serve_pending(_IDLE_POLL_S)
+            return
         self._manager.open_waiting()
         wait_s = 0.0 if self._manager.is_restoring else _IDLE_POLL_S
         records, consumer = self._group.poll(self._executor.poll_records, wait_s), self._group.consumer
@@ -177,6 +188,8 @@ class Worker:
             last_first.callback(self._committer.close)
             last_first.callback(self._epochs.close)
             last_first.callback(self._global_tables.close)
+            if self._entries is not None:
+                last_first.callback(self._entries.close)
             last_first.callback(self._manager.close)
             last_first.callback(self._group.close)
 

@@ -144,6 +144,13 @@ def test_an_application_is_its_pipelines_its_workers_and_a_server(project: Path)
     assert children[4].command == (*program, "serve", TARGET, *settings)
 
 
+def test_a_node_that_is_not_the_pipelines_starts_none_of_them(project: Path) -> None:
+    app = load_app(TARGET)
+    for node, names in {"one": ["slow", "fast", "worker-0", "server"], "two": ["worker-0", "server"]}.items():
+        config = load_config("flights", overrides=["pipeline.node=one", f"node.name={node}"])
+        assert [child.name for child in application_children(app, config, TARGET, [])] == names
+
+
 def test_workers_stop_after_what_feeds_and_asks_them(project: Path) -> None:
     children = application_children(load_app(TARGET), load_config("flights"), TARGET, [])
     first = {child.name for child in children if child.stop_order == 0}
@@ -229,6 +236,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "snapshot",
         "demo",
         "token",
+        "node",
     ]
     assert "..." not in shown.partition("Commands:")[2], "a summary was cut"
     for command in commands:

@@ -31,7 +31,9 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes clients of both kinds, for the same tests; they are closed when the test ends."""
     with contextlib.ExitStack() as stack:
         kind: Any = Client if request.param == "threads" else blocking_client
-        yield lambda url, **arguments: stack.enter_context(kind(str(url), **arguments))
+        yield lambda url, **arguments: stack.enter_context(
+            kind(url if isinstance(url, list) else str(url), **arguments)
+        )
 
 
 @pytest.fixture

@@ -86,6 +86,19 @@ def test_a_version_is_found_as_of_a_time(client: Client) -> None:
     assert history.get_many(["k2"]).entries[0].valid_to is None
 
 
+def test_versions_of_all_keys_are_those_of_now_or_of_a_time(client: Client) -> None:
+    history, at = client.store("history"), times_of("k2")[5][0]
+    then = {key: [value for time, value in times_of(key) if time <= at][-1] for key in ("k0", "k1", "k2", "k3")}
+    entries = list(history.range(as_of=at, page_size=3))
+    assert [(entry.key, entry.value) for entry in entries] == list(then.items())
+    assert all(entry.timestamp <= at < entry.valid_to for entry in entries)  # type: ignore[operator]  # versions have both
+    (latest,) = history.range(prefix="k3", as_of=datetime.fromtimestamp(at / 1000 + 10**6, UTC))
+    assert (latest.value, latest.valid_to) == (times_of("k3")[-1][1], None)
+    assert [entry.key for entry in history.range(lower="k1", order="desc")] == ["k3", "k2", "k1"]
+    rows = [row for batch in history.range(as_of=at).batches() for row in batch.to_pylist()]
+    assert [(row["key"], row["valid_to"]) for row in rows] == [(entry.key, entry.valid_to) for entry in entries]
+
+
 def test_windows_of_a_key_come_by_their_start(client: Client) -> None:
     found = {window.start: window for window in client.store("windows").windows("k3", page_size=2)}
     assert {start: window.value for start, window in found.items()} == starts_of("k3")
@@ -109,6 +122,19 @@ def test_windows_of_every_key_come_by_their_start(client: Client) -> None:
 def test_sessions_of_a_key_come_with_start_and_end(client: Client) -> None:
     sessions = list(client.store("visits").sessions("k1"))
     assert {(s.start, s.end): s.value for s in sessions} == {(s, s + 10): v for s, v in starts_of("k1").items()}
+
+
+def test_sessions_of_all_keys_come_by_key_and_then_end(client: Client) -> None:
+    visits = client.store("visits")
+    written = {(key, start): value for key in ("k0", "k1", "k2", "k3") for start, value in starts_of(key).items()}
+    found = list(visits.all_sessions(page_size=3))
+    assert [(s.key, s.end) for s in found] == sorted((key, start + 10) for key, start in written)
+    assert {(s.key, s.start): s.value for s in found} == written
+    second = sorted(starts_of("k1"))[1]
+    some = list(visits.all_sessions(time_from=second + 10, time_to=second + 10, order="desc"))
+    assert [(s.key, s.start) for s in some] == sorted((each for each in written if each[1] == second), reverse=True)
+    rows = [row for batch in visits.all_sessions().batches() for row in batch.to_pylist()]
+    assert [(row["key"], row["end"]) for row in rows] == [(s.key, s.end) for s in found]
 
 
 def test_a_query_of_another_kind_of_store_is_refused(client: Client) -> None:

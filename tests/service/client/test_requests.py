@@ -121,12 +121,13 @@ def test_a_cursor_stands_alone_except_for_the_size_of_its_page() -> None:
 def test_a_time_is_milliseconds_or_a_datetime_with_its_zone() -> None:
     summer = timezone(timedelta(hours=2))
     late = datetime(1970, 1, 1, 2, 0, 1, 500_000, tzinfo=summer)
-    page = sent.windows("s", Terms(), {"time_from": 7, "time_to": late}).page(None)
+    page = sent.parts_of_every_key("s", "windows", Terms(), {"time_from": 7, "time_to": late}).page(None)
     assert page.target == "/v1/stores/s/windows?from=7&to=1500"
+    assert sent.entries("s", Terms(), {"as_of": late}).page(None).target == "/v1/stores/s/range?as_of=1500"
     assert sent.key("s", "k", Terms(), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)).target.endswith("as_of=-1000")
     with pytest.raises(InvalidArgumentError, match="time zone"):
-        sent.windows("s", Terms(), {"time_from": datetime(2026, 1, 1)})
-    early = sent.windows("s", Terms(), {"time_from": 20_260_101}).page(None)
+        sent.parts_of_every_key("s", "windows", Terms(), {"time_from": datetime(2026, 1, 1)})
+    early = sent.parts_of_every_key("s", "windows", Terms(), {"time_from": 20_260_101}).page(None)
     assert "from=020260101" in early.target, "not what the server takes for a date"
     assert sent.key("s", "k", Terms(), 20_260_101_000_000).target.endswith("as_of=020260101000000")
 

@@ -127,6 +127,14 @@ def test_words_are_read_in_any_case(text: str) -> None:
         ("processing.exception.handler", "ignore", "fail, skip or dead-letter"),
         ("production.exception.handler", "dead-letter", "fail or skip"),
         ("group.instance.id", "", "a text that is not empty"),
+        ("node.name", "machine 1", "up to 200 letters, digits, '.', '_' and '-'"),
+        ("node.url", "http://somebody:secret@node-1", "a URL as http://node-1.example:8000, without a path or a user"),
+        ("node.url", "http://node-1/path", "a URL as"),
+        ("node.url", "node-1:8000", "a URL as"),
+        ("node.url", "http://node-1:70000", "a URL as"),
+        ("node.peer.listen", "::1:8001", "host:port with a port from 0 (any free one) to 65535, as 127.0.0.1:8001"),
+        ("node.peer.listen", "node-1:65536", "host:port with a port from 0"),
+        ("node.peer.advertised", "node-1:0", "host:port with a port from 1 to 65535, as node-1:8001"),
     ],
 )
 def test_a_refused_value_is_named_with_its_origin_and_what_is_allowed(name: str, value: str, allowed: str) -> None:
@@ -269,6 +277,41 @@ def test_a_transaction_outlives_the_commit_interval() -> None:
 
 def test_a_default_limit_above_the_largest_is_refused() -> None:
     assert refusal(overrides=["server.limit.max=10"]).startswith("server.limit.default = 1000 (from the defaults)")
+
+
+KAFKA = "bootstrap.servers=broker:9092"
+TLS = {f"node.peer.tls.{each}.file": f"{each}.pem" for each in ("certificate", "key", "ca")}
+
+
+@pytest.mark.parametrize("missing", TLS)
+def test_certificate_key_and_authority_of_a_node_go_together(missing: str) -> None:
+    given = {name: value for name, value in TLS.items() if name != missing}
+    first = next(iter(given))
+    assert refusal(overrides=[KAFKA], file=given) == (
+        f"{first} = '{given[first]}' (from stateline.toml) needs {missing}: set all, or none."
+    )
+    load_config("flights", overrides=[KAFKA], file=TLS)
+
+
+def test_a_node_has_certificates_or_a_secret() -> None:
+    told = refusal(overrides=[KAFKA, "node.peer.secret.file=s"], file=TLS)
+    assert told.startswith("node.peer.secret.file = 's' (from --set) stands beside node.peer.tls.certificate.file: ")
+
+
+@pytest.mark.parametrize("listen", [[], ["node.peer.listen=[::1]:0"]])
+def test_an_advertised_address_needs_a_port_that_stays(listen: list[str]) -> None:
+    told = refusal(overrides=[KAFKA, "node.peer.advertised=node-1:8001", *listen])
+    assert told.startswith("node.peer.advertised = 'node-1:8001' (from --set) needs node.peer.listen with a port ")
+    load_config("flights", overrides=[KAFKA, "node.peer.advertised=node-1:8001", "node.peer.listen=[::]:8001"])
+
+
+@pytest.mark.parametrize("setting", ["node.peer.listen=127.0.0.1:0", "node.peer.secret.file=s"])
+def test_what_links_nodes_has_no_use_on_the_embedded_log(setting: str) -> None:
+    name, _, value = setting.partition("=")
+    told = refusal(overrides=[setting])
+    assert told.startswith(f"{name} = '{value}' (from --set) has no use on the embedded log, which is one machine's: ")
+    load_config("flights", overrides=[setting, KAFKA])
+    load_config("flights", overrides=["node.name=one", "node.url=http://one:8000"])  # of any log
 
 
 def test_every_setting_is_described_under_its_dotted_name() -> None:

@@ -59,6 +59,8 @@ TOPOLOGY = b"""{
 INSTANCE = b"""{
   "instance": "worker-0",
   "process_id": "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10",
+  "member_id": "hello-0-5b0f2ad4",
+  "generation": 3,
   "pid": 1458,
   "socket": "/srv/hello/instances/worker-0.sock",
   "tasks": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stateline_store import FencedError, InvalidArgumentError, TopicPartition
+from stateline_store.clock import boot_ms
 from support.log.log_bench import Bench, Member, until
 
 
@@ -79,6 +80,29 @@ def test_a_partition_without_a_committed_offset_is_absent_and_0_is_an_offset(ben
     until(lambda: len(member.owned) == 3, member)
     member.consumer.commit({places[0]: 0, places[1]: 5})
     assert bench.admin.committed(f"g-{bench.id}", places) == {places[0]: 0, places[1]: 5}
+
+
+def test_a_group_confirms_its_member_and_shows_it_to_others(bench: Bench) -> None:
+    topic, place = bench.topic(2), TopicPartition(bench.topic(name="nodes"), 0)
+    began_ms = boot_ms()
+    member = bench.member("g", topic)
+    until(lambda: len(member.owned) == 2, member)
+    member.consumer.commit({TopicPartition(topic, 0): 7})
+    member.consumer.confirm_membership(place)
+    until(lambda: (member.consumer.confirmed_at_ms or 0) >= began_ms, member)
+    confirmed_ms = member.consumer.confirmed_at_ms
+    assert confirmed_ms is not None
+    assert confirmed_ms <= boot_ms()
+    group = f"g-{bench.id}"
+    assert [each.partitions for each in bench.admin.members(group)] == [member.owned]
+    assert bench.admin.committed(group, [*member.owned, place]) in (
+        {TopicPartition(topic, 0): 7},
+        {TopicPartition(topic, 0): 7, place: 0},
+    )
+    assert [each.member_id for each in bench.admin.members(group)] == [member.consumer.member_id]
+    member.consumer.close()
+    assert bench.admin.members(group) == []
+    assert bench.admin.members("never-seen") == []
 
 
 def test_seek_and_pause_in_on_assigned_decide_where_reading_starts(bench: Bench) -> None:
@@ -194,3 +218,20 @@ def test_a_group_is_needed_to_subscribe_and_assign_needs_none(bench: Bench) -> N
     member = bench.member("g", topic)
     with pytest.raises(InvalidArgumentError):
         member.consumer.assign({TopicPartition(topic, 0): 0})
+
+
+def test_who_has_committed_an_offset_is_found_with_it(bench: Bench) -> None:
+    """By a transaction, or without; of a log that has brokers to say it."""
+    topic = bench.topic(3)
+    first, second, never = (TopicPartition(topic, partition) for partition in range(3))
+    one = bench.member("g", topic, client_id="one-of-them")
+    until(lambda: len(one.owned) == 3, one)
+    one.consumer.commit({first: 1, second: 1})
+    producer = bench.producer("t")
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({second: 2}, one.consumer)
+    producer.commit_transaction()
+    group, asked = f"g-{bench.id}", [first, second, never]
+    said = bench.admin.committed_by(group, asked)
+    assert said == ({} if bench.log.embedded_file else {first: "one-of-them", second: "one-of-them"})
+    assert bench.admin.committed(group, asked) == {first: 1, second: 2}

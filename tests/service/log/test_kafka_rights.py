@@ -10,15 +10,20 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from stateline import serdes
+from stateline.config.loading import load_config
+from stateline.config.settings import PASSED_ON
+from stateline.deployment.nodes_topic import NodeEntry
 from stateline.dsl.app import App
 from stateline.log import NewTopic
 from stateline.log import kafka_admin as admin_module
 from stateline.log import kafka_producer as producer_module
 from stateline.log.kafka import KafkaLog
+from stateline.server.nodes import registry as registry_module
+from stateline.server.nodes.registry import Registry
 from stateline.worker.worker import Worker
 from stateline_store import ConfigurationError, StatelineError, TopicPartition, TopologyError
 from support.kafka.kafka_broker import KafkaBroker, needed
@@ -63,14 +68,23 @@ class Guarded:
             future.result()
         return name
 
+    def allow(self, kind: ResourceType, name: str) -> None:
+        """What `deny` has said of it holds no more."""
+        anything = (ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.ANY, AclPermissionType.ANY)
+        for future in self._acls.delete_acls([AclBindingFilter(kind, name, *anything)]).values():
+            future.result()
+
     def log(self, password: str = "right", mechanism: str = "PLAIN") -> KafkaLog:
-        login = {
+        login = self.login(password, mechanism)
+        return KafkaLog(f"127.0.0.1:{self.port}", consumer=login, producer=login, admin=login)
+
+    def login(self, password: str = "right", mechanism: str = "PLAIN") -> dict[str, str]:
+        return {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": mechanism,
             "sasl.username": "alice",
             "sasl.password": password,
         }
-        return KafkaLog(f"127.0.0.1:{self.port}", consumer=login, producer=login, admin=login)
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +206,29 @@ def test_a_topic_that_the_login_may_not_see_is_missing_to_a_worker(
     worker = counting_starts(guarded, tmp_path, monkeypatch, hidden)
     with pytest.raises(TopologyError, match=f"Missing source topic: {hidden}"):
         worker.run()
+
+
+@pytest.mark.parametrize("operation", [AclOperation.READ, AclOperation.WRITE])
+def test_a_node_without_a_right_to_the_registry_says_so_once_and_joins_when_it_has_it(
+    guarded: Guarded, operation: AclOperation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registry_module, "_RETRY_S", 0.05)
+    name = f"app-{uuid4().hex[:8]}"
+    clients = [f"{each}.{key}={value}" for each in PASSED_ON[:3] for key, value in guarded.login().items()]
+    config = load_config(name, environment={}, overrides=[f"bootstrap.servers=127.0.0.1:{guarded.port}", *clients])
+    topic = guarded.deny(ResourceType.TOPIC, f"{name}-nodes", operation)
+    told: list[str] = []
+    faults: list[str] = []
+    entry = NodeEntry("", "", "d", "1.0", "t")
+    registry = Registry(config, name, "one", entry, lambda node, _: told.append(node), faults.append)
+    registry.start()
+    try:
+        until(lambda: bool(faults))
+        assert faults[0].startswith("Other nodes cannot be looked for: ")
+        assert "authorization failed" in faults[0]
+        guarded.allow(ResourceType.TOPIC, topic)
+        until(lambda: "one" in told)
+        assert faults == [faults[0], ""]
+        assert caplog.text.count("Other nodes cannot be looked for") == 1
+    finally:
+        registry.stop()

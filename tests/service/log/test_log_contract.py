@@ -178,6 +178,7 @@ def test_a_topic_that_exists_is_left_as_it_is(bench: Bench) -> None:
     other = f"other-{bench.id}"
     bench.admin.create_topics([NewTopic(topic, 5), NewTopic(other, 1, {"cleanup.policy": "compact"})])
     topics = bench.admin.topics()
+    assert bench.admin.topics([topic, "none"]) == {topic: topics[topic]}
     assert topics[topic] == before
     assert (before.name, before.partitions) == (topic, 2)
     assert topics[other].partitions == 1

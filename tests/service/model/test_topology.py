@@ -253,3 +253,25 @@ def test_a_result_that_is_a_stream_may_have_other_writers(write: Callable[[App, 
 def test_a_windowing_that_is_none_is_refused(windowing: Any, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=re.escape(says)):
         App("app").pipeline(reads="in", writes="out", key="k", windowing=windowing)
+
+
+def keep(record: InputRecord, *views: StoreView) -> None:
+    """The functions are no part of it."""
+
+
+def test_the_digest_of_a_topology_is_the_one_that_other_builds_compute() -> None:
+    """Of every kind of store: a word that changed in a description would keep workers of two builds apart."""
+    app = App("app")
+    source = app.topic("in", key=serdes.string, value=serdes.json)
+    common: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
+    app.table(source, store="newest")
+    app.table(source, store="dated", versioned=timedelta(days=1))
+    made = [
+        stores.key_value("counts", **common),
+        stores.key_value("memory", persistent=False, logged=False, **common),
+        stores.window("windows", size=timedelta(minutes=1), retention=timedelta(hours=1), timestamped=True, **common),
+        stores.session("visits", retention=timedelta(hours=1), **common),
+        stores.versioned("history", history=timedelta(days=1), **common),
+    ]
+    app.process(source, stores=[app.store(each) for each in made])(keep)
+    assert app.topology().digest() == "64a79b2af42ae298"

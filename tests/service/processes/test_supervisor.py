@@ -19,11 +19,12 @@ from support.run.patience import HANGING_S
 
 DEADLINE_S = HANGING_S
 
-READY = "import signal, sys, time\n"
+# A handler writes past Python's buffers: a signal may come while print() of the line that it was waited for is at work.
+READY = "import os, signal, sys, time\n"
 OBEDIENT = READY + "print('up', flush=True)\ntime.sleep(3600)"
 POLITE = (
     READY
-    + "signal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(0)))\n"
+    + "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), sys.exit(0)))\n"
     + "print('up', flush=True)\ntime.sleep(3600)"
 )
 STUBBORN = READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(3600)"
@@ -186,7 +187,7 @@ def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(lines: Lines) ->
 
 SLOW_AND_POLITE = (
     READY
-    + "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.6), print('bye', flush=True), sys.exit(0)))\n"
+    + "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.6), os.write(1, b'bye\\n'), sys.exit(0)))\n"
     + "print('up', flush=True)\ntime.sleep(3600)"
 )
 
@@ -276,7 +277,7 @@ def test_a_signal_stops_the_children_and_ends_cleanly(supervised: Supervised, nu
 
 
 def test_a_second_signal_kills_at_once(supervised: Supervised) -> None:
-    process = supervised(STUBBORN.replace("signal.SIG_IGN", "lambda *_: print('no', flush=True)"))
+    process = supervised(STUBBORN.replace("signal.SIG_IGN", "lambda *_: os.write(1, b'no\\n')"))
     pid = pid_of_child(process)
     assert process.stdout is not None
     process.send_signal(signal.SIGINT)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from stateline.query.execution import execute, sort_key
 from stateline.query.open_scan import MAX_CHUNKS, OpenScan
-from stateline.query.values import CopyStatus, Entry, Failure, PartitionAnswer, Rows, Terms, home_partition, served_by
+from stateline.query.values import CopyStatus, Entry, Failure, PartitionAnswer, Rows, Terms, served_by
 from stateline.query.words import check_answered
+from stateline.serde.partitioner import home_partition
 from stateline.server.routing.query_routing import _has_entries
 from stateline_store import (
     CountQuery,
@@ -35,6 +36,7 @@ from stateline_store import (
     Query,
     RangeQuery,
     SessionKeyQuery,
+    SessionRangeQuery,
     SessionStore,
     StoreContext,
     StoreState,
@@ -43,6 +45,8 @@ from stateline_store import (
     UnknownQueryTypeError,
     VersionedKeyQuery,
     VersionedKeysQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
     VersionedStore,
     Windowed,
     WindowKeyQuery,
@@ -241,6 +245,19 @@ def test_large_versions_are_not_read_ahead(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_page_of_a_time_does_not_wait_for_all_that_came_later(tmp_path: Path) -> None:
+    store = VersionedStore("v", history_retention_ms=10**6, persistent=False)
+    store.init(StoreContext("0_0", tmp_path))
+    for at_ms in (0, 300_000, 600_000):  # what was replaced last is in a segment that has nothing of the first time
+        for n in range(MAX_CHUNKS * LARGEST_CHUNK):
+            store.put(b"%05d" % n, b"v", at_ms)
+    query, terms = VersionedRangeQuery(as_of=0), Terms("v", UNCOMMITTED, limit=9)
+    outcome = execute(query, store.reader(UNCOMMITTED), store.stored_schema, 0, terms, ACTIVE)
+    assert [key for key, _ in rows(outcome)] == [b"%05d" % n for n in range(9)]
+    rest_of(outcome).close()
+    store.close()
+
+
 def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:
     rest = rest_of(ask(store, RangeQuery(), limit=1))
     rest_of(ask(store, RangeQuery(), limit=1)).close()
@@ -255,8 +272,11 @@ def test_closing_one_rest_leaves_the_others(store: KeyValueStore) -> None:
         (VersionedKeyQuery, "key_value", "as_of: ask for key, keys, range or count"),
         (VersionedKeysQuery, "timestamped_key_value", "as_of: ask for key, keys, range or count"),
         (VersionedKeysQuery, "window", "'keys': ask for windows or count"),
-        (RangeQuery, "versioned", "'range': ask for key, keys, versions or count"),
-        (PrefixQuery, "versioned", "'range': ask for key, keys, versions or count"),
+        (VersionedRangeQuery, "key_value", "as_of: ask for key, keys, range or count"),
+        (VersionedPrefixQuery, "timestamped_key_value", "as_of: ask for key, keys, range or count"),
+        (VersionedPrefixQuery, "session", "'range': ask for sessions or count"),
+        (WindowKeyQuery, "versioned", "'windows': ask for key, keys, range, versions or count"),
+        (SessionRangeQuery, "window", "'sessions': ask for windows or count"),
         (WindowKeyQuery, "session", "'windows': ask for sessions or count"),
         (WindowRangeQuery, "session", "'windows': ask for sessions or count"),
         (MultiVersionedKeyQuery, "key_value", "'versions': ask for key, keys, range or count"),

@@ -20,10 +20,10 @@ from starlette.routing import Route
 from stateline.cli import tokens as cli_tokens
 from stateline.config.loading import load_config
 from stateline.server import create_app, serve
-from stateline.server.guard.access import AccessMiddleware, bearer_token, is_open, stores_of
+from stateline.server.guard.access import AccessMiddleware, is_open, stores_of
 from stateline.server.guard.caller import client_of
 from stateline.server.guard.limits import Limits
-from stateline.server.guard.tokens import Tokens
+from stateline.server.guard.tokens import Tokens, bearer_token
 from stateline_store import ConfigurationError, UnauthenticatedError
 from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
 from support.processes.served_here import http_server

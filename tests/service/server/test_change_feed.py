@@ -34,7 +34,8 @@ from support.processes.running_worker import create, read_all
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
-KILLS = 3
+KILLS = long_or_short(3, 2)
+MOST_EVENTS = long_or_short(40, 160)  # of one connection
 INPUT_RECORDS = 700
 NOBODY: frozenset[int] = frozenset()
 
@@ -66,7 +67,7 @@ class Follower(threading.Thread):
                 while not self.done.is_set():
                     with reading(client, self.store, last=last, from_="earliest") as reader:
                         self.connections += 1
-                        self._read(reader, self._chance.randrange(1, 40))
+                        self._read(reader, self._chance.randrange(1, MOST_EVENTS))
                         last = reader.id
         except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
             self.error = error

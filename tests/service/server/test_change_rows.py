@@ -36,10 +36,11 @@ from stateline_store.windowed_keys import session_key, window_key
 from support.apps.changes_app import LOGGED, TABLES
 from support.processes.change_scene import FIRST, PARTITIONS, Scene, placed
 from support.processes.query_server import wait_until
-from support.run.length import long_or_short
+from support.run.length import long_or_short, of_each_store
 from support.run.patience import HANGING_S
 
 STORES = (*TABLES, *LOGGED)
+ON_KAFKA = ("newest", "counts")  # whose changes come from the input, and from a changelog
 
 
 class Served(NamedTuple):
@@ -116,6 +117,7 @@ def rows_between(client: httpx.Client, store: str, begin: Offsets, end: Offsets,
 # What is given
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", STORES)
 def test_the_rows_from_the_earliest_to_the_end_are_all_committed_changes(served: Served, store: str) -> None:
     told = ends_of(served.client, store, "earliest")
@@ -125,6 +127,7 @@ def test_the_rows_from_the_earliest_to_the_end_are_all_committed_changes(served:
     assert list(rows[0]) == [column["name"] for column in told["columns"]]
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", ["newest", "counts", "memory", "visits"])
 def test_two_spans_that_meet_give_what_one_gives(served: Served, store: str) -> None:
     told = ends_of(served.client, store, "earliest")
@@ -136,6 +139,7 @@ def test_two_spans_that_meet_give_what_one_gives(served: Served, store: str) -> 
         assert sorted([*first, *second], key=placed) == whole
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", ["newest", "cache", "counts", "memory", "history"])
 def test_after_latest_or_a_position_come_the_changes_that_were_not_there(served: Served, store: str) -> None:
     latest = ends_of(served.client, store, "latest")

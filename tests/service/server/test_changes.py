@@ -26,8 +26,10 @@ from support.apps.changes_app import LOGGED, SIZE_MS, TABLES
 from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, held_by, reading
 from support.processes.forked import Forked
 from support.processes.query_server import from_another_address, wait_until
+from support.run.length import of_each_store
 
 STORES = (*TABLES, *LOGGED)
+ON_KAFKA = ("newest", "counts")  # whose changes come from the input, and from a changelog
 
 
 class Served(NamedTuple):
@@ -75,6 +77,7 @@ def is_free(served: Served) -> bool:
 # What is given
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", STORES)
 def test_every_committed_change_comes_once_and_in_order(served: Served, store: str) -> None:
     records = served.scene.records(store)
@@ -87,6 +90,7 @@ def test_every_committed_change_comes_once_and_in_order(served: Served, store: s
         assert offsets == sorted(offsets)
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", STORES)
 def test_a_change_is_the_record_in_the_types_of_the_store(served: Served, store: str) -> None:
     records = {(r.partition, r.offset): r for r in served.scene.records(store)}
@@ -99,6 +103,7 @@ def test_a_change_is_the_record_in_the_types_of_the_store(served: Served, store:
             assert event.data["value"] == (None if record.value is None else json.loads(record.value))
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", ["newest", "cache", "counts", "memory"])
 def test_the_changes_rebuild_the_state_that_a_range_shows(served: Served, store: str) -> None:
     state: dict[str, Any] = {}
@@ -137,6 +142,7 @@ def test_timestamps_are_there_where_the_store_keeps_them(served: Served) -> None
 # Where it begins
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", ["newest", "counts", "memory", "windows"])
 def test_a_reader_goes_on_behind_any_event_by_its_id(served: Served, store: str) -> None:
     with reading(served.client, store, from_="earliest") as reader:
@@ -151,6 +157,7 @@ def test_a_reader_goes_on_behind_any_event_by_its_id(served: Served, store: str)
             assert sorted(map(placed, reader.take(len(rest)))) == sorted(map(placed, rest))
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", ["newest", "cache", "counts", "memory", "visits"])
 def test_the_latest_changes_are_those_that_come_from_now_on(served: Served, store: str) -> None:
     before = stands(served.scene.records(store))
@@ -174,6 +181,7 @@ def test_a_reader_that_is_cut_off_before_the_first_event_goes_on_where_it_began(
         reader.beat()
 
 
+@of_each_store(on_kafka=ON_KAFKA)
 @pytest.mark.parametrize("store", ["newest", "counts", "memory", "history"])
 def test_after_the_position_of_an_answer_come_the_changes_that_it_does_not_have(served: Served, store: str) -> None:
     position = served.scene.settle(served.client, store)
@@ -220,6 +228,7 @@ def test_a_position_is_read_by_the_topics_that_it_names() -> None:
         ('{"in": {"0": 99999999999999999999}}', 2, "99999999999999999999 is not an offset"),
         ('{"in": {"2": 1}}', 2, "which has 0 to 1"),
         ('{"in": {"1": 1}}', 1, "which has only 0"),
+        ("garbage", 1, r"It begins with garbage\. Give"),
     ],
 )
 def test_a_position_is_as_strictly_read_as_a_bound(text: str, partitions: int, told: str) -> None:

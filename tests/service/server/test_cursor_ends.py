@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stateline.server.state.cursors import Cursors, Token, signing_key
+from stateline.server.state.cursor_text import Token, signing_key
+from stateline.server.state.cursors import Cursors
 from stateline_store import DoesNotExistError
 from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
 from support.processes.query_server import OwningWorker, from_another_address, wait_until

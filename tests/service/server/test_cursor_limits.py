@@ -20,6 +20,7 @@ from stateline.server.state import cursors
 from stateline.server.state.cursors import Cursor, Cursors
 from stateline_store.rocksdb_engine import RocksDBEngine
 from support.http.paging import entries, follow, good, pages, refused
+from support.processes.open_files import open_files
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
 
@@ -59,14 +60,11 @@ def begun(here: Here, store: str = "aircraft", **params: Any) -> Any:
 
 def deleted_and_open() -> int:
     """Bytes of tables that were deleted and are open here."""
-    found: dict[int, int] = {}
-    for name in os.listdir("/proc/self/fd"):
+    size = 0
+    for name, path in open_files().items():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            path = f"/proc/self/fd/{name}"
-            if os.readlink(path).endswith(".sst (deleted)"):
-                status = os.stat(path)
-                found[status.st_ino] = status.st_size
-    return sum(found.values())
+            size += os.stat(path).st_size if name.endswith(".sst (deleted)") else 0
+    return size
 
 
 def replaced(worker: OwningWorker) -> None:

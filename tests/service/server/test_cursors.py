@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,6 +13,7 @@ import pytest
 
 from stateline_store.rocksdb_engine import RocksDBEngine
 from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
+from support.processes.open_files import open_files
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
 from support.run.patience import HANGING_S
@@ -149,11 +148,7 @@ def test_nothing_is_pinned_behind_the_last_page(here: Here, worker: OwningWorker
 
 def kept_files() -> list[str]:
     """Files with rows that were deleted and are still open here."""
-    kept = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            kept.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return [name for name in kept if name.endswith(".sst (deleted)")]
+    return [name for name in open_files() if name.endswith(".sst (deleted)")]
 
 
 def test_files_that_are_deleted_are_let_go_of_behind_the_last_page(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.query.values import Outcome, PartitionAnswer, Terms, Value, answers_of, home_partition
+from stateline.query.values import Outcome, PartitionAnswer, Terms, Value, answers_of
+from stateline.serde.partitioner import home_partition
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore

@@ -22,7 +22,7 @@ from stateline.server.contract.hidden_paths import hide_directory, without_paths
 from stateline.server.contract.problems import problem_response, unreadable_response
 from stateline.server.rows.event_stream import EventStream, goodbye
 from stateline.server.rows.streams import headers_of
-from stateline.server.telemetry import pipelines
+from stateline.server.state.pipeline_states import PipelineStates
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import CursorExpiredError, DamagedDataError, IsolationLevel, NotReadyError, StatelineError
 from support.processes.query_server import OwningWorker, wait_until
@@ -208,7 +208,7 @@ def test_the_last_error_of_a_pipeline_names_no_path(tmp_path: Path) -> None:
     status |= {"lag_by_topic": {}, "steps_ms": {}, "totals": {}}
     (directory / "status.json").write_text(json.dumps(status))
     topology = SimpleNamespace(application_id="flights-app", pipelines=["p"])
-    shown = pipelines.PipelineStates(topology, tmp_path).read()["p"]  # type: ignore[arg-type]  # of it, all that is read
+    shown = PipelineStates(topology, tmp_path).read()["p"]  # type: ignore[arg-type]  # of it, all that is read
     assert shown is not None
     assert "mallory" not in shown["last_error"]
 
@@ -225,7 +225,8 @@ def test_each_exit_hides_paths_in_whatever_text_it_is_given() -> None:
 TAKEN = {
     ("contract/arguments.py", "read_key"): "into another error",
     ("changes/feed.py", "read_position"): "into another error",
-    ("main.py", "_listener"): "into another error",
+    ("listeners.py", "http_listener"): "into another error",
+    ("routing/cluster_copies.py", "explained"): "into another error",
     ("wire/bounded_protocol.py", "_answer_refused"): "to unreadable_response",
     ("contract/unreadable.py", "in_plain_words"): "to unreadable_response",
     ("rows/event_stream.py", "_send"): "to goodbye",
@@ -236,6 +237,15 @@ TAKEN = {
     ("state/keeper.py", "_why_unreadable"): "to problem_response, as one of the reasons",
     ("state/keeper.py", "keep"): "to problem_response, as one of the reasons",
     ("snapshots/keeper.py", "keep"): "to the log",
+    ("state/group_watch.py", "_ask"): "to the log",
+    ("nodes/answering.py", "_reply_to"): "to another node, which answers with a problem_response",
+    ("nodes/greeting.py", "greet"): "to a node that has shown that it is one, in its fault",
+    ("nodes/keys.py", "tls_failure"): "to the log, or into a fault",
+    ("nodes/keys.py", "_in_words"): "into a fault, or another error",
+    ("nodes/nodes.py", "_dial"): "to _note, which hides paths",
+    ("nodes/peer_port.py", "_receive"): "to the log",
+    ("nodes/registry.py", "_run"): "to _note, which hides paths",
+    ("snapshots/cluster.py", "_make"): "into another error",
     ("contract/hidden_paths.py", "without_paths"): "it is what hides",
 }
 

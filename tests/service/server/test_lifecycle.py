@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import httpx
 import pytest
 
 from stateline.config.loading import load_config
+from stateline.log import open_log
 from stateline.server import serve
 from stateline_store import ConfigurationError
 from support.processes.forked import Forked
+from support.processes.open_files import open_files
+from support.processes.ports import free_port
 from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
+from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
 
 COMMITTED = "default.state.isolation.level=read_committed"
@@ -63,7 +68,7 @@ def test_a_dead_worker_leaves_committed_reads_and_is_named_for_the_rest(server: 
     for path in ("/v1/stores/aircraft/keys/a?isolation_level=read_uncommitted", "/v1/stores/cache/keys/a"):
         response = server.get(path)
         assert (response.status_code, response.json()["reason"]) == (421, "NOT_PRESENT")
-        assert response.json()["owner"] == "w1"
+        assert response.json()["owner"] == str(server.base_url).rstrip("/")
     wait_until(lambda: not ready(server))
     answer = server.get("/v1/stores/aircraft/keys/a").json()
     assert answer["value"] == 1
@@ -236,8 +241,44 @@ def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_so_is_one_for_other_nodes(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("a secret of these nodes alone")
+    (tmp_path / "secret").chmod(0o600)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = [f"state.dir={tmp_path}", f"server.port={free_port()}", f"node.peer.listen={place}"]
+        settings += ["bootstrap.servers=127.0.0.1:1", f"node.peer.secret.file={tmp_path / 'secret'}"]
+        config = load_config("flights-app", overrides=settings)
+        with pytest.raises(ConfigurationError, match=f"node.peer.listen = {place} cannot be listened on"):
+            serve(make_app(), config)
+
+
 def test_a_host_that_is_not_here_is_named(tmp_path: Path) -> None:
     settings = [f"state.dir={tmp_path}", "server.host=192.0.2.1", "server.insecure=true"]
     config = load_config("flights-app", overrides=settings)
     with pytest.raises(ConfigurationError, match=r"server\.host = '192\.0\.2\.1' is no address of this machine"):
         serve(make_app(), config)
+
+
+def listening() -> set[str]:
+    """The TCP sockets at which this process listens."""
+    own = open_files()
+    lines = [
+        line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{file}").read_text().splitlines()
+    ]
+    return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own}
+
+
+def test_on_the_embedded_log_other_nodes_cost_nothing(tmp_path: Path) -> None:
+    before, threads = listening(), {thread.name for thread in threading.enumerate()}
+    with served_here(tmp_path, until_ready=False) as here:
+        assert here.serving.nodes is None
+        told = here.client.get("/v1/nodes").json()
+        assert {name: each["fault"] for name, each in told["nodes"].items()} == {told["node"]: None}
+        assert len(listening() - before) == 1, "it listens for HTTP alone"
+        assert "nodes" not in {thread.name for thread in threading.enumerate()} - threads
+        config = here.serving.config
+        with closing(open_log(config.bootstrap_servers, config.state_dir)) as log, closing(log.admin()) as admin:
+            assert not [topic for topic in admin.topics() if topic.endswith("-nodes")]

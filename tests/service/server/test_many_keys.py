@@ -17,6 +17,7 @@ from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
 from stateline.stores import key_value
 from stateline_store import IsolationLevel, KeysQuery, KeyValueStore, StateDirectory, StoreContext, StoreState
+from support.processes.owned import Owned
 
 KEYS = tuple(b"%d" % at for at in range(2500))
 SERVED = ServedStore(key_value("s", key=serdes.bytes, value=serdes.bytes), Placement(0, 1, None))
@@ -29,7 +30,7 @@ def store_and_reader(tmp_path: Path) -> Iterator[tuple[KeyValueStore, Partitions
     store = KeyValueStore("s")
     store.init(StoreContext("0_0", directory.task("0_0")))
     store.set_state(StoreState.ACTIVE)
-    partitions = Partitions(directory, tmp_path / "scratch", lambda _: True)
+    partitions = Partitions(directory, tmp_path / "scratch", Owned())
     try:
         yield store, partitions
     finally:

@@ -22,6 +22,8 @@ from stateline_store import (
     Position,
     RangeQuery,
     SessionKeyQuery,
+    SessionRangeQuery,
+    VersionedRangeQuery,
     VersionedRecord,
     Windowed,
     WindowKeyQuery,
@@ -105,6 +107,14 @@ ORDERS: dict[type[Any], tuple[st.SearchStrategy[Entry], Callable[[Any], Any]]] =
         st.tuples(st.builds(lambda k, at: Windowed(k, at, at + 50), keys, times), keys),
         lambda e: (e[0].start_ms // INTERVAL_MS, window_key(e[0].key, e[0].start_ms)),
     ),
+    SessionRangeQuery: (
+        st.tuples(st.builds(lambda k, at, gap: Windowed(k, at, at + gap), keys, times, st.integers(0, 60)), keys),
+        lambda e: (e[0].key, e[0].end_ms, e[0].start_ms),
+    ),
+    VersionedRangeQuery: (
+        st.tuples(keys, st.builds(VersionedRecord, keys, times, st.none() | times)),
+        itemgetter(0),
+    ),
     SessionKeyQuery: (
         st.tuples(st.builds(lambda at, gap: Windowed(b"k", at, at + gap), times, st.integers(0, 60)), keys),
         lambda e: (e[0].end_ms, e[0].start_ms),
@@ -122,7 +132,7 @@ def scenes(draw: st.DrawFn) -> tuple[ScanQuery, list[Chunks], Callable[[Any], An
     kind = draw(st.sampled_from(sorted(ORDERS, key=lambda each: each.__name__)))
     entry, order = ORDERS[kind]
     down = draw(st.booleans())
-    of_key = {} if kind in (RangeQuery, WindowRangeQuery) else {"key": b"k"}
+    of_key = {"key": b"k"} if kind in (SessionKeyQuery, MultiVersionedKeyQuery) else {}
     query: ScanQuery = kind(order=Order.DESCENDING if down else Order.ASCENDING, **of_key)
     partitions = []
     for entries in draw(st.lists(st.lists(entry, max_size=12), max_size=4)):

@@ -21,6 +21,7 @@ from stateline_store import (
     WindowKeyQuery,
     WindowStore,
 )
+from support.processes.owned import Owned
 
 DAY_MS = 86_400_000
 
@@ -41,7 +42,7 @@ def test_a_store_that_was_rebuilt_in_other_segments_is_read_in_those(tmp_path: P
     directory, kept = StateDirectory(tmp_path / "state", "app"), timedelta(days=30)
     declared = window("w", size=timedelta(milliseconds=10), retention=kept, key=serdes.bytes, value=serdes.bytes)
     served = ServedStore(declared, Placement(0, 1, None))
-    partitions = Partitions(directory, tmp_path / "scratch", lambda _: True)
+    partitions = Partitions(directory, tmp_path / "scratch", Owned())
     starts = [day * DAY_MS for day in range(20)]
     for retention_days in (100, 30):  # segments of 50 days, then of 15
         rebuilt(directory, retention_days * DAY_MS, starts)

@@ -22,7 +22,7 @@ from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.server import create_app
 from stateline.server.contract.hidden_paths import hide_directory
-from stateline.server.telemetry.pipelines import PipelineStates
+from stateline.server.state.pipeline_states import PipelineStates
 from stateline_store import TaskLock
 from support.processes.served_here import Here, served_here
 

@@ -94,7 +94,7 @@ def test_what_can_be_answered_at_once_is_and_nothing_else(
     def at_once(path: str, query: str = "isolation_level=read_committed", method: str = "GET") -> Any:
         raw = path.encode()
         scope = {"method": method, "root_path": "", "raw_path": raw, "query_string": query.encode(), **CLIENT}
-        body = api.state.at_once(scope)
+        body = api.state.at_once(scope, pytest.fail)
         return None if body is None else json.loads(body)["value"]
 
     async def ask() -> None:

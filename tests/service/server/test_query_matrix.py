@@ -19,7 +19,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from stateline.query.values import home_partition
+from stateline.serde.partitioner import home_partition
 from support.apps.kinds_app import Event
 from support.apps.matrix_app import COPIES, IN_MEMORY, PARTITIONS, Deployment
 from support.oracles.matrix_oracle import KEY_VALUE, SESSION, VERSIONED, WINDOW, Case, Json, Seen, cases, found
@@ -37,7 +37,7 @@ ANSWERABLE = {
     KEY_VALUE: ("key", "keys", "range"),
     WINDOW: ("windows",),
     SESSION: ("sessions",),
-    VERSIONED: ("key", "keys", "versions"),
+    VERSIONED: ("key", "keys", "range", "versions"),
 }
 
 
@@ -197,9 +197,10 @@ def test_a_bound_is_met_or_412_with_where_the_partition_stands(
             assert problem["position"] == {topic: {str(home): ends[home]}}
 
 
+@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("store", "case"), IN_PAGES)
-def test_all_pages_are_the_one_answer(scene: Scene, store: str, case: Case, level: str) -> None:
+def test_all_pages_and_the_stream_are_the_one_answer(scene: Scene, store: str, case: Case, level: str) -> None:
     assert "limit" not in case.params
     whole = scene.get(store, case, KEY_OF[1], isolation_level=level).json()
     page = scene.get(store, case, KEY_OF[1], isolation_level=level, limit=3).json()
@@ -209,6 +210,10 @@ def test_all_pages_are_the_one_answer(scene: Scene, store: str, case: Case, leve
         found += page["entries"]
         assert page["position"] == whole["position"]
     assert found == whole["entries"]
+    path = f"/v1/stores/{store}{case.path.replace('{key}', KEY_OF[1])}"
+    asked = case.params | {"isolation_level": level}
+    lines = scene.client.get(path, params=asked, headers={"accept": "application/x-ndjson"}).text.splitlines()
+    assert [json.loads(line) for line in lines] == whole["entries"]
 
 
 @OF_THE_STORES_ALONE
@@ -245,7 +250,7 @@ def test_a_kind_refuses_the_other_queries_and_says_what_it_can(
     scene: Scene, kind: tuple[str, ...], copy: str, level: str
 ) -> None:
     paths = {"range": "/range", "windows": "/windows", "key": "/keys/k1"}
-    paths |= {name: f"/keys/k1/{name}" for name in ("windows", "sessions", "versions")}
+    paths |= {name: f"/keys/k1/{name}" for name in ("windows", "versions")} | {"sessions": "/sessions"}
     bodies: dict[str, Json] = {name: {"type": name, "key": "k1"} for name in ("key", "windows", "sessions", "versions")}
     bodies |= {"keys": {"type": "keys", "keys": ["k1"]}, "range": {"type": "range"}}
     for store in (f"{name}{copy}" for name in kind):
@@ -256,6 +261,9 @@ def test_a_kind_refuses_the_other_queries_and_says_what_it_can(
             for refused in asked:
                 assert (refused.status_code, refused.json()["reason"]) == (400, "UNKNOWN_QUERY_TYPE"), name
                 assert f"ask for {', '.join(ANSWERABLE[kind])} or count" in refused.json()["detail"]
+        if kind is KEY_VALUE:
+            then = scene.client.get(f"/v1/stores/{store}/range", params={"isolation_level": level, "as_of": EARLY_MS})
+            assert (then.status_code, then.json()["reason"]) == (400, "UNKNOWN_QUERY_TYPE")
 
 
 @OF_THE_STORES_ALONE

@@ -418,7 +418,8 @@ def test_a_client_that_leaves_lets_go_of_its_scan(worker: OwningWorker, state_di
             small = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)])
             reader = reading.enter_context(httpx.Client(base_url=limited.base_url, transport=small))
             response = reading.enter_context(reader.stream("GET", path))
-            next(response.iter_raw(1024))
+            pieces = response.iter_raw(1024)
+            next(pieces)  # it is kept: one that is collected closes the connection
             refused(limited.get(path), 429, "TOO_MANY_REQUESTS")  # back-pressure: it stands still, and holds its scan
         wait_until(lambda: limited.get(path, params={"upper": "MDAwMDAw"}).status_code == 200)
 

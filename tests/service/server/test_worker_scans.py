@@ -13,6 +13,7 @@ from stateline.config.loading import load_config
 from stateline.query.values import PartitionAnswer, Terms
 from stateline.server.serving import Serving
 from stateline.server.state.worker_connection import WorkerConnection
+from stateline.server.wire.exchange import Exchange
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import CursorExpiredError, IsolationLevel, Position, PositionBound, PrefixQuery, TopicPartition
 from support.http.paging import Rows
@@ -36,7 +37,7 @@ def kept(worker: OwningWorker) -> int:
     return int(worker.run(lambda: (worker.socket.serve_pending(), len(worker.socket._scans))[1]))
 
 
-class Cancelling(WorkerConnection):
+class Cancelling(Exchange):
     """Cancels who asks in the very moment in which the reply has come and was not taken."""
 
     asking: asyncio.Task[Any] | None = None
@@ -47,34 +48,39 @@ class Cancelling(WorkerConnection):
             self.asking.cancel()
 
 
-async def cancelling(worker: OwningWorker) -> Cancelling:
-    socket = worker.application.parent / "w1.sock"
-    return cast(Cancelling, await Cancelling.open(socket, lambda: None, TimeLimits()))
+async def connected(worker: OwningWorker, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkerConnection, Cancelling]:
+    monkeypatch.setattr("stateline.server.state.worker_connection.Exchange", Cancelling)
+    connection = await WorkerConnection.open(worker.application.parent / "w1.sock", lambda: None, TimeLimits())
+    return connection, cast(Cancelling, connection._exchange)
 
 
-def test_a_query_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(worker: OwningWorker) -> None:
+def test_a_query_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(
+    worker: OwningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def ask() -> None:
-        connection = await cancelling(worker)
-        connection.asking = asyncio.create_task(connection.query(TERMS, 0, SCAN, 0, DECLARED))
+        connection, cancelling = await connected(worker, monkeypatch)
+        cancelling.asking = asyncio.create_task(connection.query(TERMS, 0, SCAN, 0, DECLARED))
         with pytest.raises(asyncio.CancelledError):
-            await connection.asking
+            await cancelling.asking
         await asyncio.to_thread(wait_until, lambda: kept(worker) == 0)
         await connection.close()
 
     asyncio.run(ask())
 
 
-def test_reading_on_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(worker: OwningWorker) -> None:
+def test_reading_on_that_is_cancelled_as_its_answer_arrives_leaves_no_scan(
+    worker: OwningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def ask() -> None:
-        connection = await cancelling(worker)
+        connection, cancelling = await connected(worker, monkeypatch)
         answer = await connection.query(TERMS, 0, SCAN, 0, DECLARED)
         assert isinstance(answer, PartitionAnswer)
         rest = answer.rows.rest
         assert rest is not None
         assert kept(worker) == 1
-        connection.asking = asyncio.ensure_future(rest.more(1))
+        cancelling.asking = asyncio.ensure_future(rest.more(1))
         with pytest.raises(asyncio.CancelledError):
-            await connection.asking
+            await cancelling.asking
         with pytest.raises(CursorExpiredError):
             await rest.more(1)
         await asyncio.to_thread(wait_until, lambda: kept(worker) == 0)
@@ -97,7 +103,7 @@ def test_a_query_of_several_partitions_that_is_cancelled_leaves_none_of_those_th
             serving.routing.scan(serving.stores.get("cache"), terms, SCAN, (0, 1, 2), deadline_s)
         )
         await asyncio.to_thread(wait_until, lambda: kept(worker) == 2)
-        pending = serving.workers._connections["w1"]._pending
+        pending = serving.workers._connections["w1"]._exchange._pending
         await asyncio.to_thread(wait_until, lambda: len(pending) == 1)  # both answers have arrived
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -18,7 +18,7 @@ from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import Windowing
-from stateline.query.values import home_partition
+from stateline.serde.partitioner import home_partition
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from support.processes.running_worker import configured, create, eventually, read_all, running
 from support.processes.served_here import served_here

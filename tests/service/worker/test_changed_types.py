@@ -40,6 +40,7 @@ from stateline_store import (
     TransactionalStore,
 )
 from stateline_store.rocksdb_engine import RocksDBEngine
+from support.processes.owned import Owned
 from support.processes.running_worker import create
 
 MINUTE = timedelta(minutes=1)
@@ -165,7 +166,7 @@ def read(partitions: Partitions, definition: StoreDefinition) -> PartitionAnswer
 def test_a_server_does_not_answer_under_other_types(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "app")
     written(directory.task("0_0"), keyed())
-    with closing(Partitions(directory, tmp_path / "scratch", lambda _: True)) as partitions:
+    with closing(Partitions(directory, tmp_path / "scratch", Owned())) as partitions:
         refused = read(partitions, keyed(serdes.json))
         assert isinstance(refused, Failure)
         assert isinstance(refused.error, NotReadyError)
@@ -177,7 +178,7 @@ def test_a_server_that_has_a_store_open_notices_types_that_are_declared_anew(tmp
     directory = StateDirectory(tmp_path, "app")
     task = directory.task("0_0")
     written(task, keyed())
-    with closing(Partitions(directory, tmp_path / "scratch", lambda _: True)) as partitions:
+    with closing(Partitions(directory, tmp_path / "scratch", Owned())) as partitions:
         assert isinstance(read(partitions, keyed()), PartitionAnswer)
         for path in (task / "rocksdb" / "s").iterdir():
             path.unlink()

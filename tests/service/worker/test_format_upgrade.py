@@ -41,6 +41,7 @@ from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.scan import EVERY_KEY
 from stateline_store.timestamped_rows import split
 from support.apps.steps_app import KINDS, declared, keeping
+from support.processes.owned import Owned
 from support.processes.running_worker import eventually, read_all, running
 
 IN_PLACE = {"upgrade__from": "v1", "upgrade__mode": "in_place"}
@@ -122,7 +123,7 @@ def is_ready(caplog: pytest.LogCaptureFixture, times: int = 1) -> bool:
 @contextmanager
 def partitions_of(app: App, config: Config, scratch: Path) -> Iterator[Partitions]:
     directory = StateDirectory(config.state_dir, app.application_id)
-    made = Partitions(directory, scratch, lambda _: True, upgrading=config.upgrade_from is not None)
+    made = Partitions(directory, scratch, Owned(), upgrading=config.upgrade_from is not None)
     try:
         yield made
     finally:

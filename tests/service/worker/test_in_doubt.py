@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 from stateline import serdes, stores
+from stateline.demo.broker import BrokerUnavailableError
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.kafka import KafkaLog
@@ -20,7 +21,7 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import TopicPartition
 from support.kafka.commit_proxy import CommitProxy, Held
-from support.kafka.kafka_broker import BrokerUnavailableError, KafkaBroker, missing_is_a_failure
+from support.kafka.kafka_broker import KafkaBroker, missing_is_a_failure
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 

@@ -80,13 +80,15 @@ class Scene:
         self.servers = f"embedded:{root / 'log.db'}"
         if setting.log == "kafka":
             self.servers = request.getfixturevalue("kafka_broker").bootstrap_servers
-        self.log: Log = open_log(self.servers, root)
+        # Who comes back without its disk waits for its own name until the session has ended.
+        self.log: Log = open_log(self.servers, root, session_timeout_ms=6_000)
         self.app = kinds_app.build(self.run, persistent=setting.persistent)
         self.config = configured(
             self.app,
             root / "state",
             processing__guarantee=setting.guarantee,
             group__instance__id="the-worker",
+            session__timeout__ms=6_000,
             statestore__uncommitted__max__bytes=60_000,  # about six commits of each batch of records
             **settings,
         )
@@ -232,6 +234,7 @@ def killed(scene: Scene, kill_at: str, root: Path) -> None:
         "state.dir": str(scene.config.state_dir),
         "commit.interval.ms": "1",
         "group.instance.id": "the-worker",
+        "session.timeout.ms": "6000",
     }
     command = ["worker", "support.apps.kinds_app:app"]
     command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from stateline.query import open_scans
 from stateline.query.values import Failure, HostedPartition, Outcome, PartitionAnswer, Rows, Terms
 from stateline.query.wire import (
     LENGTH,
@@ -26,7 +27,6 @@ from stateline.query.wire import (
     encode_request,
     frame,
 )
-from stateline.worker import open_scans
 from stateline.worker.hosted_queries import HostedQueries
 from stateline.worker.query_socket import MAX_REQUESTS_PER_CALL, QuerySocket
 from stateline_store import (

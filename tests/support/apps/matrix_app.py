@@ -21,7 +21,7 @@ from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline.model.store_definition import StoreDefinition
-from stateline.query.values import home_partition
+from stateline.serde.partitioner import home_partition
 from stateline.worker import InputRecord
 from support import TESTS
 from support.apps import kinds_app

@@ -19,7 +19,7 @@ _VOLATILE = {"cursor", "partitions"}
 class Console:
     """One open page."""
 
-    def __init__(self, page: Page, url: str) -> None:
+    def __init__(self, page: Page, url: str, first: str) -> None:
         self.page = page
         self.url = url
         self.complaints: list[str] = []
@@ -27,7 +27,7 @@ class Console:
         page.on("console", self._note)
         page.on("request", self._check)
         page.goto(url)
-        page.wait_for_selector(".card")
+        page.wait_for_selector(first)
 
     def choose(self, store: str) -> None:
         """Select a store by its card."""
@@ -86,14 +86,14 @@ class Console:
 
 
 @contextmanager
-def console(browser: Browser, url: str, **context: Any) -> Iterator[Console]:
-    """A console in a fresh profile.
+def console(browser: Browser, url: str, first: str = ".card", **context: Any) -> Iterator[Console]:
+    """A console in a fresh profile, once there is such an element.
 
     Fails when the page raised, broke its Content-Security-Policy, or asked another server.
     """
     with browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | context)) as made:
         made.set_default_timeout(60_000)
-        opened = Console(made.new_page(), url)
+        opened = Console(made.new_page(), url, first)
         yield opened
         assert opened.complaints == []
 

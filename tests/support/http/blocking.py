@@ -60,7 +60,7 @@ def _entries(source: Any, runner: asyncio.Runner) -> Iterator[Any]:
 
 
 @contextmanager
-def blocking_client(url: str, **arguments: Any) -> Iterator[Client]:
+def blocking_client(url: str | list[str], **arguments: Any) -> Iterator[Client]:
     """An `AsyncClient` with an event loop of its own."""
     with asyncio.Runner() as runner, _Blocking(AsyncClient(url, **arguments), runner) as client:
         yield cast(Client, client)

@@ -22,16 +22,20 @@ class CommitProxy:
     """Passes connections on to `target` on this machine.
 
     After `hold` the next EndTxn request, or the broker's answer to one, is not passed on: then `held` is set. Between
-    `cut` and `mend`, and while nobody listens at the target, connections are reset.
+    `cut` and `mend`, and while nobody listens at the target, connections are reset; between `fall_silent` and `mend`
+    nothing is passed on, and nobody is told.
     """
 
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, target: int, listener: socket.socket | None = None) -> None:
+        """`listener` is where it takes connections, else at a free port."""
+        self.target = target
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.held = threading.Event()
         self._hold: Held | None = None
         self._is_cut = False
+        self._goes_on = threading.Event()
+        self._goes_on.set()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -48,23 +52,29 @@ class CommitProxy:
         for connection in connections:
             _reset(connection)
 
+    def fall_silent(self) -> None:
+        """Keep what comes until it is mended."""
+        self._goes_on.clear()
+
     def mend(self) -> None:
-        """Take connections again."""
+        """Take connections again, and pass on what was kept."""
         with self._lock:
             self._is_cut = False
+        self._goes_on.set()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
+        self._goes_on.set()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
                 try:
-                    server = socket.create_connection(("127.0.0.1", self._target))
+                    server = socket.create_connection(("127.0.0.1", self.target))
                 except OSError:
                     _reset(client)
                     continue
@@ -90,6 +100,7 @@ class CommitProxy:
                         self.held.set()
                         continue
                     unanswered.add(correlation)
+                self._goes_on.wait()
                 server.sendall(frame)
         self._lose(client, server)
 
@@ -99,6 +110,7 @@ class CommitProxy:
                 if unanswered and _CORRELATION.unpack_from(frame, _SIZE.size)[0] in unanswered:
                     self.held.set()
                     continue
+                self._goes_on.wait()
                 client.sendall(frame)
         self._lose(client, server)
 

@@ -1,19 +1,17 @@
 """A real Apache Kafka broker for tests and benchmarks: one node on free ports, its data in a temporary folder.
 
 Use it as a context manager; tests that need nothing of their own share one (`shared_broker.py`). It needs `java`
-and `mvn`; the jars are fetched once, by tests/support/kafka/pom.xml, into `.cache/kafka-4.3.1/libs`.
+and `mvn`; the jars are fetched once, as `stateline.demo.broker` says how, into `.cache/kafka-4.3.1/libs`.
 """
 
 from __future__ import annotations
 
-import base64
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,33 +19,17 @@ from types import MappingProxyType, TracebackType
 from typing import TypeVar
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
+from stateline.demo.broker import BrokerRecipe, BrokerUnavailableError, answers
+from stateline.demo.broker.recipe import KAFKA_VERSION
 from support import CACHE
-from support.kafka.maven import JarsUnavailableError, jars, one_at_a_time
+from support.kafka.maven import JarsUnavailableError, one_at_a_time
 from support.processes.ports import free_port
 from support.run.patience import HANGING_S
 
 Made = TypeVar("Made")
-KAFKA_VERSION = "4.3.1"
-_HERE = Path(__file__).parent
 _STOP_DEADLINE_S = 60.0
 _CLASS_ARCHIVE = CACHE / f"kafka-{KAFKA_VERSION}.jsa"
-
-
-class BrokerUnavailableError(Exception):
-    """No broker can be started here; the message says what is missing."""
-
-
-def _libs() -> Path:
-    """The folder of Kafka's jars. Raises `BrokerUnavailableError` without java or mvn, or when Maven fails."""
-    if shutil.which("java") is None:
-        raise BrokerUnavailableError("A Kafka broker needs 'java', which is not on the PATH.")
-    try:
-        return jars(_HERE / "pom.xml", f"kafka-{KAFKA_VERSION}/libs")
-    except JarsUnavailableError as error:
-        raise BrokerUnavailableError(str(error)) from error
 
 
 def _class_archive() -> Path:
@@ -78,65 +60,27 @@ class KafkaBroker:
         archive: str | None = None,
         directory: Path | None = None,
     ) -> None:
-        """`settings` win over those of tests/kafka/server.properties; placeholders in them are filled in too.
+        """`settings` win over those of the recipe's server.properties; placeholders in them are filled in too.
 
         `ports`, of the broker and of its controller, and `cluster_id` are for one of several brokers: it is ready only
         when others are, so that is not waited for. `archive` is the JVM's option to record its classes. `directory`, an
         empty one, takes its data instead of a temporary one.
         """
-        self._libs = _libs()
-        self._archive = archive or f"-XX:SharedArchiveFile={_class_archive()}"
-        self._heap = heap
         self._directory = directory or Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
-        broker_port, controller_port = ports or (free_port(), free_port())
-        self.bootstrap_servers = f"127.0.0.1:{broker_port}"
-        self._properties = self._directory / "server.properties"
-        self._properties.write_text(
-            "\n".join([(_HERE / "server.properties").read_text(), *(f"{k}={v}" for k, v in settings.items())])
-            .replace("{broker_port}", str(broker_port))
-            .replace("{controller_port}", str(controller_port))
-            .replace("{log_dir}", str(self._directory / "data"))
-        )
         self._output = self._directory / "broker.log"
         try:
-            self._format(cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+            self._recipe = BrokerRecipe(CACHE, self._directory, ports or (free_port(), free_port()), heap, settings)
+            self.bootstrap_servers = self._recipe.bootstrap_servers
+            self._archive = archive or f"-XX:SharedArchiveFile={_class_archive()}"
+            self._recipe.format_storage(f"-XX:SharedArchiveFile={_CLASS_ARCHIVE}", cluster_id=cluster_id)
             self._process = self._start(wait=cluster_id is None)
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
 
-    def _java(self, *arguments: str) -> list[str]:
-        return [
-            "java",
-            f"-Xmx{self._heap}",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-Xlog:cds=off",
-            "-Xlog:cds+dynamic=off",
-            f"-Dlog4j2.configurationFile={_HERE / 'log4j2.yaml'}",
-            "-cp",
-            f"{self._libs}/*",
-            *arguments,
-        ]
-
-    def _format(self, cluster_id: str) -> None:
-        tool = (
-            f"-XX:SharedArchiveFile={_CLASS_ARCHIVE}",
-            "kafka.tools.StorageTool",
-            "format",
-            f"--cluster-id={cluster_id}",
-            "-c",
-            str(self._properties),
-        )
-        done = subprocess.run(self._java(*tool), capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BrokerUnavailableError(f"Kafka's storage cannot be formatted: {done.stdout}{done.stderr}")
-
     def _start(self, *, wait: bool = True) -> subprocess.Popen[bytes]:
         with self._output.open("ab") as output:
-            process = subprocess.Popen(
-                self._java(self._archive, "kafka.Kafka", str(self._properties)), stdout=output, stderr=output
-            )
+            process = subprocess.Popen(self._recipe.command(self._archive), stdout=output, stderr=output)
         try:
             if wait:
                 self._wait_until_ready(process)
@@ -148,17 +92,9 @@ class KafkaBroker:
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + HANGING_S
-        admin = AdminClient(
-            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 200}
-        )
-        while True:
+        while not answers(self.bootstrap_servers):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BrokerUnavailableError(f"Kafka did not start: {self._output.read_text()[-4000:]}")
-            try:
-                admin.list_topics(timeout=1)
-                return
-            except KafkaException:
-                continue  # not listening yet
 
     def pause(self) -> None:
         """Let it hang (SIGSTOP) until `go_on`."""

@@ -50,9 +50,19 @@ class Bench:
         consumer.assign(dict.fromkeys(partitions, 0))
         return consumer
 
-    def member(self, group: str, *topics: str, instance_id: str | None = None, reset: str = "earliest") -> Member:
+    def member(
+        self,
+        group: str,
+        *topics: str,
+        instance_id: str | None = None,
+        client_id: str | None = None,
+        reset: str = "earliest",
+    ) -> Member:
         consumer = self.log.consumer(
-            f"{group}-{self.id}", instance_id=instance_id and f"{instance_id}-{self.id}", auto_offset_reset=reset
+            f"{group}-{self.id}",
+            instance_id=instance_id and f"{instance_id}-{self.id}",
+            client_id=client_id,
+            auto_offset_reset=reset,
         )
         self.open.append(consumer)
         return Member(consumer, topics)

@@ -32,18 +32,20 @@ from support.run.patience import HANGING_S
 PARTITIONS = 2
 _LOG_AWAY_S = 180.0
 # Between batches of the feeder, and between looks of the watcher: how much is written and seen between two kills.
-_FEED_S, _LOOK_S = long_or_short((0.01, 0.002), (0.04, 0.01))
+_FEED_S, _LOOK_S = long_or_short((0.01, 0.002), (0.08, 0.02))
+COMMIT_MS = long_or_short(20, 50)
 KEYS = 40
+_KEYS = [[b"p%d-%d" % (partition, n) for n in range(KEYS)] for partition in range(PARTITIONS)]
 
 
 class Oracle:
     """What each input partition makes of the stores, one record after the other. Plain dicts, no product code."""
 
-    def __init__(self) -> None:
-        self.inputs: list[list[tuple[bytes, int]]] = [[] for _ in range(PARTITIONS)]
-        self.counts: list[dict[bytes, list[int]]] = [{} for _ in range(PARTITIONS)]
-        self.newest: list[dict[bytes, int]] = [{} for _ in range(PARTITIONS)]
-        self.at = [0] * PARTITIONS
+    def __init__(self, partitions: int = PARTITIONS) -> None:
+        self.inputs: list[list[tuple[bytes, int]]] = [[] for _ in range(partitions)]
+        self.counts: list[dict[bytes, list[int]]] = [{} for _ in range(partitions)]
+        self.newest: list[dict[bytes, int]] = [{} for _ in range(partitions)]
+        self.at = [0] * partitions
 
     def go_to(self, partition: int, offset: int) -> None:
         """Apply the input up to and including this offset."""
@@ -55,10 +57,21 @@ class Oracle:
 
 
 class Feeder(threading.Thread):
-    """Writes input for as long as the killing goes on."""
+    """Writes input for as long as the killing goes on, `keys` of each partition."""
 
-    def __init__(self, log: Log, topic: str, oracle: Oracle, pause_s: float = _FEED_S) -> None:
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        oracle: Oracle,
+        pause_s: float = _FEED_S,
+        keys: Sequence[Sequence[bytes]] = _KEYS,
+        since_ms: int = 0,
+    ) -> None:
+        """A record's time is its value after `since_ms`."""
         super().__init__(name="feeder")
+        self._since_ms = since_ms
+        self._keys = keys
         self._log, self._topic, self._oracle, self._pause_s = log, topic, oracle, pause_s
         self._random = random.Random(1)
         self.done = threading.Event()
@@ -74,12 +87,13 @@ class Feeder(threading.Thread):
         producer = self._log.producer()
         while not self.done.wait(self._pause_s):
             for _ in range(40):
-                partition = self._random.randrange(PARTITIONS)
-                key = b"p%d-%d" % (partition, self._random.randrange(KEYS))
+                partition = self._random.randrange(len(self._keys))
+                key = self._random.choice(self._keys[partition])
                 value = self._random.randrange(1_000)
                 # The oracle hears of it first: the worker cannot see a record that the oracle does not know.
                 self._oracle.inputs[partition].append((key, value))
-                producer.produce(self._topic, key, value.to_bytes(8, "big"), timestamp_ms=value, partition=partition)
+                data, at_ms = value.to_bytes(8, "big"), self._since_ms + value
+                producer.produce(self._topic, key, data, timestamp_ms=at_ms, partition=partition)
             self._flush(producer)
         producer.close()
 
@@ -264,7 +278,7 @@ class WatchedRun:
             f"bootstrap.servers={bootstrap}",
             f"processing.guarantee={guarantee}",
             f"state.dir={state_dir or root / 'state'}",
-            "commit.interval.ms=20",
+            f"commit.interval.ms={COMMIT_MS}",
             "group.instance.id=the-worker",
         ]
         app = crash_app.build(self.name)

@@ -42,11 +42,17 @@ class Seen:
             for name, start, *stored in rows
         ]
 
-    def sessions(self, key: str, first: int | None = None, last: int | None = None) -> list[Json]:
-        """Of a key, by end and start."""
-        rows = [row for row in self._contents() if row[0] == key]
-        rows = [row for row in rows if (first is None or row[2] >= first) and (last is None or row[1] <= last)]
-        return [{"start": start, "end": end} | _shown(stored) for _, start, end, *stored in rows]
+    def sessions(self, key: str | None, first: int | None = None, last: int | None = None) -> list[Json]:
+        """Of a key, by end and start; those of all keys that end in that time, by key, end and start."""
+        rows = [row for row in self._contents() if key is None or row[0] == key]
+        at = 1 if key is not None else 2
+        rows = [row for row in rows if (first is None or row[2] >= first) and (last is None or row[at] <= last)]
+        if key is None:
+            rows.sort(key=lambda row: (row[0], row[2], row[1]))
+        return [
+            ({"key": name} if key is None else {}) | {"start": start, "end": end} | _shown(stored)
+            for name, start, end, *stored in rows
+        ]
 
     def versions(self, key: str, first: int | None = None, last: int | None = None) -> list[Json]:
         """Of a key, the newest first; only the latest is seen beyond the history."""
@@ -68,6 +74,11 @@ class Seen:
             if is_latest or (time is not None and time >= floor and at <= time and (end is None or time < end)):
                 return {"value": value, "timestamp": at, "valid_to": end}
         return None
+
+    def versions_of_keys(self, time: int | None) -> list[Json]:
+        """What was valid then of every key that had anything, in key order; the latest for None."""
+        keys = {key for oracle in self._oracles.values() for key in oracle.models[self._store].by_key}
+        return [{"key": key} | row for key in sorted(keys) if (row := self.as_of(key, time)) is not None]
 
     def _contents(self) -> list[Any]:
         return [row for oracle in self._oracles.values() for row in oracle.models[self._store].contents()]
@@ -140,12 +151,20 @@ def _sessions(seen: Seen, key: str, first: int | None, last: int | None) -> list
     return seen.sessions(key, first, last)
 
 
+def _all_sessions(seen: Seen, _: str, first: int | None, last: int | None) -> list[Json]:
+    return seen.sessions(None, first, last)
+
+
 def _versions(seen: Seen, key: str, first: int | None, last: int | None) -> list[Json]:
     return seen.versions(key, first, last)
 
 
 def _range(lower: str, upper: str) -> Callable[..., list[Json]]:
     return lambda seen, *_: [row for row in seen.pairs() if lower <= row["key"] <= upper]
+
+
+def _versioned_range(time: int | None, lower: str, upper: str) -> Callable[..., list[Json]]:
+    return lambda seen, *_: [row for row in seen.versions_of_keys(time) if lower <= row["key"] <= upper]
 
 
 def cases(kind: tuple[str, ...], early: int, late: int, now: int) -> list[Case]:
@@ -177,9 +196,17 @@ def cases(kind: tuple[str, ...], early: int, late: int, now: int) -> list[Case]:
         of_key = [_scan("windows", "/keys/{key}/windows", _windows, **p) for p in (*in_time, *backwards)]
         return of_key + [_scan("windows", "/windows", _all_windows, **p) for p in (*in_time, *backwards)]
     if kind is SESSION:
-        return [_scan("sessions", "/keys/{key}/sessions", _sessions, **p) for p in (*in_time, *backwards)]
+        of_key = [_scan("sessions", "/keys/{key}/sessions", _sessions, **p) for p in (*in_time, *backwards)]
+        return of_key + [_scan("sessions", "/sessions", _all_sessions, **p) for p in (*in_time, *backwards)]
     versions = [_scan("versions", "/keys/{key}/versions", _versions, **p) for p in (*in_time, *backwards)]
-    return versions + [_as_of(time) for time in (None, 0, early, late, now)]
+    of_time = [
+        _scan("range", "/range", _versioned_range(early, "", "~"), as_of=early),
+        _scan("range", "/range", _versioned_range(None, "", "~"), order="desc", limit=5),
+        _scan("range", "/range", _versioned_range(late, "k1", "k3"), lower="k1", upper="k3", as_of=late),
+        _scan("range", "/range", _versioned_range(now, "k1", "k1~"), prefix="k1", as_of=now, order="desc"),
+        _scan("range", "/range", _versioned_range(None, "k3", "k1"), lower="k3", upper="k1"),
+    ]
+    return versions + of_time + [_as_of(time) for time in (None, 0, early, late, now)]
 
 
 def _as_of(time: int | None) -> Case:

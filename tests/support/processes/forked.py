@@ -4,7 +4,7 @@ A start costs a tenth of what it costs otherwise, where most of the processor ti
 process does then is what `python -m stateline` does; that this starts is shown by the tests of the command line.
 As a program: a process from which they are forked, a child of the tests' own, which ends with it. Workers have one of
 their own, as all that is forked from one shares the seed of `hash`, and nothing that they agree on with servers may
-come of that.
+come of that; so have pipelines, as nothing else needs Spark.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from support.run.patience import HANGING_S
 
 _LOADED = {
     "worker": ("stateline.worker.run", "stateline.cli.main"),
+    "pipeline": ("stateline.spark.drivers.several_pipelines", "stateline.cli.main"),
     "others": ("stateline.server.main", "stateline.cli.main", "uvicorn.protocols.http.httptools_impl"),
 }
 _REQUEST_BYTES = 1 << 17
@@ -58,7 +59,8 @@ class Forked:
         request = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "environment": dict(env)}).encode()
         nothing = os.open(os.devnull, os.O_RDONLY)
         streams = [nothing if typed is None else typed, output, output if errors is None else errors]
-        socket.send_fds(_origin("worker" if "worker" in arguments[:1] else "others"), [request], [*streams, write_end])
+        of = arguments[0] if arguments and arguments[0] in _LOADED else "others"
+        socket.send_fds(_origin(of), [request], [*streams, write_end])
         os.close(write_end)
         os.close(nothing)
         self.pid = int.from_bytes(os.read(self._told, 4), "big")
@@ -198,6 +200,7 @@ def fork_with(modules: Sequence[str], requests: socket.socket) -> list[str]:
 def _main(requests: socket.socket, of: str) -> int:
     """Go on as `python -m stateline` would have begun; the exit code."""
     arguments = fork_with(_LOADED[of], requests)
+    importlib.import_module("support.processes.hosts").move_in()
     importlib.reload(importlib.import_module("stateline_store.steps"))  # it reads the environment once
     return int(importlib.import_module("stateline.cli.main").main(arguments))
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from stateline.deployment.instance_file import read_instances
 from stateline.deployment.pipeline_status import read_status
 from support import TESTS
 from support.apps import pipeline_app
+from support.processes.forked import Forked
 from support.run.patience import HANGING_S
 
 KILLED, SPARK_HAS_ENDED = -signal.SIGKILL, 1
@@ -52,8 +50,7 @@ class Killed:
         self.name, self._command, self._output, self._has_begun, self._kills = name, command, output, has_begun, kills
         self._plan: deque[Kill] = deque()
         self._kill: Kill | None = None  # of this life
-        self._process: subprocess.Popen[bytes] | None = None
-        self._groups: list[int] = []
+        self._process: Forked | None = None
         self._started_s = 0.0
         self._begun_s: float | None = None
         self._is_hit = False
@@ -71,8 +68,8 @@ class Killed:
         """See how it is; act when it is time."""
         if self._process is None:
             self._start()
-        elif self._process.poll() is not None:
-            self._ended(self._process.returncode)
+        elif (code := self._process.poll()) is not None:
+            self._ended(code)
             self._start()
         else:
             self._look(self._process)
@@ -89,11 +86,9 @@ class Killed:
         assert self._process.wait(HANGING_S) == 0, self._said()
 
     def clear(self) -> None:
-        """Leave nothing of any of its lives."""
-        for group in self._groups:
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+        """Leave nothing of it; its JVM ends with it."""
         if self._process is not None:
+            self._process.kill()
             self._process.wait()
 
     def _start(self) -> None:
@@ -104,15 +99,11 @@ class Killed:
         with self._output.open("ab") as file:
             file.write(f"---- {self.name}, {self._kill}\n".encode())
             file.flush()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "stateline", *self._command, *(self._kill.arguments if self._kill else ())],
-                cwd=TESTS, env=environment, stdout=file, stderr=file,
-                start_new_session=True,
-            )  # fmt: skip
-        self._groups.append(self._process.pid)
+            arguments = [*self._command, *(self._kill.arguments if self._kill else ())]
+            self._process = Forked(arguments, cwd=TESTS, env=environment, output=file.fileno())
         self._started_s, self._begun_s, self._is_hit = time.monotonic(), None, False
 
-    def _look(self, process: subprocess.Popen[bytes]) -> None:
+    def _look(self, process: Forked) -> None:
         now_s = time.monotonic()
         if self._begun_s is None and self._has_begun(process.pid):
             self._begun_s = now_s

@@ -44,7 +44,7 @@ from stateline_store import (
 from support import TESTS
 from support.processes.forked import Forked
 from support.processes.ports import free_port
-from support.run.patience import HANGING_S, pause_s
+from support.run.patience import HANGING_S, MOST_PAUSE_S, pause_s
 
 PARTITIONS = 3
 TOPIC = "flights"
@@ -68,13 +68,13 @@ def make_app(value: Serde = serdes.json) -> App:
     return app
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = HANGING_S) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = HANGING_S, most_pause_s: float = MOST_PAUSE_S) -> None:
     """Poll until it holds; fails loudly when it does not."""
     began_s = time.monotonic()
     while not condition():
         waited_s = time.monotonic() - began_s
         assert waited_s < timeout_s, "the condition did not come true in time"
-        time.sleep(pause_s(waited_s))
+        time.sleep(pause_s(waited_s, most_pause_s))
 
 
 class OwningWorker:

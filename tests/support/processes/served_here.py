@@ -13,6 +13,7 @@ import uvicorn
 
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
+from stateline.server.listeners import peer_listener
 from stateline.server.main import create_app, uvicorn_settings
 from stateline.server.serving import Serving
 from support.processes.ports import free_port
@@ -38,7 +39,7 @@ def served_here(state_dir: Path, *settings: str, app: App | None = None, until_r
     app = app or make_app()
     given = ["default.state.isolation.level=read_committed", f"state.dir={state_dir}", f"server.port={port}", *settings]
     config = load_config(app.application_id, environment={}, overrides=given)
-    api = create_app(app, config)
+    api = create_app(app, config, for_nodes=peer_listener(config))
     running = uvicorn_settings(api, config)
     running.port = port
     server = uvicorn.Server(running)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
@@ -30,11 +31,20 @@ every_pair = pytest.mark.every_pair
 """Of a test that is another one under each guarantee: it runs on either log under both of them in the gate, too."""
 
 
+def of_each_store(on_kafka: Sequence[str]) -> pytest.MarkDecorator:
+    """Of a test that asks each `store` on either log: those that the gate asks on Kafka, too. How changes look does not
+    depend on the log, and how they are read not on the store, but for where they come from."""
+    return pytest.mark.of_each_store(on_kafka)
+
+
 def is_for_the_long_run(item: pytest.Item) -> bool:
     """Whether `make test` leaves this one out of what runs on either log under either guarantee: there it is at least
     once on the embedded log and exactly once on Kafka."""
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     pair = given.get("bootstrap"), given.get("guarantee")
+    of_each = item.get_closest_marker("of_each_store")
+    if of_each is not None and given.get("bootstrap") == "kafka" and given["store"] not in of_each.args[0]:
+        return long_or_short(False, True)
     if item.get_closest_marker(every_pair.name) is not None:
         return False
     return long_or_short(False, pair in (("embedded", "exactly_once_v2"), ("kafka", "at_least_once")))

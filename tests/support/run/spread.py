@@ -10,12 +10,14 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 from support import TESTS
 
 _FIRST = (  # of what takes longest; `.cache/slowest-tests.txt` has the figures of the last run
-    "integration/test_pipeline_crashes.py", "service/spark/operators/", "integration/test_demo.py", "service/spark/",
-    "integration/test_spark_submit.py", "integration/test_worker_crashes.py", "integration/test_chaos.py",
-    "integration/test_worker_takeovers.py", "integration/", "conformance/", "service/server/test_fuzzing.py",
-    "service/worker/", "service/",
+    # Of six processes three begin without Spark: in a fresh clone its class archive is recorded first.
+    "integration/test_pipeline_crashes.py", "service/spark/operators/", "service/spark/source/",
+    "integration/test_worker_crashes.py", "integration/test_chaos.py", "integration/test_demo.py", "service/spark/",
+    "integration/test_spark_submit.py", "integration/test_worker_takeovers.py", "integration/", "conformance/",
+    "service/server/test_fuzzing.py", "service/server/console/", "service/worker/", "service/",
 )  # fmt: skip
-_SPARK, _OPERATORS, _DEMO = "service/spark/", "service/spark/operators/", "service/demo/"
+_SPARK, _OPERATORS = "service/spark/", "service/spark/operators/"
+_TOGETHER = ("service/demo/", "service/server/console/")
 _OWN_SESSIONS = ("test_driver_kill.py", "test_session.py")  # these start sessions in processes of their own
 _BY_TEST = (
     "integration/test_worker_crashes.py",
@@ -27,7 +29,8 @@ _BY_TEST = (
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # as above
     """A file's tests run in one process, so that what a module's fixtures start is started once; those that share a
     Spark session in two, since each session wants both processors and takes a minute to get fast; those of the demo in
-    one, which reads a year of flights. Files without such fixtures, whose tests take long, go test by test.
+    one, which reads a year of flights, and those of the console in one, which starts a browser. Files without such
+    fixtures, whose tests take long, go test by test.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -36,7 +39,7 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # as above
             return nodeid
         if file.startswith(_SPARK) and not file.endswith(_OWN_SESSIONS):
             return _OPERATORS if file.startswith(_OPERATORS) else _SPARK
-        return _DEMO if file.startswith(_DEMO) else file
+        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
 
 
 class Spread:

@@ -21,23 +21,24 @@ from support.spark.spark_archive import class_archive
 
 _SPARK = Path(pyspark.__file__).parent
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
-# Nine JVMs start in such a test: the compiler that starts quickest, and the collector that does.
+# Many JVMs start in such a test: the compiler that starts quickest, and the collector that does.
 _LOG4J = Path(session.__file__).with_name("log4j2.properties").as_uri()
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-NEEDED_BYTES = 3 << 30  # master, two workers, two executors, the driver
+WORKERS = long_or_short(2, 1)
+NEEDED_BYTES = (1 + WORKERS) << 30  # master, workers, an executor of each, the driver
 
 
 @contextmanager
-def standalone(directory: Path, workers: int = 2) -> Iterator[str]:
-    """The address of a master with so many workers of one core and 512 MB each; logs and work lie in `directory`."""
+def standalone(directory: Path) -> Iterator[str]:
+    """The address of a master with `WORKERS` workers of one core and 512 MB each; logs and work lie in `directory`."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     processes = [_start(directory, "master", _MASTER, ["--port", str(port), "--webui-port", "0"])]
     try:
-        for number in range(workers):
+        for number in range(WORKERS):
             size = ["--cores", "1", "--memory", "512M", "--webui-port", "0", "--work-dir", str(directory / "work")]
             processes.append(_start(directory, f"worker-{number}", _WORKER, [*size, url]))
-        _await(directory / "master.log", "Registering worker", workers, processes)
+        _await(directory / "master.log", "Registering worker", WORKERS, processes)
         yield url
     finally:
         for process in processes:

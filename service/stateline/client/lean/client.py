@@ -133,6 +133,8 @@ class LeanClient:
                 "with the option ca_file."
             ) from error
         except gaierror as error:
+            if len(self.urls) > 1:  # a node that is gone may have taken its name along
+                raise
             raise ConfigurationError(f"{url} is not found ({error.strerror}): is the option url right?") from error
         finally:
             connection.close()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from stateline.client.lean.arrow_body import ArrowBody
 from stateline.client.lean.client import ARROW, LOST, Failover, LeanClient, LeanRequest
-from stateline_store.errors import CursorExpiredError, DoesNotExistError
+from stateline_store.errors import ConfigurationError, CursorExpiredError, DoesNotExistError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +52,34 @@ class _Place:
     def parameters(self) -> dict[str, str]:
         found = {} if self.after is None else {"after": self.after}
         return found | ({"skip": str(self.skip)} if self.skip else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a partition of a snapshot is read: the path, at any server of one node, and where there are several nodes
+    the whole address, at the one that keeps it."""
+
+    path: str
+    url: str | None = None
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Part:
+        """As the server describes it."""
+        return cls(described["path"], described.get("url"))
+
+    def at(self, server: LeanClient) -> LeanClient:
+        """Whom to ask: the node that keeps it, and those that were given behind it, for one of them may be the same
+        node at an address that leads there from here. Raises `ConfigurationError` where a token that was meant for
+        https would be sent without."""
+        if self.url is None:
+            return server
+        node = self.url.removesuffix(self.path)
+        if node.startswith("http:") and not any(url.startswith("http:") for url in server.urls):
+            raise ConfigurationError(
+                f"{self.url} is to be asked without https, and {server.urls[0]} was given with it: set node.url of "
+                "every node to an address with https."
+            )
+        return replace(server, urls=(node, *(url for url in server.urls if url.rstrip("/") != node)))
 
 
 def batches(server: LeanClient, path: str, query: RowsQuery) -> Generator[pa.RecordBatch, None, None]:

@@ -10,8 +10,12 @@ store's committed state covers it.
 | table in memory         | its offset is at most the one in the committed Position, which the worker tells            |
 | other stores in memory  | the Position that its commit carries in the changelog is covered by the committed Position |
 
-The feed wakes when a worker commits, and reads the log only when there is something to give: an idle feed costs nothing
-but the look that a lost announcement makes necessary.
+What another node owns its owner is asked for, over their link, and what nobody owns stays where it is until somebody
+does: who goes on with a partition goes on with its log. So the places of a feed, offsets of that log, mean the same at
+every node.
+
+The feed wakes when a worker commits, here or there, and reads the log only when there is something to give: an idle
+feed costs nothing but the look that a lost announcement makes necessary.
 """
 
 from __future__ import annotations
@@ -36,11 +40,10 @@ from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     InvalidArgumentError,
     IsolationLevel,
+    NotReadyError,
     Position,
     PositionQuery,
     Query,
-    RetryLaterError,
-    TopicPartition,
     UnknownQueryTypeError,
 )
 
@@ -68,8 +71,7 @@ class Committed:
     async def next_offsets(self, partitions: Collection[int]) -> dict[int, int]:
         """The offset after it; 0 of those that have committed nothing, without those that cannot be read now."""
         if self._store.definition.persistent:
-            read = {p: self._read(p) for p in partitions}
-            return {p: at for p, at in read.items() if at is not None}
+            return await self._serving.copies.ends(self._store, partitions)
         positions = await self.positions(partitions)
         return {p: _after(position.get(self._topic, p)) for p, position in positions.items()}
 
@@ -80,13 +82,14 @@ class Committed:
         outcomes = await self._serving.routing.ask(self._store, terms, queries, None)
         return {p: answer.position for p, answer in answers_of(outcomes).items()}
 
-    def _read(self, partition: int) -> int | None:
-        try:
-            self._serving.partitions.check(self._store, partition)
-            reader = self._serving.partitions.open(self._store, partition)
-            return _after(reader.offsets.get(TopicPartition(self._topic, partition)))
-        except RetryLaterError:
-            return None  # being opened, moved or rebuilt: there will be a commit to wake us
+    def announce(self, partitions: Collection[int]) -> None:
+        """Have the next commit of these announced, wherever it is made."""
+        self._serving.copies.announce_commits(self._store, partitions)
+
+    def elsewhere(self, partitions: Collection[int]) -> list[int]:
+        """Those that another machine may have, as far as is known here."""
+        task_id, is_left = self._store.placement.task_id, self._serving.ownership.is_left
+        return [p for p in partitions if is_left(task_id(p), given_back=True)]
 
 
 class ChangeFeed:
@@ -130,6 +133,7 @@ class ChangeFeed:
         """
         while True:
             commit = self._commits.next_commit()
+            self._committed.announce(self._partitions)
             await self._look()
             if taken := self._take():
                 self._note_behind()
@@ -148,13 +152,28 @@ class ChangeFeed:
         self._log.close()
 
     async def _now(self) -> Begin:
+        begin: Begin
         if self._committed.by_position:
-            positions = (await self._committed.positions(self._partitions)).values()
+            positions = await self._committed.positions(self._partitions)
             merged = Position()
-            for position in positions:
+            for position in positions.values():
                 merged = merged.merge(position)
-            return AfterInput(merged, exactly=False)
-        return After(await self._committed.offsets(self._partitions), exactly=False)
+            known, begin = set(positions), AfterInput(merged, exactly=False)
+        else:
+            ends = await self._committed.next_offsets(self._partitions)
+            known, begin = set(ends), After({p: end - 1 for p, end in ends.items() if end > 0}, exactly=False)
+        await self._require(self._committed.elsewhere(self._partitions), known)
+        return begin
+
+    async def _require(self, elsewhere: Collection[int], known: Collection[int]) -> None:
+        """Raise `NotReadyError` when what is committed of these is not known, and there may be something."""
+        if unknown := [p for p in elsewhere if p not in known]:
+            ends = await self._log.ends()
+            if any(ends[p] for p in unknown):
+                raise NotReadyError(
+                    f"What partition {unknown[0]} has committed is not known here now, and latest means all of them: "
+                    "ask again in a moment."
+                )
 
     async def _look(self) -> None:
         """What is committed now. A partition that cannot be looked at stays where it was."""

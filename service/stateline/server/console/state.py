@@ -3,10 +3,12 @@ follows the page, and is in no OpenAPI document.
 
     {"application_id", "pipelines": as in /v1/topology,
      "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions},
-                 "lag", "staged_records", "committed_at_ms", "not_ready"}],    sums and the newest; null: not known
+                 "lag", "staged_records", "committed_at_ms", "not_ready"}],    sums and the newest; null: not known. The
+                 lag is what a copy lacks, be it restored or a standby's
      "selected": store, "partitions": its own, as in /v1/stores/{store},
      "commits": {task: [number, ms]},    the newest of one store of each task
-     "queries": [[seconds, count], …] | null}    how many queries took no longer; the last edge is null
+     "queries": [[seconds, count], …] | null,    how many queries took no longer; the last edge is null
+     "cluster": {"node": who answers, "nodes": as in /v1/nodes, "tasks": [of these stores]} | null}    null: one node
 
 What token may not read a store sees nothing of it, and only one for all stores how long queries take. Of many pages
 that look in the same second one has the stores looked through.
@@ -25,14 +27,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from stateline.server.cluster_view import ClusterView
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import may_read, reads_all
 from stateline.server.serving import Serving
 from stateline.server.state_routes import StateRoutes
+from stateline.server.store_states import StoreStates
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.store_metrics import Noticed, noticed
+from stateline_store.task_id import TaskId
 
 PATH = "/v1/console"
 _FRESH_S = 1.0
@@ -68,19 +73,33 @@ class ConsoleState:
                 "pipelines": self._state.pipelines(request),
                 "stores": [self._stores[name] for name in readable],
                 "selected": selected,
-                "partitions": {} if selected is None else self._state.describe(selected)["partitions"],
+                "partitions": {} if selected is None else StoreStates(self._serving).describe(selected)["partitions"],
                 "commits": _commits(self._seen, set(readable)),
                 "queries": self._queries if reads_all(request) else None,
+                "cluster": self._cluster(request, readable),
             }
         )
+
+    def _cluster(self, request: Request, readable: Iterable[str]) -> dict[str, Any] | None:
+        view = ClusterView(self._serving)
+        if not view.has_others:
+            return None
+        names = set(readable)
+        stores = [store for store in self._serving.stores if store.name in names]
+        tasks = {TaskId.parse(store.placement.task_id(p)) for store in stores for p in store.partitions}
+        return {
+            "node": view.name,
+            "nodes": view.nodes(stores, everything=reads_all(request)),
+            "tasks": [str(task) for task in sorted(tasks)],
+        }
 
     async def _look(self) -> None:
         async with self._looking:
             if time.monotonic() - self._looked_at_s < _FRESH_S:
                 return
-            stores = {}
+            states, stores = StoreStates(self._serving), {}
             for name in self._serving.stores.names:
-                stores[name] = _summary(self._state.describe(name))
+                stores[name] = _summary(states.describe(name))
                 await asyncio.sleep(0)  # a store of many partitions takes a millisecond or two
             self._stores, self._seen = stores, noticed(self._serving.partitions)
             self._queries = await self._metrics.queries()
@@ -91,9 +110,9 @@ def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
     """A store as its card shows it."""
     partitions = described["partitions"].values()
     states = Counter("unreadable" if "unreadable" in p else p["state"] or "unknown" for p in partitions)
-    lags, staged, times = (
-        [p[name] for p in partitions if p.get(name) is not None]
-        for name in ("lag", "staged_records", "committed_at_ms")
+    lags = [behind for p in partitions if (behind := p.get("restore_remaining") or p.get("lag_records")) is not None]
+    staged, times = (
+        [p[name] for p in partitions if p.get(name) is not None] for name in ("staged_records", "committed_at_ms")
     )
     return {
         **{name: described[name] for name in _SHOWN if name in described},

@@ -128,6 +128,8 @@ def _partition(answer: PartitionAnswer) -> dict[str, Any]:
         "staged_records": copy.staged_records,
         "staged_bytes": copy.staged_bytes,
         "committed_at_ms": copy.committed_at_ms,
+        **({"lag_ms": copy.lag_ms, "lag_records": copy.lag_records} if copy.served_by == "standby" else {}),
+        **({} if answer.node is None else {"node": answer.node}),
     }
 
 

@@ -44,7 +44,7 @@ _BY_PARTITION = {"type": "object", "additionalProperties": _POSITION}
 RESULTS: dict[str, dict[str, Any]] = {
     "key": _FOUND,
     "keys": {"entries": _entries(_FOUND)},
-    "range": {"entries": _entries(_ENTRY), "cursor": _CURSOR},
+    "range": {"entries": _entries(_ENTRY | {"valid_to": _VALID_TO}), "cursor": _CURSOR},
     "windows": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
     "sessions": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
     "versions": {"entries": _entries(_VERSION), "cursor": _CURSOR},
@@ -147,7 +147,7 @@ def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
             schema = {"anyOf": [schema["items"], schema]}
         properties[name] = schema if name in required else {"anyOf": [schema, {"type": "null"}]}
     body = {"type": "object", "properties": properties, "additionalProperties": False}
-    if kind in ("sessions", "versions"):  # of a key, unless a cursor says which
+    if kind == "versions":  # of a key, unless a cursor says which
         properties["key"] = dict(PARAMETERS["key"].schema)
         properties["cursor"] = dict(PARAMETERS["cursor"].schema)
         body["anyOf"] = [{"required": ["key"]}, {"required": ["cursor"]}]
@@ -207,7 +207,10 @@ def _schemas() -> dict[str, Any]:
             "staged_records": _INTEGER,
             "staged_bytes": _INTEGER,
             "committed_at_ms": _INTEGER,
-        }
+            "lag_ms": {"type": ["integer", "null"]},
+            "lag_records": {"type": ["integer", "null"]},
+        },
+        optional=("lag_ms", "lag_records"),
     )
     schemas["Problem"] = _problem_schema(tuple(PROBLEMS.values()))
     return schemas

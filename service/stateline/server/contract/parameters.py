@@ -42,6 +42,10 @@ PARAMETERS: dict[str, Parameter] = {
     "require_active": Parameter(
         {"type": "boolean", "default": False}, "Accept only an active copy, not a standby or restoring one."
     ),
+    "max_staleness_ms": Parameter(
+        {"type": "integer", "minimum": 0},
+        "Accept a copy whose owner cannot be reached when its lag_ms is at most this.",
+    ),
     "partition": Parameter(
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
         "Ask only these partitions: repeated, or separated by commas.",
@@ -66,7 +70,11 @@ PARAMETERS: dict[str, Parameter] = {
     "from": Parameter(
         _TIME, "The first time, inclusive; open when left out. Of windows their start, of sessions the end."
     ),
-    "to": Parameter(_TIME, "The last time, inclusive, open when left out. Windows and sessions: the start."),
+    "to": Parameter(
+        _TIME,
+        "The last time, inclusive, open when left out. Of windows their start, of the sessions of a key, too; of the "
+        "sessions of all keys the end.",
+    ),
     "as_of": Parameter(_TIME, "A time in the past: versioned stores only, other kinds answer UNKNOWN_QUERY_TYPE."),
     "cursor": Parameter(
         {"type": "string"},
@@ -105,4 +113,12 @@ PARAMETERS: dict[str, Parameter] = {
     ),
 }
 
-COMMON = ("isolation_level", "position_bound", "wait_ms", "require_active", "partition", "allow_partial")
+COMMON = (
+    "isolation_level",
+    "position_bound",
+    "wait_ms",
+    "require_active",
+    "max_staleness_ms",
+    "partition",
+    "allow_partial",
+)

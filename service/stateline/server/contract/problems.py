@@ -36,6 +36,8 @@ from stateline_store import (
 MEDIA_TYPE = "application/problem+json"
 _LONGEST_NAME = 249  # of a topic, as Kafka has it; stores have less
 CLIENT_CLOSED_REQUEST = 499  # nginx's; HTTP has no status for what nobody is told
+CHALLENGE = 'Bearer realm="stateline"'
+"""What `WWW-Authenticate` says beside a 401 (RFC 6750)."""
 _RETRY_AFTER_S = "1"  # a rebalance or a start takes seconds; asking once a second costs nothing
 
 
@@ -60,7 +62,7 @@ PROBLEMS: dict[type[Exception], Problem] = {
     TooManyRequestsError: Problem(
         "TOO_MANY_REQUESTS", 429, "A limit was reached; `Retry-After` says when to come again."
     ),
-    NotActiveError: Problem("NOT_ACTIVE", 503, "`require_active`, and here is a standby or restoring copy."),
+    NotActiveError: Problem("NOT_ACTIVE", 503, "Only the owner may answer, and here is a standby or restoring copy."),
     NotReadyError: Problem("NOT_READY", 503, "Starting, shutting down, or the state cannot be read now."),
     NewerFormatError: Problem("NOT_READY", 503, "A newer version wrote the state: run that one."),
     Exception: Problem("STORE_EXCEPTION", 500, "An error while executing."),
@@ -70,6 +72,12 @@ PROBLEMS: dict[type[Exception], Problem] = {
 def problem_of(error: Exception) -> Problem:
     """The line of the table that applies to this error."""
     return next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
+
+
+def error_of(reason: str, detail: str) -> StatelineError:
+    """The error that another server has told of as a problem with this reason."""
+    kinds = {problem.reason: kind for kind, problem in reversed(PROBLEMS.items()) if issubclass(kind, StatelineError)}
+    return kinds.get(reason, StatelineError)(detail)
 
 
 def problem_response(error: Exception, **where: Any) -> Response:
@@ -157,7 +165,9 @@ def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
     body["detail"] = without_paths(detail)
     body |= {name: _shown(value) for name, value in where.items() if value is not None}
-    headers = {"Retry-After": _RETRY_AFTER_S} if status in (429, 503) else None
+    headers = {"Retry-After": _RETRY_AFTER_S} if status in (429, 503) else {}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = f'{CHALLENGE}, error="invalid_token"'
     return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
 
 

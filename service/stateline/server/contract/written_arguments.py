@@ -153,7 +153,7 @@ def parsed_json(what: str, text: str | bytes) -> Any:
     except orjson.JSONDecodeError as error:
         if not holds_large_integer(data):
             begin = data[:240].decode(errors="replace")[:60]
-            seen = f" It begins with {begin}" if begin else ""
+            seen = f" It begins with {begin}." if begin else ""
             raise InvalidArgumentError(f"{what} is not JSON: {error}.{seen}") from error
     try:
         return load_exactly(data, _without_repetition)

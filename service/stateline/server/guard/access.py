@@ -34,12 +34,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stateline.config.settings import Config
 from stateline.server.contract.observation import note_token
 from stateline.server.contract.openapi import Operation
-from stateline.server.contract.problems import problem_response
+from stateline.server.contract.problems import CHALLENGE, problem_response
 from stateline.server.guard.caller import CALLER, caller_named, forbidden
 from stateline.server.guard.cors import CorsMiddleware, cors_origins
 from stateline.server.guard.limits import Limits
+from stateline.server.guard.passing_on import note_shown
 from stateline.server.guard.sites import Sites, SitesMiddleware
-from stateline.server.guard.tokens import Token, Tokens
+from stateline.server.guard.tokens import Token, Tokens, bearer_token
 from stateline_store import ForbiddenError, TooManyRequestsError, UnauthenticatedError
 
 _OPEN = re.compile(r"/|/console/[^/]+|/healthz|/readyz")
@@ -49,16 +50,16 @@ _UNCOUNTED = frozenset({"/healthz", "/readyz"})
 # What speaks of every store.
 _OF_ALL_STORES = frozenset({"/metrics"})
 
-_BEARER = re.compile(rb"bearer +([A-Za-z0-9._~+/-]{1,1024}=*)", re.IGNORECASE)
-_CHALLENGE = 'Bearer realm="stateline"'
 _POLICY_VIOLATION = 1008  # RFC 6455
 
 _log = logging.getLogger(__name__)
 
 
-def install_guard(api: Starlette, config: Config, limits: Limits) -> Callable[[Scope, str], str] | None:
+def install_guard(
+    api: Starlette, config: Config, limits: Limits, tokens: Tokens | None
+) -> Callable[[Scope, str], str] | None:
     """Put the guard in front of `api`, if the settings leave it anything to do: else no request pays for it. Without
-    tokens put that in front which refuses the web pages of other sites.
+    `tokens` put that in front which refuses the web pages of other sites.
 
     What comes back guards a GET that is answered before the application sees it: called with its scope and the store
     that it reads, it returns the name of the token, empty without tokens, or raises what refuses the request. None: it
@@ -166,8 +167,10 @@ class AccessMiddleware:
         holder, refused = None, None
         if self._tokens is not None:
             try:
-                holder = self._tokens.holder(bearer_token(scope["headers"]))
+                token = bearer_token(scope["headers"])
+                holder = self._tokens.holder(token)
                 note_token(holder.name)
+                note_shown(token)
             except UnauthenticatedError as error:
                 refused = error
         _count(self._limits, holder, scope)
@@ -203,17 +206,6 @@ class AccessMiddleware:
             await _refusal(error, scope)(scope, receive, send)
         elif is_cut:
             _log.info("A stream of the token %r was cut off: it is not valid any more", holder.name)
-
-
-def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The token of a request. Raises `UnauthenticatedError` when there is none, or more than one."""
-    given = [value for name, value in headers if name == b"authorization"]
-    if not given:
-        raise UnauthenticatedError("This needs a token: send it as the header `Authorization: Bearer …`.")
-    found = _BEARER.fullmatch(given[0])
-    if found is None or len(given) > 1:
-        raise UnauthenticatedError("The header Authorization is to be there once, as `Bearer` and a token.")
-    return found[1].decode("ascii")
 
 
 def is_open(path: str) -> bool:
@@ -257,5 +249,5 @@ def _refusal(error: UnauthenticatedError | ForbiddenError | TooManyRequestsError
     response = problem_response(error, store=next(iter(stores), None))
     if isinstance(error, UnauthenticatedError):
         was_given = any(name == b"authorization" for name, _ in scope["headers"])
-        response.headers["WWW-Authenticate"] = _CHALLENGE + (', error="invalid_token"' if was_given else "")
+        response.headers["WWW-Authenticate"] = CHALLENGE + (', error="invalid_token"' if was_given else "")
     return response

@@ -17,10 +17,11 @@ import hashlib
 import hmac
 import logging
 import os
+import re
 import secrets
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -36,6 +37,8 @@ TOKEN_PREFIX = "stateline_"
 _TOKEN_BYTES = 32
 # Whoever may write the file makes tokens: as sshd demands it of authorized_keys. To read it is harmless.
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+_BEARER = re.compile(rb"bearer +([A-Za-z0-9._~+/-]{1,1024}=*)", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +141,17 @@ class Tokens:
                 if isinstance(error.__cause__, OSError):
                     self._seen = None  # it may be readable the next time: a token that was removed must not stay
         return self._tokens
+
+
+def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The token of a request. Raises `UnauthenticatedError` when there is none, or more than one."""
+    given = [value for name, value in headers if name == b"authorization"]
+    if not given:
+        raise UnauthenticatedError("This needs a token: send it as the header `Authorization: Bearer …`.")
+    found = _BEARER.fullmatch(given[0])
+    if found is None or len(given) > 1:
+        raise UnauthenticatedError("The header Authorization is to be there once, as `Bearer` and a token.")
+    return found[1].decode("ascii")
 
 
 def new_token() -> str:

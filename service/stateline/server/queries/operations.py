@@ -32,7 +32,8 @@ OPERATIONS = (
     Operation(
         f"{STORE}/range",
         "get",
-        "Entries from lower to upper, both inclusive, or of a prefix, in the order of serialized keys.",
+        "Entries from lower to upper, both inclusive, or of a prefix, in the order of serialized keys; of a versioned "
+        "store those of now or of a time.",
         (*RANGE_PARAMETERS, *COMMON),
         "range",
         _PAGED,
@@ -44,6 +45,15 @@ OPERATIONS = (
         "The windows of all keys: segment by segment of time, by key and start within one.",
         _TIMES,
         "windows",
+        _PAGED,
+        streams=_STREAMS,
+    ),
+    Operation(
+        f"{STORE}/sessions",
+        "get",
+        "The sessions of all keys that end from `from` to `to`, by serialized key, then end.",
+        _TIMES,
+        "sessions",
         _PAGED,
         streams=_STREAMS,
     ),

@@ -2,7 +2,8 @@
 
 Most requests are of this kind, and what a framework does between socket and store takes ten times as long as the read.
 So an answer that can be given at once is given here: the store is on disk and read as committed, the key is in its home
-partition, and the bound is met. Whatever else a request may be is declined, errors included, and takes the way of all
+partition, and the bound is met. A key that another node owns is asked of that one by the client's own URL, and its
+answer handed on as it is. Whatever else a request may be is declined, errors included, and takes the way of all
 others (`routes`), which reads it anew: nothing behaves in a way that it does not there.
 """
 
@@ -15,12 +16,15 @@ from collections.abc import Callable
 import orjson
 from starlette.types import Scope
 
-from stateline.query.values import CopyStatus, PartitionAnswer, home_partition
+from stateline.query.values import CopyStatus, PartitionAnswer
+from stateline.serde.partitioner import home_partition
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.written_arguments import MAX_URL_BYTES, from_query_string
+from stateline.server.guard.tokens import bearer_token
 from stateline.server.queries.requests import ReadRequest, RequestReader
+from stateline.server.routing.cluster_copies import takes_standbys
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.telemetry.measuring import Measuring
@@ -36,25 +40,32 @@ _ROUTE = "/v1/stores/{store}/keys/{key}"
 # Without what is percent-encoded: decoding has rules of its own.
 _PATH = re.compile(rb"/v1/stores/([^/%]+)/keys/([^/%]*)")
 
+# The request that is answered elsewhere: its answer comes later.
+LATER = b""
+
 Admit = Callable[[Scope, str], str]
 
 
 class PointReads:
     """Of one server process; for the event loop's thread. `requests` reads what one demands, as for every
-    query; `admit(scope, store)` who asks, by the name of a token, empty where there are none, or raises."""
+    query; `admit(scope, store)` who asks, by the name of a token, empty where there are none, or raises;
+    without it `answer` is not to be called."""
 
-    def __init__(self, serving: Serving, requests: RequestReader, measuring: Measuring, admit: Admit) -> None:
+    def __init__(self, serving: Serving, requests: RequestReader, measuring: Measuring, admit: Admit | None) -> None:
         self._serving = serving
         self._requests = requests
         self._measuring = measuring
         self._admit = admit
+        self._nodes, self._cluster = serving.nodes, serving.cluster
         self._remembered: dict[tuple[str, bytes], tuple[ServedStore, ReadRequest | None]] = {}
         # Where a store's partition stood last, and how that is shown.
-        self._standings: dict[tuple[str, int], tuple[Position, CopyStatus, bytes]] = {}
+        self._standings: dict[tuple[str, int], tuple[Position, CopyStatus, str | None, bytes]] = {}
 
-    def answer(self, scope: Scope) -> bytes | None:
+    def answer(self, scope: Scope, later: Callable[[bytes | None], None]) -> bytes | None:
         """The body of the answer, which is JSON with status 200; None to have the request take the way of all others.
-        Raises nothing that is the client's doing."""
+        `LATER` when another node is asked: then `later` is called once, with the body or None. Raises nothing that is
+        the client's doing."""
+        assert self._admit is not None
         raw: bytes = scope["raw_path"]
         found = _PATH.fullmatch(raw)
         if found is None or scope["method"] != "GET" or scope["root_path"] or len(raw) > _LONGEST:
@@ -64,19 +75,52 @@ class PointReads:
             name = found[1].decode("ascii")
             token = self._admit(scope, name)
             read = self._request(name, scope["query_string"])
-            body = None if read is None else self._found(read, found[2].decode("ascii"))
+            if read is None:
+                return None
+            key, partition = _of_key(read.store, found[2].decode("ascii"))
+            owner = None if self._cluster is None else self._cluster.owner_elsewhere(read.store, partition)
+            body = None
+            if owner is None or takes_standbys(read.terms, partition):
+                body = self._found(read, key, partition)
+                if body is not None:
+                    self._tell(read, body, began_s, token)
+            if owner is None or body is not None:
+                return body
+
+            def answered(body: bytes | None) -> None:
+                if body is not None:
+                    self._tell(read, body, began_s, token)
+                later(body)
+
+            owner.point(raw.decode("ascii"), scope["query_string"].decode("ascii"), self._token(scope), answered)
         except (StatelineError, UnicodeDecodeError):
             return None
-        if read is None or body is None:
+        return LATER
+
+    def answer_for_node(self, path: str, query: str, token: str | None) -> bytes | None:
+        """As `answer`, for another node, of a copy here."""
+        found = _PATH.fullmatch(raw := path.encode())
+        if found is None or len(raw) > _LONGEST:
             return None
+        try:
+            name = found[1].decode("ascii")
+            self._serving.for_nodes.check(token, name)
+            read = self._request(name, query.encode("ascii"))
+            if read is None:
+                return None
+            return self._found(read, *_of_key(read.store, found[2].decode("ascii")))
+        except (StatelineError, UnicodeError):
+            return None
+
+    def _token(self, scope: Scope) -> str | None:
+        return None if self._serving.tokens is None else bearer_token(scope["headers"])
+
+    def _tell(self, read: ReadRequest, body: bytes, began_s: float, token: str) -> None:
         answered = Answered(_ROUTE, read.store.name, read.terms.isolation_level.value, "ok")
         self._measuring.tell("GET", answered, 200, time.perf_counter() - began_s, 1, len(body), token)
-        return body
 
-    def _found(self, read: ReadRequest, written: str) -> bytes | None:
+    def _found(self, read: ReadRequest, key: bytes, partition: int) -> bytes | None:
         store, definition = read.store, read.store.definition
-        key = read_key("The key", written, definition.key, textual=True)
-        partition = home_partition(key, store.placement.partitions)
         answer = self._serving.partitions.ask(store, read.terms, partition, KeyQuery(key))
         if not isinstance(answer, PartitionAnswer) or not answer.rows.entries:
             return None
@@ -87,11 +131,12 @@ class PointReads:
 
     def _standing(self, store: str, partition: int, answer: PartitionAnswer) -> bytes:
         """Where the partition stands, as JSON without its first brace: written once per commit and staged record."""
+        answer.node = None if self._nodes is None else self._nodes.shown
         known = self._standings.get((store, partition))
-        if known is not None and known[0] is answer.position and known[1] == answer.copy:
-            return known[2]
+        if known is not None and known[0] is answer.position and known[1] == answer.copy and known[2] == answer.node:
+            return known[3]
         text = orjson.dumps(standing_members({partition: answer}))[1:]
-        self._standings[store, partition] = answer.position, answer.copy, text
+        self._standings[store, partition] = answer.position, answer.copy, answer.node, text
         return text
 
     def _request(self, name: str, query_string: bytes) -> ReadRequest | None:
@@ -117,3 +162,9 @@ class PointReads:
         read = self._requests.read(store, arguments)
         everywhere = read.partitions == store.partitions
         return read if everywhere and read.terms.isolation_level is IsolationLevel.READ_COMMITTED else None
+
+
+def _of_key(store: ServedStore, written: str) -> tuple[bytes, int]:
+    """A key as its store has it, and the partition that it is in. Raises as `read_key`."""
+    key = read_key("The key", written, store.definition.key, textual=True)
+    return key, home_partition(key, store.placement.partitions)

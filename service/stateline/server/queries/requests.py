@@ -23,13 +23,16 @@ from stateline_store import (
     PrefixQuery,
     RangeQuery,
     SessionKeyQuery,
+    SessionRangeQuery,
     VersionedKeysQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
     WindowKeyQuery,
     WindowRangeQuery,
 )
 
 PAGING = ("limit", "cursor")
-RANGE_PARAMETERS = ("lower", "upper", "prefix", "order", *PAGING)
+RANGE_PARAMETERS = ("lower", "upper", "prefix", "as_of", "order", *PAGING)
 TIME_PARAMETERS = ("from", "to", "order", *PAGING)
 # Word of a query → its own members in a body.
 BODY_PARAMETERS = {
@@ -83,7 +86,11 @@ class RequestReader:
         wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
         bound = arguments.bound(self._serving.bounds.most_named(store))
         self._serving.bounds.check(store, bound)
-        terms = Terms(store.name, level, bound, arguments.boolean("require_active"))
+        staleness_ms = arguments.integer("max_staleness_ms", -1, 0, 2**53, "2^53")
+        terms = Terms(
+            store.name, level, bound, arguments.boolean("require_active"),
+            max_staleness_ms=None if staleness_ms < 0 else staleness_ms,
+        )  # fmt: skip
         partitions = _chosen(store, arguments.partitions())
         return ReadRequest(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"))
 
@@ -102,23 +109,30 @@ def keys_query(
 
 
 def scan_query(word: str, key: bytes | None, definition: StoreDefinition, arguments: Arguments) -> ScanQuery:
-    """The query of this word: `range`, `windows`, `sessions` or `versions`; the last two of a key."""
+    """The query of this word: `range`, `windows`, `sessions` or `versions`; the last one of a key."""
     down = arguments.choice("order", "desc" if word == "versions" else "asc", ("asc", "desc")) == "desc"
     order = Order.DESCENDING if down else Order.ASCENDING
     if word == "range":
-        lower, upper, prefix = (arguments.key(name, definition.key) for name in ("lower", "upper", "prefix"))
-        if prefix is None:
-            return RangeQuery(lower, upper, order)
-        if lower is not None or upper is not None:
-            raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
-        return PrefixQuery(prefix, order)
-    time_from, time_to = arguments.time("from"), arguments.time("to")
+        return _range_query(definition, arguments, order)
+    times = arguments.time("from"), arguments.time("to"), order
+    if key is None:
+        return WindowRangeQuery(None, *times) if word == "windows" else SessionRangeQuery(*times)
     if word == "windows":
-        if key is None:
-            return WindowRangeQuery(None, time_from, time_to, order)
-        return WindowKeyQuery(key, time_from, time_to, order)
-    assert key is not None
-    return (SessionKeyQuery if word == "sessions" else MultiVersionedKeyQuery)(key, time_from, time_to, order)
+        return WindowKeyQuery(key, *times)
+    return (SessionKeyQuery if word == "sessions" else MultiVersionedKeyQuery)(key, *times)
+
+
+def _range_query(definition: StoreDefinition, arguments: Arguments, order: Order) -> ScanQuery:
+    """With `as_of` it is one that only stores with a history answer."""
+    lower, upper, prefix = (arguments.key(name, definition.key) for name in ("lower", "upper", "prefix"))
+    if prefix is not None and (lower is not None or upper is not None):
+        raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
+    as_of = arguments.time("as_of")
+    if definition.kind == "versioned" or as_of is not None:
+        if prefix is None:
+            return VersionedRangeQuery(lower, upper, as_of, order)
+        return VersionedPrefixQuery(prefix, as_of, order)
+    return RangeQuery(lower, upper, order) if prefix is None else PrefixQuery(prefix, order)
 
 
 def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:

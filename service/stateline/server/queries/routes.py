@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.query.values import Outcome, Terms, Value, answers_of, failures_of
+from stateline.query.values import Outcome, Value, answers_of, failures_of
 from stateline.query.words import check_answered
 from stateline.serde.plain import JsonSerde, shown
 from stateline.server.contract.answers import answer_body, found_members, json_response
@@ -57,7 +58,6 @@ from stateline_store import (
     MultiVersionedKeyQuery,
     PositionQuery,
     Query,
-    SessionKeyQuery,
 )
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
@@ -65,10 +65,6 @@ _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
 _SHOWN_AT_ONCE = 500
 # Queries of one key that stand below it in the path.
 OF_A_KEY = ("versions", "windows", "sessions")
-_OF_ONE_KEY: dict[str, type[Query[Any]]] = {
-    "sessions": SessionKeyQuery,
-    "versions": MultiVersionedKeyQuery,
-}  # never of all keys
 
 
 class QueryRoutes:
@@ -86,6 +82,7 @@ class QueryRoutes:
             Route(f"{below_store}/keys/{{key:stateline_key}}", _while_there(self.key)),
             Route(f"{below_store}/range", _while_there(self.range)),
             Route(f"{below_store}/windows", _while_there(self.windows)),
+            Route(f"{below_store}/sessions", _while_there(self.sessions)),
             Route(f"{below_store}/count", _while_there(self.count)),
             Route(f"{below_store}/position", _while_there(self.position)),
             Route(f"{below_store}/query", self.query, methods=["POST"]),
@@ -116,6 +113,11 @@ class QueryRoutes:
         store, arguments = self._read(request, (*COMMON, *TIME_PARAMETERS))
         return await self._scan_answer(request, store, arguments, "windows", None)()
 
+    async def sessions(self, request: Request) -> Response:
+        """GET …/sessions: the sessions of all keys."""
+        store, arguments = self._read(request, (*COMMON, *TIME_PARAMETERS))
+        return await self._scan_answer(request, store, arguments, "sessions", None)()
+
     async def count(self, request: Request) -> Response:
         """GET …/count: about how many entries there are."""
         store, arguments = self._read(request, COMMON)
@@ -127,7 +129,7 @@ class QueryRoutes:
         read = self.requests.read(store, arguments).from_now()
         by_level = {}
         for level in IsolationLevel:
-            terms = Terms(store.name, level, read.terms.bound, read.terms.require_active)
+            terms = replace(read.terms, isolation_level=level)
             queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
             by_level[level] = await self._serving.routing.ask(store, terms, queries, read.deadline_s)
         failures = {p: f for outcomes in by_level.values() for p, f in failures_of(outcomes).items()}
@@ -160,8 +162,8 @@ class QueryRoutes:
         arguments.refuse_others(("type", *COMMON, *BODY_PARAMETERS[kind]))
         if kind in ("range", "windows", "sessions", "versions"):
             key = arguments.key("key", store.definition.key)
-            if key is None and kind in _OF_ONE_KEY and "cursor" not in arguments:
-                check_answered(_OF_ONE_KEY[kind], store.name, store.definition.kind)
+            if key is None and kind == "versions" and "cursor" not in arguments:  # never of all keys
+                check_answered(MultiVersionedKeyQuery, store.name, store.definition.kind)
                 raise InvalidArgumentError("key is missing.")
             return self._scan_answer(request, store, arguments, kind, key), arguments.key_bytes
         read = self.requests.read(store, arguments)

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.query.values import Outcome, ScanQuery, answers_of, failures_of
+from stateline.query.values import Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of, key_of
 from stateline.query.words import check_answered
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
 from stateline.server.contract.problems import failure_response
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
+from stateline.server.guard.passing_on import token_header, token_to_pass_on
+from stateline.server.nodes.http_over_link import came_over_link
+from stateline.server.nodes.link import Link
 from stateline.server.queries.requests import ReadRequest
 from stateline.server.rows.streams import JSON, OwningStream, chunks_of, headers_of, wanted_format
 from stateline.server.serving import Serving
-from stateline.server.state.cursors import Cursor, Page, Token, pinned
+from stateline.server.state.cursor_text import Token, mark_of, never_given, node_mark
+from stateline.server.state.cursors import Cursor, Page, pinned
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.state.served_stores import ServedStore
-from stateline_store import PositionQuery, PrefixQuery, Query, RangeQuery, WindowRangeQuery
+from stateline.server.state.siblings import passed_back
+from stateline_store import (
+    CursorExpiredError,
+    DoesNotExistError,
+    NotPresentError,
+    NotReadyError,
+    PositionBound,
+    PositionQuery,
+    Query,
+    StatelineError,
+)
 
 # Entries that a stream reads of a partition at a time: enough that a step costs little per entry.
 STREAMED_AT_ONCE = 8192
+
+
+class Elsewhere(NamedTuple):
+    """A cursor of another node, which alone can tell whether it is genuine."""
+
+    node: str
+    cursor: str
 
 
 class ScanAnswers:
@@ -53,7 +75,7 @@ class ScanAnswers:
                 if refused := refusal(read, outcomes):
                     scan.close()
                     return refused
-                with_key = isinstance(query, RangeQuery | PrefixQuery | WindowRangeQuery)
+                with_key = key_of(query) is None
                 outcomes = pinned(outcomes)
                 if (media_type := _format(request)) == JSON:
                     cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller_of(request))
@@ -74,21 +96,95 @@ class ScanAnswers:
             return head_response(JSON)
         return head_response(media_type, headers_of(read.terms, outcomes))
 
-    def token(self, cursor: str) -> Token:
-        """As `Cursors.token`."""
-        return self._cursors.token(cursor)
+    def token(self, cursor: str) -> Token | Elsewhere:
+        """What a cursor says. Raises `DoesNotExistError` for one that no server has given, as far as can be told here:
+        of another node's that node tells; and `NotReadyError` while other nodes are not known."""
+        mark, nodes = mark_of(cursor), self._serving.nodes
+        try:
+            return self._cursors.token(cursor)  # of this directory, whatever its node is called
+        except DoesNotExistError:
+            if nodes is None or mark in (None, self._cursors.node):
+                raise
+        node = next((node for node in nodes.known if node_mark(node) == mark), None)
+        if node is None and nodes.own.node not in nodes.known:
+            raise NotReadyError(
+                "The server has not heard of the other nodes yet, of which this cursor may be: ask again."
+            )
+        if node is None:
+            raise never_given(cursor)
+        return Elsewhere(node, cursor)
 
-    async def follow(self, request: Request, store: ServedStore, token: Token, limit: int | None) -> Response:
+    async def follow(
+        self, request: Request, store: ServedStore, token: Token | Elsewhere, limit: int | None
+    ) -> Response:
         """The page that a cursor stands for, from the process that has it. Raises as `Cursors.follow`."""
+        if isinstance(token, Elsewhere):
+            return await self._from_node(request, token.node, _page_url(store, token.cursor, limit))
         if token.process == self._cursors.process:
             if request.method == "HEAD":
                 self._cursors.check(token, store)
                 return head_response(JSON)
             async with self._limits.scan(), self._limits.query():
-                return _page_response(*await self._cursors.follow(token, store, limit))
-        wanted = f"cursor={self._cursors.text(token)}" + ("" if limit is None else f"&limit={limit}")
-        url = f"/v1/stores/{quote(store.name, safe='')}/range?{wanted}"  # a cursor knows its query itself
+                cursor, page = await self._cursors.follow(token, store, limit)
+                await self._stand_now(cursor)
+                return _page_response(cursor, page)
+        url = _page_url(store, self._cursors.text(token), limit)
         return await self._serving.siblings.hand_on(request, token.process, url)
+
+    async def _stand_now(self, cursor: Cursor) -> None:
+        """Take back `served_by: active` of what its owner's copy said before it had ceased to be that."""
+        nodes = self._serving.nodes
+        now: dict[int, ServedBy] = {}
+        away: dict[int, str] = {}
+        for p, answer in answers_of(cursor.outcomes).items():
+            if answer.copy.served_by != "active":
+                continue
+            if nodes is None or answer.node in (None, nodes.own.node):
+                now[p] = self._stands_here(cursor.store, p)
+            else:
+                away[p] = answer.node
+        if away and nodes is not None:
+            there = await asyncio.gather(*(_stands_there(nodes.link(node), cursor, p) for p, node in away.items()))
+            now |= dict(zip(away, there, strict=True))
+        cursor.let_go({p: served_by for p, served_by in now.items() if served_by != "active"})
+
+    def _stands_here(self, store: ServedStore, partition: int) -> ServedBy:
+        if store.definition.persistent:
+            try:
+                return self._serving.partitions.status(store, partition).served_by
+            except StatelineError:
+                return "standby"
+        return self._serving.ownership.role(store.placement.task_id(partition))
+
+    async def _from_node(self, request: Request, node: str, url: str) -> Response:
+        assert self._serving.nodes is not None, "cursors of other nodes come from there"
+        link = self._serving.nodes.link(node)
+        handed_on = came_over_link(request) or self._serving.siblings.was_handed_on(request)
+        gone = CursorExpiredError(f"Node {node!r}, which has this cursor, cannot be reached: begin anew without it.")
+        if link is None or handed_on:
+            raise gone
+        method = "HEAD" if request.method == "HEAD" else "GET"
+        try:
+            return passed_back(*await link.http(method, url, token_header()))
+        except NotPresentError as error:
+            raise gone from error
+
+
+async def _stands_there(link: Link | None, cursor: Cursor, partition: int) -> ServedBy:
+    """As that node says now: what it said last may be older than its lease."""
+    if link is None:
+        return "standby"
+    terms = replace(cursor.terms, bound=PositionBound(), require_active=True)
+    try:
+        outcome = await link.query(terms, partition, PositionQuery(), 0, token_to_pass_on())
+    except StatelineError:
+        return "standby"
+    return "standby" if isinstance(outcome, Failure) else outcome.copy.served_by
+
+
+def _page_url(store: ServedStore, cursor: str, limit: int | None) -> str:
+    wanted = f"cursor={cursor}" + ("" if limit is None else f"&limit={limit}")
+    return f"/v1/stores/{quote(store.name, safe='')}/range?{wanted}"  # a cursor knows its query itself
 
 
 def refusal(read: ReadRequest, outcomes: Mapping[int, Outcome]) -> Response | None:

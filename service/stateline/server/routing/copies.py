@@ -12,37 +12,78 @@ Which partitions are asked is decided before (`query_routing`), and what runs on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol
 
 from stateline.query.values import Failure, Outcome, ScanQuery, Terms
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.state.many_keys import ask_for_keys
+from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.state.workers import Workers
 from stateline_store import (
     IsolationLevel,
     KeysQuery,
+    NotActiveError,
     NotPresentError,
     NotUpToBoundError,
     Query,
+    RetryLaterError,
+    StoreState,
     VersionedKeysQuery,
 )
+
+
+class Asking(Protocol):
+    """What asks copies of partitions: those of this node, or of all."""
+
+    async def ask(
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
+    ) -> dict[int, Outcome]:
+        """What these partitions answer as they are now; who answers may wait for a bound until the deadline."""
+
+    async def look_for_owners(self, store: ServedStore, terms: Terms, partitions: Iterable[int]) -> None:
+        """Where workers are to answer, find them."""
+
+    async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
+        """Of partitions of a store on disk the offset after the last one that is committed, of what the store can be
+        rebuilt from; 0 of those that have committed nothing, without those of which that cannot be told now."""
+
+    def announce_commits(self, store: ServedStore, partitions: Iterable[int]) -> None:
+        """The next commit of these partitions is announced here (`CommitSignal`), wherever their owners are."""
+
+    def explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
+        """A failure with its owner's URL, and with what only the server knows about it."""
 
 
 class Copies:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(self, partitions: Partitions, workers: Workers, bounds: PositionBounds) -> None:
+    def __init__(
+        self, partitions: Partitions, workers: Workers, ownership: Ownership, bounds: PositionBounds, url: str
+    ) -> None:
+        """`url` is where clients reach this node, empty where that is not known."""
+        self._url = url or None
         self._partitions = partitions
         self._workers = workers
+        self._ownership = ownership
         self._bounds = bounds
 
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        """What these partitions answer as they are now; a worker may wait until the deadline."""
+        """What these partitions answer as they are now; a worker may wait until the deadline. A copy is not refused
+        before Kafka was asked whether somebody else may have its task."""
+        outcomes = await self._ask_once(store, terms, queries, deadline_s)
+        refused = {p: queries[p] for p, outcome in outcomes.items() if _is_not_active(outcome)}
+        if refused and await self._ownership.settle():
+            outcomes |= await self._ask_once(store, terms, refused, deadline_s)
+        return outcomes
+
+    async def _ask_once(
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
+    ) -> dict[int, Outcome]:
         if not store.is_read_here(terms.isolation_level):
             return await self._ask_workers(store, terms, queries, deadline_s)
         outcomes: dict[int, Outcome] = {}
@@ -63,11 +104,40 @@ class Copies:
         if not all(self._workers.has_live_owner(store.placement.task_id(p)) for p in partitions):
             await self._workers.refresh()
 
+    async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
+        """As in `Asking`, of those that nobody else can have."""
+        found = self._ends(store, partitions)
+        if len(found) < len(partitions) and await self._ownership.settle():
+            found = self._ends(store, partitions)
+        return found
+
+    def announce_commits(self, store: ServedStore, partitions: Iterable[int]) -> None:
+        """Nothing to do: workers here announce what they commit."""
+
+    def _ends(self, store: ServedStore, partitions: Iterable[int]) -> dict[int, int]:
+        found = {}
+        for p in partitions:
+            changelog = self._ownership.changelog(store.definition, p)
+            if changelog is None:
+                continue
+            try:
+                self._partitions.check(store, p)
+                reader = self._partitions.open(store, p)
+                given_back = reader.notice.status.state is StoreState.STANDBY
+                if self._ownership.is_left(store.placement.task_id(p), given_back=given_back):
+                    continue
+                offset = reader.offsets.get(changelog)
+            except RetryLaterError:
+                continue  # being opened, moved or rebuilt: there will be a commit to wake who waits
+            found[p] = 0 if offset is None else offset + 1
+        return found
+
     def explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
-        """A failure with its owner's name, and with what only the server knows about it."""
+        """A failure with its owner's URL, and with what only the server knows about it."""
         if not isinstance(outcome, Failure):
             return outcome
-        error, owner = outcome.error, outcome.owner or self._workers.owner(store.placement.task_id(partition))
+        error = outcome.error
+        owner = outcome.owner or (self._url if self._workers.owner(store.placement.task_id(partition)) else None)
         uncommitted = terms.isolation_level is IsolationLevel.READ_UNCOMMITTED
         if isinstance(error, NotUpToBoundError):
             error = self._bounds.why_never_met(store, terms.bound, partition) or error
@@ -87,4 +157,22 @@ class Copies:
                 for p, query in queries.items()
             )
         )
-        return dict(zip(queries, outcomes, strict=True))
+        return {p: self._unless_refused(store, terms, p, outcome) for p, outcome in zip(queries, outcomes, strict=True)}
+
+    def _unless_refused(self, store: ServedStore, terms: Terms, partition: int, outcome: Outcome) -> Outcome:
+        """What a worker has answered, whose lease may have ended."""
+        if isinstance(outcome, Failure) or outcome.copy.served_by == "active":
+            return outcome
+        is_whole = outcome.copy.served_by != "restoring"
+        why = self._ownership.refusal(
+            store.placement.task_id(partition), terms, partition, outcome.copy, given_back=True, is_whole=is_whole
+        )
+        if why is None:
+            return outcome
+        if outcome.rows.rest is not None:
+            outcome.rows.rest.close()
+        return Failure(why, outcome.position)
+
+
+def _is_not_active(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and isinstance(outcome.error, NotActiveError)

@@ -23,16 +23,17 @@ from stateline.query.values import (
     answers_of,
     any_may_come,
     failures_of,
-    home_partition,
+    key_of,
 )
 from stateline.query.words import check_answered
+from stateline.serde.partitioner import home_partition
 from stateline.server.routing.bounds import PositionBounds
-from stateline.server.routing.copies import Copies
+from stateline.server.routing.copies import Asking
 from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.epochs import WholeEpochs
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.time_limits import shutting_down
-from stateline_store import KeysQuery, PrefixQuery, Query, RangeQuery, VersionedKeysQuery
+from stateline_store import KeysQuery, Query, VersionedKeysQuery
 
 
 class QueryRouting:
@@ -42,7 +43,7 @@ class QueryRouting:
     when the server is shutting down.
     """
 
-    def __init__(self, copies: Copies, bounds: PositionBounds, whole: WholeEpochs, commits: CommitSignal) -> None:
+    def __init__(self, copies: Asking, bounds: PositionBounds, whole: WholeEpochs, commits: CommitSignal) -> None:
         self._copies = copies
         self._bounds = bounds
         self._whole = whole
@@ -138,7 +139,7 @@ class QueryRouting:
         partitions: Collection[int],
         deadline_s: float | None,
     ) -> dict[int, Outcome]:
-        key = None if isinstance(query, RangeQuery | PrefixQuery) else query.key
+        key = key_of(query)
         home = None if key is None else home_partition(key, store.placement.partitions)
         if home is None or home not in partitions:
             return await self._ask(store, terms, dict.fromkeys(partitions, query), deadline_s)

@@ -36,10 +36,11 @@ def _lines(definition: StoreDefinition, rows: Any, with_key: bool) -> Iterator[b
     key_json = _as_json(definition.key, definition.key.key_to_json)
     value_json = _as_json(definition.value, definition.value.to_json)
     if definition.kind == "versioned":
-        for _, version in rows:
+        for key, version in rows:
+            begin = b'{"key":%b,' % key_json(key) if with_key else b"{"
             value, valid_to = value_json(version.value), version.valid_to
             end = b"null" if valid_to is None else b"%d" % valid_to
-            yield b'{"value":%b,"timestamp":%d,"valid_to":%b}\n' % (value, version.timestamp, end)
+            yield b'%b"value":%b,"timestamp":%d,"valid_to":%b}\n' % (begin, value, version.timestamp, end)
         return
     timestamped = definition.timestamped
     for name, stored in rows:

@@ -1,13 +1,11 @@
 """`/v1/snapshots`: made, described, renewed, released and read as Arrow.
 
-The workers link their stores' files into the state directory (`stateline.worker.snapshots`), each between two of its
-commits; the server asks them, and writes the manifest with the lease when all have answered. So every server process of
-the machine knows every snapshot, and a restart loses none. One server at a time sweeps those whose lease has ended.
+Whichever node is asked (`cluster`): each node keeps its part (`own_parts`), and its rows are read there.
 
     POST  {"stores": [name …], "ttl_s": seconds,
            "pin": text}                              201, and as GET; 200 with the one that this pin has already made
     GET   {"id", "created_at", "expires_at", "position", "stores": {store: {partition:
-           {"path", "position", "commit", "committed_at_ms"}}}}       times in ms since the epoch
+           {"path", "url", "node", "position", "commit", "committed_at_ms"}}}}       times in ms since the epoch
     PATCH {"ttl_s": seconds from now}                200, and as GET
     DELETE                                           204
 """
@@ -18,7 +16,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, closing
 from typing import Any
-from urllib.parse import quote
 
 import orjson
 from starlette.requests import Request
@@ -29,21 +26,27 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import JsonSerde, shown
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments, refuse_parameters
+from stateline.server.contract.problems import problem_response
 from stateline.server.contract.written_arguments import from_body, from_query_string
 from stateline.server.guard.caller import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.guard.limits import Limits
+from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import OwningStream
 from stateline.server.serving import Serving
+from stateline.server.snapshots.asked_nodes import AskedNodes, NodeRefusedError
+from stateline.server.snapshots.cluster import ClusterSnapshots, Found
+from stateline.server.snapshots.described import described
 from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS
+from stateline.server.snapshots.own_parts import OwnParts, Wanted
+from stateline.server.snapshots.part_routes import PartRoutes
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.loading import loaded
-from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, Position
+from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotPresentError
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
-from stateline_store.clock import now_ms
-from stateline_store.snapshot import Pin, Share, Snapshot
+from stateline_store.snapshot import Pin, Snapshot
 
 DEFAULT_TTL_S = 300
 MAX_BODY_BYTES = 1024 * 1024
@@ -56,7 +59,13 @@ def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[R
 
     async def handle(request: Request) -> Response:
         handler = handlers["GET" if request.method == "HEAD" else request.method]
-        return await handler(request)
+        if came_over_link(request) and (path, request.method) != (PATH, "GET"):
+            raise NotPresentError("A node asks for what others may have a part in: nothing is handed on.")
+        try:
+            return await handler(request)
+        except NodeRefusedError as refused:
+            where = {"store": refused.store, "partition": refused.partition, "owner": refused.owner}
+            return problem_response(refused.error, **where)
 
     return Route(path, handle, methods=list(handlers))
 
@@ -66,12 +75,13 @@ class SnapshotRoutes:
 
     def __init__(self, serving: Serving, keeper: SnapshotKeeper, limits: Limits) -> None:
         self._serving, self._limits = serving, limits
-        config = serving.config
-        self._most, self._most_bytes = config.server_snapshots_max, config.server_snapshots_max_bytes
-        self._most_keys = config.server_limit_max
-        self._longest_s = max(1, config.server_snapshot_ttl_max_ms // 1000)
-        self._directory, self._checkpoints = keeper.directory, keeper.checkpoints
+        self._most_keys = serving.config.server_limit_max
+        self._longest_s = max(1, serving.config.server_snapshot_ttl_max_ms // 1000)
+        self._checkpoints = keeper.checkpoints
         self._keeper = keeper
+        self._own, self._nodes = OwnParts(serving, keeper.directory), AskedNodes(serving)
+        self._cluster = ClusterSnapshots(serving, self._own, self._nodes)
+        self._parts = PartRoutes(self._own, keeper, self._longest_s)
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
@@ -79,6 +89,7 @@ class SnapshotRoutes:
             _by_method(PATH, {"GET": self.all, "POST": self.create}),
             _by_method(ONE, {"GET": self.show, "PATCH": self.renew, "DELETE": self.release}),
             _by_method(ROWS, {"GET": self.rows, "POST": self.rows_of_keys}),
+            self._parts.route(),
         ]
 
     async def create(self, request: Request) -> Response:
@@ -89,47 +100,41 @@ class SnapshotRoutes:
         require_read(request, names)
         stores = [self._persistent(name) for name in names]
         owner, ttl_ms = name_of(request), self._ttl_ms(arguments)
-        pin = _pin(arguments, owner, names)
-        snapshot = await asyncio.to_thread(self._directory.pinned, pin, now_ms()) if pin is not None else None
-        is_new = snapshot is None
-        if snapshot is None:
-            snapshot = await self._make(stores, ttl_ms, owner, caller_of(request), pin)
-        response = json_response(described(snapshot), 201 if is_new else 200)
-        response.headers["Location"] = f"{PATH}/{snapshot.id}"
+        wanted = Wanted(names, ttl_ms, owner, caller_of(request), read_pin(arguments, owner, names))
+        found, is_new = await self._cluster.create(stores, wanted)
+        response = json_response(self._described(found), 201 if is_new else 200)
+        response.headers["Location"] = f"{PATH}/{found.snapshot.id}"
         return response
 
     async def all(self, request: Request) -> Response:
-        """GET /v1/snapshots: those that there are, of stores that who asks may read."""
+        """GET /v1/snapshots: those that there are, of stores that who asks may read; to a node, those it keeps."""
         refuse_parameters(request)
-        found = await asyncio.to_thread(self._directory.all, now_ms())
-        shown = [each for each in found if all(may_read(request, part.store) for part in each.parts)]
-        return json_response({"snapshots": [described(each) for each in shown]})
+        found = [each for each in await self._cluster.kept_here() if _may_read(request, each)]
+        others = [] if came_over_link(request) else await self._cluster.kept_elsewhere()
+        return json_response({"snapshots": [*map(self._described, found), *others]})
 
     async def show(self, request: Request) -> Response:
         """GET /v1/snapshots/{id}: what it has, and until when."""
         refuse_parameters(request)
-        return json_response(described(self._found(request)))
+        return json_response(self._described(await self._found(request)))
 
     async def renew(self, request: Request) -> Response:
         """PATCH /v1/snapshots/{id}: let its lease end so long from now."""
         refuse_parameters(request)
         ttl_ms = self._ttl_ms(await self._body(request, ("ttl_s",)))
-        snapshot, now = self._own(request), now_ms()
-        until_ms = now + ttl_ms
-        renewed = await asyncio.to_thread(self._directory.renew, snapshot.id, now, until_ms, self._most_bytes)
-        return json_response(described(renewed))
+        renewed = await self._cluster.renew(await self._owned(request), ttl_ms)
+        return json_response(self._described(renewed))
 
     async def release(self, request: Request) -> Response:
         """DELETE /v1/snapshots/{id}: who reads it reads on."""
         refuse_parameters(request)
-        snapshot = self._own(request)
-        await asyncio.to_thread(self._directory.release, snapshot.id, now_ms())
+        await self._cluster.release(await self._owned(request))
         self._keeper.close_released()
         return Response(status_code=204)
 
     async def rows(self, request: Request) -> Response:
         """GET …/stores/{store}/partitions/{partition}: the rows, as an Arrow stream."""
-        snapshot, part, definition = self._part(request)
+        snapshot, part, definition = await self._part(request)
         wanted = read_selection(Arguments(from_query_string(request.scope["query_string"])), definition)
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE, _headers(part))
@@ -138,7 +143,7 @@ class SnapshotRoutes:
     async def rows_of_keys(self, request: Request) -> Response:
         """POST …/stores/{store}/partitions/{partition}: the rows of the keys that the body names."""
         refuse_parameters(request)
-        snapshot, part, definition = self._part(request)
+        snapshot, part, definition = await self._part(request)
 
         def parse(body: bytes) -> tuple[RowSelection, int]:
             arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
@@ -147,13 +152,35 @@ class SnapshotRoutes:
         async with self._serving.bodies.read(request, parse) as wanted:
             return await self._rows(snapshot, part, definition, wanted)
 
-    def _part(self, request: Request) -> tuple[Snapshot, CheckpointPart, StoreDefinition]:
-        snapshot, name = self._found(request), request.path_params["store"]
-        part = snapshot.part(name, _partition(request.path_params["partition"]))
+    async def _part(self, request: Request) -> tuple[Snapshot, CheckpointPart, StoreDefinition]:
+        snapshot_id, name = request.path_params["id"], request.path_params["store"]
+        partition = _partition(request.path_params["partition"])
+        try:
+            snapshot = self._own.find(snapshot_id)
+            part = snapshot.part(name, partition)
+        except DoesNotExistError:
+            raise self._elsewhere(await self._found(request), name, partition) from None
+        require_read(request, dict.fromkeys(part.store for part in snapshot.parts))
         definition = self._serving.topology.stores.get(name)
         if definition is None:
             raise DoesNotExistError(f"The application has no store {shown(name)} any more.")
         return snapshot, part, definition
+
+    def _elsewhere(self, found: Found, store: str, partition: int) -> Exception:
+        """Why that part is not read here."""
+        holder = next((each for each in found.nodes if each.has(store, partition)), None)
+        if holder is None:
+            return DoesNotExistError(
+                f"The snapshot {found.snapshot.id} has no partition {partition} of {shown(store)}."
+            )
+        if holder.node == self._nodes.own:
+            return CursorExpiredError(
+                f"What was kept here of the snapshot {found.snapshot.id} is gone: make a new one."
+            )
+        url = self._nodes.url(holder.node)
+        where = f"node {holder.node!r}" if url is None else f"node {holder.node!r}, at {url}"
+        error = NotPresentError(f"This part of the snapshot is kept by {where}: read it there.")
+        return NodeRefusedError(error, url, store, partition)
 
     async def _rows(
         self, snapshot: Snapshot, part: CheckpointPart, definition: StoreDefinition, wanted: RowSelection
@@ -165,25 +192,6 @@ class SnapshotRoutes:
             _check_kind(checkpoint, definition)
             chunks = _stream(checkpoint, definition, wanted)
             return OwningStream(chunks, resources.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))
-
-    async def _make(
-        self, stores: list[ServedStore], ttl_ms: int, owner: str | None, caller: str, pin: Pin | None
-    ) -> Snapshot:
-        await self._serving.workers.refresh()
-        places: dict[str | None, list[tuple[str, int]]] = {}
-        for store in stores:
-            for partition in store.partitions:
-                worker = self._serving.workers.owner(store.placement.task_id(partition))
-                places.setdefault(worker, []).append((store.name, partition))
-        share = Share(caller, self._serving.config.caller_share(self._most))
-        unfinished = await asyncio.to_thread(self._directory.begin, now_ms(), self._most, self._most_bytes, share)
-        try:
-            asked = (self._serving.workers.snapshot(worker, unfinished.id, each) for worker, each in places.items())
-            parts = [part for some in await asyncio.gather(*asked) for part in some]
-            now = now_ms()
-            return await asyncio.to_thread(self._directory.finish, unfinished, parts, now, now + ttl_ms, owner, pin)
-        finally:
-            unfinished.close()  # one that was not finished is swept
 
     async def _body(self, request: Request, allowed: tuple[str, ...]) -> Arguments:
         def parse(body: bytes) -> tuple[Arguments, int]:
@@ -207,16 +215,19 @@ class SnapshotRoutes:
             )
         return store
 
-    def _found(self, request: Request) -> Snapshot:
-        snapshot = self._directory.find(request.path_params["id"], now_ms())
-        require_read(request, dict.fromkeys(part.store for part in snapshot.parts))
-        return snapshot
+    async def _found(self, request: Request) -> Found:
+        found = await self._cluster.find(request.path_params["id"])
+        require_read(request, dict.fromkeys(part.store for each in found.nodes for part in each.parts))
+        return found
 
-    def _own(self, request: Request) -> Snapshot:
+    async def _owned(self, request: Request) -> Found:
         """The one that who asks may change."""
-        snapshot = self._found(request)
-        require_owner(request, snapshot.owner)
-        return snapshot
+        found = await self._found(request)
+        require_owner(request, found.snapshot.owner)
+        return found
+
+    def _described(self, found: Found) -> dict[str, Any]:
+        return described(found, self._nodes)
 
 
 async def _stream(
@@ -235,36 +246,16 @@ async def _stream(
     yield STREAM_END
 
 
-def described(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as answers show it."""
-    stores: dict[str, dict[str, Any]] = {}
-    position = Position()
-    for part in snapshot.parts:
-        position = position.merge(part.position)
-        stores.setdefault(part.store, {})[str(part.partition)] = _described_part(snapshot.id, part)
-    return {
-        "id": snapshot.id,
-        "created_at": snapshot.created_at_ms,
-        "expires_at": snapshot.expires_at_ms,
-        "position": position.to_json(),
-        "stores": stores,
-    }
-
-
-def _described_part(snapshot_id: str, part: CheckpointPart) -> dict[str, Any]:
-    return {
-        "path": f"{PATH}/{snapshot_id}/stores/{quote(part.store, safe='')}/partitions/{part.partition}",
-        "position": part.position.to_json(),
-        "commit": part.commit,
-        "committed_at_ms": part.committed_at_ms,
-    }
+def _may_read(request: Request, found: Found) -> bool:
+    return all(may_read(request, part.store) for each in found.nodes for part in each.parts)
 
 
 def _headers(part: CheckpointPart) -> dict[str, str]:
     return {"Stateline-Position": orjson.dumps(part.position.to_json()).decode()}
 
 
-def _pin(arguments: Arguments, owner: str | None, stores: Iterable[str]) -> Pin | None:
+def read_pin(arguments: Arguments, owner: str | None, stores: Iterable[str]) -> Pin | None:
+    """The pin of these stores that was asked for, if one was."""
     text = arguments.text("pin")
     if text is None:
         return None

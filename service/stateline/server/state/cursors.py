@@ -1,40 +1,31 @@
 """`Cursors`: pages of one state. A cursor pins what its first page was read from until it was read to the end, its
 lease is over, or it makes room for another.
 
-A cursor as clients see it (opaque to them), base64url without padding:
-
-    process:8 random bytes ‖ cursor:8 random bytes ‖ page:u32 BE ‖ HMAC-SHA256 of all that, its first 16 bytes
-
-Each page has a cursor of its own for the next one. The page that was given last can be asked for again: an answer may
-get lost. Every server process of an application signs with the same key (`signing_key`).
+Each page has a cursor of its own for the next one (`cursor_text`). The page that was given last can be asked for again:
+an answer may get lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
-import hashlib
-import hmac
 import math
 import os
 import secrets
 import stat
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from stateline.query.values import Entry, Outcome, PartitionAnswer, Rows, Terms
-from stateline.serde.plain import shown
+from stateline.query.open_scans import OpenScans, Pinning
+from stateline.query.values import Entry, Outcome, PartitionAnswer, Rest, Rows, ServedBy, Terms
+from stateline.server.state.cursor_text import MARK_BYTES, Token, read_cursor, write_cursor
 from stateline.server.state.merged_scan import MergedScan, memory_of
 from stateline.server.state.served_stores import ServedStore
-from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError
-from stateline_store.durable_files import create_file, refused
+from stateline_store import CursorExpiredError, InvalidArgumentError
 from stateline_store.snapshot_directory import SNAPSHOTS
 
 # What the entries of all cursors may take in memory: those that were read of each partition and not given yet, and the
@@ -42,20 +33,11 @@ from stateline_store.snapshot_directory import SNAPSHOTS
 MAX_HELD_BYTES = 128 * 1024 * 1024
 # How often the disk is looked at while there are cursors: each look takes a microsecond per file and connection.
 _LOOK_INTERVAL_S = 5.0
+# What other nodes read on is kept for so long at least after they said that they want it, several times a second.
+_LEAST_LEASE_S = 5.0
 
-_BODY = struct.Struct(">8s8sI")
-_MAC_BYTES = 16
-_KEY_BYTES = 32
 _OPEN_FILES = "/proc/self/fd"
 _DELETED_TABLE = ".sst (deleted)"  # as Linux shows a table of RocksDB that has no name any more
-
-
-class Token(NamedTuple):
-    """What a cursor says: which process has it, which one it is, and which page comes next (from 1)."""
-
-    process: bytes
-    cursor: bytes
-    page: int
 
 
 @dataclass(slots=True)
@@ -89,22 +71,12 @@ class Cursor:
         """Whether it was read to its end: it pins nothing, and is there for its last page to be asked for again."""
         return self.last is not None and self.last.cursor is None
 
-
-def signing_key(application: Path) -> bytes:
-    """The key of this application, made when there is none: the file ``cursor.key``, which its user alone can read.
-
-    Raises `RetryLaterError` when the directory cannot be written.
-    """
-    path = application / "cursor.key"
-    try:
-        application.mkdir(mode=0o750, parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size < _KEY_BYTES:
-            path.unlink()  # a power cut left a part: a short key could be guessed
-        if not path.exists():
-            create_file(path, secrets.token_bytes(_KEY_BYTES), mode=0o600)
-        return path.read_bytes()
-    except OSError as error:
-        raise refused(path, "written", error) from error
+    def let_go(self, now: Mapping[int, ServedBy]) -> None:
+        """The copies of these partitions, whose owner's they were, are that no more, but this."""
+        for p, served_by in now.items():
+            outcome = self.outcomes[p]
+            if isinstance(outcome, PartitionAnswer):
+                outcome.copy = replace(outcome.copy, served_by=served_by)
 
 
 class Cursors:
@@ -117,15 +89,18 @@ class Cursors:
         ttl_s: float,
         most: int,
         most_bytes: int,
+        node: bytes = bytes(MARK_BYTES),
         on_disk: Callable[[], int] = lambda: 0,
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         """At most so many at a time; each lives for `ttl_s` after its last page, and less when they take more than
         `MAX_HELD_BYTES` in memory, or keep more than `most_bytes` on disk. Room is made by who has the most of it.
 
-        `on_disk` says how many bytes are kept there; `catch_up` lets those readers go on that keep some without need.
+        `node` is the node's mark; `on_disk` says how many bytes are kept there; `catch_up` lets those readers go on
+        that keep some without need.
         """
         self._key = key
+        self.node = node
         self._ttl_s = ttl_s
         self._most = most
         self._most_bytes = most_bytes
@@ -133,6 +108,8 @@ class Cursors:
         self._looked_at_s = -math.inf
         self.process = secrets.token_bytes(8)
         self._open: dict[bytes, Cursor] = {}
+        self.of_nodes: OpenScans[Rest] = OpenScans()
+        """What cursors and streams of other nodes have not read to its end."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -162,17 +139,8 @@ class Cursors:
         return page
 
     def token(self, text: str) -> Token:
-        """What a client's cursor says. Raises `DoesNotExistError` for one that no server has given."""
-        try:
-            data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
-        except (binascii.Error, ValueError):
-            data = b""
-        body, mac = data[: _BODY.size], data[_BODY.size :]
-        genuine = len(data) == _BODY.size + _MAC_BYTES and hmac.compare_digest(mac, self._mac(body))
-        # Base64 has several spellings of the same bytes: only ours is taken.
-        if not genuine or _encoded(data) != text:
-            raise DoesNotExistError(f"cursor={shown(text)} is none that was given: begin anew without it.")
-        return Token(*_BODY.unpack(body))
+        """What a client's cursor says. Raises `DoesNotExistError` for one that no server of this node has given."""
+        return read_cursor(self._key, text)
 
     def check(self, token: Token, store: ServedStore) -> Cursor:
         """The state that this token is of, without reading on. Raises `CursorExpiredError` when it is gone, or the
@@ -208,19 +176,27 @@ class Cursors:
     def expire(self) -> None:
         """Close those whose lease is over, and one when too much is kept on disk; call it twice a second.
 
-        That one is of the caller who has the most, so that nobody loses a cursor to one who has more. Opened first, it
-        keeps the most files that the store has no more. The next look shows what that frees.
+        That one is of the caller who has the most, another node counting as one, so that nobody loses a cursor to one
+        who has more. Opened first, it keeps the most files that the store has no more. The next look shows what that
+        frees.
         """
+        self.of_nodes.expire(max(self._ttl_s, _LEAST_LEASE_S))
         since_s = time.monotonic() - self._ttl_s
         for name in [name for name, each in self._open.items() if each.used_at_s < since_s and not each.lock.locked()]:
             self._close(name)
-        pinning = {name: each for name, each in self._open.items() if not each.is_read}
+        pinning = self._pinning() + self.of_nodes.pinning()
         if pinning and time.monotonic() - self._looked_at_s >= _LOOK_INTERVAL_S:
             if self._is_within_disk():
                 self._looked_at_s = time.monotonic()
             else:
-                counts = Counter(each.caller for each in pinning.values())
-                self._close(min(pinning, key=lambda name: (-counts[pinning[name].caller], pinning[name].opened_at_s)))
+                min(pinning, key=lambda each: (-each.of_owner, each.since_s)).close()
+
+    def _pinning(self) -> list[Pinning]:
+        pinning = {name: each for name, each in self._open.items() if not each.is_read}
+        counts = Counter(each.caller for each in pinning.values())
+        return [
+            Pinning(counts[each.caller], each.opened_at_s, partial(self._close, name)) for name, each in pinning.items()
+        ]
 
     def close(self) -> None:
         """Close them all."""
@@ -238,11 +214,7 @@ class Cursors:
 
     def text(self, token: Token) -> str:
         """The cursor that says this, as `token` reads it."""
-        body = _BODY.pack(*token)
-        return _encoded(body + self._mac(body))
-
-    def _mac(self, body: bytes) -> bytes:
-        return hmac.digest(self._key, body, hashlib.sha256)[:_MAC_BYTES]
+        return write_cursor(self._key, self.node, token)
 
     def _make_room(self, newest: bytes) -> None:
         """Until all that is left is within the limits, or this one alone."""
@@ -293,10 +265,6 @@ def held_on_disk(application: Path) -> int:
 def pinned(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
     """The outcomes without their rows: what every page says of the partitions."""
     return {
-        p: PartitionAnswer(Rows(), outcome.position, outcome.copy) if isinstance(outcome, PartitionAnswer) else outcome
+        p: replace(outcome, rows=Rows()) if isinstance(outcome, PartitionAnswer) else outcome
         for p, outcome in outcomes.items()
     }
-
-
-def _encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")

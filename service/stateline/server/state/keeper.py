@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stateline.server.state.cursors import Cursors
+from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.state.workers import Workers
-from stateline_store import IsolationLevel, NotReadyError, StatelineError
+from stateline_store import (
+    IsolationLevel,
+    NotActiveError,
+    NotPresentError,
+    NotReadyError,
+    StatelineError,
+    StoreState,
+)
 
 # How often files of the workers are looked at, and connections and secondaries that are missing are tried
 # again.
@@ -21,21 +29,29 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Of one server process; for the event loop's thread. `default_level` is what queries that name none are at."""
+    """Of one server process; for the event loop's thread. `default_level` is what queries that name none are at;
+    `is_reachable` says of a task whether another node has it and answers for it, `why_ownerless` of one that nobody has
+    why."""
 
     def __init__(
         self,
         stores: ServedStores,
         partitions: Partitions,
         workers: Workers,
+        ownership: Ownership,
         cursors: Cursors,
         default_level: IsolationLevel,
+        is_reachable: Callable[[str], bool],
+        why_ownerless: Callable[[str], str],
     ) -> None:
         self._stores = stores
         self._partitions = partitions
         self._workers = workers
+        self._ownership = ownership
         self._cursors = cursors
         self._default_level = default_level
+        self._is_reachable = is_reachable
+        self._why_ownerless = why_ownerless
         self._fault = ""  # what is met at the moment, in words
 
     async def keep(self) -> None:
@@ -78,6 +94,7 @@ class Keeper:
             self._stores.read()
         await self._workers.refresh()
         self._workers.look_after()
+        self._ownership.look_at_group()
         for store in self._stores:
             for partition in store.partitions:
                 if store.definition.persistent:
@@ -91,12 +108,22 @@ class Keeper:
             _log.debug("Partition %d of %r: %s", partition, store.name, error)
 
     def _why_unreadable(self, store: ServedStore, partition: int) -> str | None:
+        """Why neither a copy here answers nor another node's that can be reached."""
+        task_id, which = store.placement.task_id(partition), f"Partition {partition} of {store.name!r}"
+        if self._is_reachable(task_id):
+            return None
+        ownerless = "" if self._ownership.is_owned(task_id) else self._why_ownerless(task_id)
         if store.definition.persistent:
             try:
                 self._partitions.check(store, partition)
+                notice = self._partitions.open(store, partition).notice.status
+                given_back = notice.state is StoreState.STANDBY
+                self._ownership.check(task_id, store.name, partition, given_back=given_back)
+            except (NotActiveError, NotPresentError) as error:
+                return f"{error} {ownerless}".rstrip()
             except StatelineError as error:
-                return f"Partition {partition} of {store.name!r}: {error}"
+                return f"{which}: {error}"
         by_worker = not store.is_read_here(self._default_level)
-        if by_worker and not self._workers.has_answering_owner(store.placement.task_id(partition)):
-            return f"Partition {partition} of {store.name!r}: no worker that answers has it."
+        if by_worker and not self._workers.has_answering_owner(task_id):
+            return f"{which}: no worker that answers has it. {ownerless}".rstrip()
         return None

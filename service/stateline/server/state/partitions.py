@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from stateline.deployment.topology_file import unreadable
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.execution import execute
 from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, Terms, served_by
+from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     Layout,
@@ -41,6 +42,7 @@ from stateline_store import (
 from stateline_store.commit_notice import NoticeStatus
 from stateline_store.directory import holds_database
 from stateline_store.plain_values import PlainValuesReader
+from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +64,8 @@ class _Open:
 class Partitions:
     """The secondaries of one server process. For the event loop's thread only.
 
-    `scratch` is an empty directory of this process for what RocksDB writes beside a secondary;
-    `has_owner(task)` says whether a live worker has the task. Plain files of a timestamped store are read where there
+    `scratch` is an empty directory of this process for what RocksDB writes beside a secondary; `ownership` says what a
+    copy is and whether it may answer. Plain files of a timestamped store are read where there
     are any, for a worker deletes them when its timestamped files are complete; `upgrading` says that the workers serve
     them (they have `upgrade.from` set), and are not restoring the others just now. `epochs`: `Topology.epoch_numbers`.
     """
@@ -72,7 +74,7 @@ class Partitions:
         self,
         directory: StateDirectory,
         scratch: Path,
-        has_owner: Callable[[str], bool],
+        ownership: Ownership,
         *,
         upgrading: bool = False,
         epochs: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({}),
@@ -80,7 +82,7 @@ class Partitions:
         self._directory = directory
         self._upgrading = upgrading
         self._scratch = scratch
-        self._has_owner = has_owner
+        self._ownership = ownership
         self._epochs = epochs
         self._open: dict[tuple[str, str], _Open] = {}  # by task and store
         self.opened_count = 0
@@ -133,7 +135,10 @@ class Partitions:
         """What the notice says, unless no live worker has the task: then nobody keeps the copy up to date. Raises as
         `open`."""
         task_id = store.placement.task_id(partition)
-        return self._status(task_id, self._opened(store, task_id))
+        found = self._opened(store, task_id)
+        if not self._ownership.is_owned(task_id):
+            self._refresh(found.reader)  # once: what it lacks is of the newest commit that there is
+        return self._status(store, partition, found)
 
     def shown(self, store: ServedStore, partition: int) -> tuple[SecondaryReader, int, int] | None:
         """The reader of this partition with generation and number of the commit that it shows: equal ones are of one
@@ -169,15 +174,26 @@ class Partitions:
     def _execute(self, store: ServedStore, partition: int, query: Query[Any], terms: Terms) -> Outcome:
         task_id = store.placement.task_id(partition)
         found = self._up_to_date(store, task_id)
-        outcome = execute(query, found.shown, found.schema, partition, terms, self._status(task_id, found))
+        copy = self._status(store, partition, found)
+        if copy.served_by != "active":
+            notice = found.reader.notice.status
+            given_back, is_whole = notice.state is StoreState.STANDBY, notice.restore_remaining == 0
+            why = self._ownership.refusal(task_id, terms, partition, copy, given_back=given_back, is_whole=is_whole)
+            if why is not None:
+                return Failure(why, found.shown.position)
+        outcome = execute(query, found.shown, found.schema, partition, terms, copy)
         if store.name in self._epochs and isinstance(outcome, PartitionAnswer):
             outcome.epochs = self._whole_epochs(store.name, partition, found.reader)
+            outcome.worker = self._ownership.worker(task_id)
         return outcome
 
     def _up_to_date(self, store: ServedStore, task_id: str) -> _Open:
         """The store as its owner last committed it."""
         found = self._opened(store, task_id)
-        self._refresh(found.reader)
+        try:
+            self._refresh(found.reader)
+        except NotPresentError as error:
+            raise self._absent(store, task_id) from error
         if found.reader.layout is not found.layout:  # the store was opened anew
             timestamped = store.definition.timestamped and not found.plain
             path = self._directory.store(task_id, store.name, timestamped=timestamped)
@@ -195,13 +211,25 @@ class Partitions:
             )
         return numbers
 
-    def _status(self, task_id: str, found: _Open) -> CopyStatus:
-        notice, owned, known = found.reader.notice.status, self._has_owner(task_id), found.status
+    def _status(self, store: ServedStore, partition: int, found: _Open) -> CopyStatus:
+        was, generation = found.status, found.reader.generation
+        copy = self._known_status(store.placement.task_id(partition), found)
+        if was is not None and was[2].served_by == "active" != copy.served_by:
+            self._ownership.left(store.definition, partition, generation, copy.committed_at_ms)
+        return self._ownership.with_lag(copy, store.definition, partition, generation, found.reader.offsets)
+
+    def _known_status(self, task_id: str, found: _Open) -> CopyStatus:
+        notice, known = found.reader.notice.status, found.status
+        owned = self._ownership.is_active(task_id)
+        if notice.state == StoreState.RESTORING:
+            owned = self._ownership.is_owned(task_id)
         if known is not None and known[0] == notice and known[1] is owned:
             return known[2]
         state = notice.state
         if state is StoreState.ACTIVE and not owned:
             state = StoreState.CLOSED
+        if state is StoreState.RESTORING and not owned:
+            state = StoreState.CLOSED  # it was killed meanwhile
         if found.plain and not self._upgrading:
             state = StoreState.RESTORING
         status = CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
@@ -226,8 +254,18 @@ class Partitions:
     def _opened(self, store: ServedStore, task_id: str) -> _Open:
         found = self._open.get((task_id, store.name))
         if found is None:
-            found = self._open[task_id, store.name] = self._open_now(store.definition, task_id)
+            try:
+                found = self._open[task_id, store.name] = self._open_now(store.definition, task_id)
+            except NotPresentError as error:
+                raise self._absent(store, task_id) from error
         return found
+
+    def _absent(self, store: ServedStore, task_id: str) -> NotPresentError:
+        """What to say instead of which file is missing."""
+        which, place = f"Partition {TaskId.parse(task_id).partition} of {store.name!r}", self._ownership.place
+        if self._ownership.is_owned(task_id):
+            return NotPresentError(f"{which} is just being opened {place}: ask again in a moment (wait_ms waits).")
+        return NotPresentError(f"{which} is not {place}: no worker of it has opened it. Ask again in a moment.")
 
     def _open_now(self, definition: StoreDefinition, task_id: str) -> _Open:
         plain_files = self._directory.store(task_id, definition.name, timestamped=False)

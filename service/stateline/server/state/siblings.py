@@ -11,18 +11,20 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stateline.server.guard.passing_on import token_header
 from stateline.server.wire.loading import loaded
 from stateline_store import CursorExpiredError
 
 # A request that has been handed on once is not handed on again: two processes could disagree for ever.
 _HANDED_ON = "stateline-handed-on"
 _TIMEOUT_S = 60.0
+_KEPT = ("content-type", "retry-after", "www-authenticate")
 _log = logging.getLogger(__name__)
 
 
@@ -54,16 +56,19 @@ class Siblings:
             return None
         return listener
 
+    @staticmethod
+    def was_handed_on(request: Request) -> bool:
+        """Whether another process of this node asks for this, or somebody who says so: nobody is asked for them."""
+        return _HANDED_ON in request.headers
+
     async def hand_on(self, request: Request, process: bytes, url: str) -> Response:
         """What that process answers to a GET, or HEAD, of `url`. Raises `CursorExpiredError` when it is gone."""
         path = self._folder / f"{process.hex()}.sock"
         gone = CursorExpiredError("The server process that had this cursor is gone: begin anew without it.")
-        if _HANDED_ON in request.headers or not path.exists():
+        if self.was_handed_on(request) or not path.exists():
             raise gone
         method = "HEAD" if request.method == "HEAD" else "GET"
-        headers = {_HANDED_ON: "1"}
-        if (token := request.headers.get("authorization")) is not None:
-            headers["authorization"] = token
+        headers = {_HANDED_ON: "1", **token_header()}
         await loaded("httpx")
         import httpx  # where there is one process, nobody asks this way, and it takes a tenth of a server's start
 
@@ -75,13 +80,17 @@ class Siblings:
                     answer = await client.request(method, f"{self._scheme}://sibling{url}", headers=headers)
         except httpx.HTTPError as error:
             raise gone from error
-        kept = {name: value for name, value in answer.headers.items() if name in ("content-type", "retry-after")}
-        return Response(answer.content, answer.status_code, headers=kept)
+        return passed_back(answer.status_code, answer.headers, answer.content)
 
     def close(self) -> None:
         """Remove the socket's file."""
         with contextlib.suppress(OSError):
             self._own.unlink()
+
+
+def passed_back(status: int, headers: Mapping[str, str], body: bytes) -> Response:
+    """What somebody else has answered; of its headers those that are of this answer, not of its connection."""
+    return Response(body, status, headers={name: headers[name] for name in _KEPT if name in headers})
 
 
 @contextlib.contextmanager

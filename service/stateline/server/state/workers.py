@@ -1,8 +1,8 @@
 """`Workers`: the server's connections to the workers of its application, and which worker has a task.
 
 Knows the instances of the application and holds one connection to each that lives. A worker that is
-gone, or does not answer in time, makes its partitions' queries fail with `NotPresentError` and its name as
-`owner`. For the event loop's thread only.
+gone, or does not answer in time, makes its partitions' queries fail with `NotPresentError`. For the event
+loop's thread only.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from stateline.deployment.instance_file import Instance, lock_path, read_instances
 from stateline.query.values import Failure, Outcome, Terms
-from stateline.server.state.worker_connection import WorkerConnection
+from stateline.server.state.worker_connection import LinkedParts, WorkerConnection
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import (
     NotPresentError,
     Query,
     StatelineError,
 )
-from stateline_store.checkpoints import CheckpointPart
+from stateline_store.clock import boot_ms
 from stateline_store.inspection import lock_holder
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,11 @@ class Workers:
         self._refreshing = asyncio.Lock()
         self._connections: dict[str, WorkerConnection] = {}
         self._live_owners: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
+        self._runs: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
+        self._leases: dict[str, tuple[str, float]] = {}  # by task: the instance that ran it last, and until when
         self.instances: dict[str, Instance] = {}
+        self.assigned_at_ms = 0
+        """When it was seen last that a group had decided anew who has which tasks, by `boot_ms`; 0 before."""
 
     async def refresh(self) -> None:
         """Read the instances anew, connect to those that live, and hang up on those that left."""
@@ -50,6 +54,10 @@ class Workers:
             self._live_owners.clear()
             if known != self.instances:
                 self._on_change()  # a task may have got its owner
+            if any(_is_assigned_anew(known.get(name), each) for name, each in self.instances.items()):
+                self.assigned_at_ms = boot_ms()
+            self._runs.clear()
+            self._note_leases()
             for name, connection in list(self._connections.items()):
                 if not connection.alive or self.instances.get(name) is None or _moved(name, known, self.instances):
                     del self._connections[name]
@@ -91,14 +99,59 @@ class Workers:
     def has_live_owner(self, task_id: str) -> bool:
         """Whether a worker that is there has this task."""
         known = self._live_owners.get(task_id)
-        if known is not None and known.alive:  # every read asks
+        if known is not None and known.alive and known.holds_lease:  # every read asks
             return True
         owner = self.owner(task_id)
         connection = None if owner is None else self._connections.get(owner)
-        if connection is None or not connection.alive:
+        if connection is None or not connection.alive or not connection.holds_lease:
             return False
         self._live_owners[task_id] = connection
         return True
+
+    def runs(self, task_id: str) -> bool:
+        """Whether a worker that is there runs this task, within its lease, as far as it has said."""
+        known = self._runs.get(task_id)
+        if known is not None and known.alive and known.holds_lease:  # every read asks
+            return True
+        for name, instance in self.instances.items():
+            connection = self._connections.get(name)
+            if connection is None or not connection.alive or not connection.holds_lease:
+                continue
+            if instance.tasks.get(task_id) == "running":
+                self._runs[task_id] = connection
+                return True
+        return False
+
+    def lease_holds(self, task_id: str) -> bool:
+        """Whether an instance that ran this task, alive or not, has it for itself still, if it has not given it back
+        since the last refresh. One that restored it does not count: its copy is not whole."""
+        self._note_leases()
+        return task_id in self._leases and self._leases[task_id][1] > boot_ms()
+
+    def generation(self, task_id: str) -> int:
+        """That of the group under which a worker here was given this task, as it has said; -1 when none has."""
+        found = (each.generation for each in self.instances.values() if task_id in each.tasks)
+        return max(found, default=-1)
+
+    @property
+    def member_ids(self) -> set[str]:
+        """As whom their group knows the instances of this directory, alive or not."""
+        return {each.member_id for each in self.instances.values() if each.member_id is not None}
+
+    def _note_leases(self) -> None:
+        """Until when each task is its owner's alone. An instance that has gone keeps what it had: a static member does
+        not leave its group, nor does one that was killed."""
+        for name, instance in self.instances.items():
+            if (connection := self._connections.get(name)) is None:
+                continue
+            had = {task_id for task_id, (owner, _) in self._leases.items() if owner == name}
+            # Until its group has given it its tasks, one that was started anew has those of the process before.
+            told = had | instance.tasks.keys() if instance.generation >= 0 else instance.tasks.keys()
+            for task_id in told:
+                if instance.tasks.get(task_id) == "running":
+                    self._leases[task_id] = name, connection.lease_until_ms
+                else:  # given back, whether or not it is restored anew since
+                    self._leases.pop(task_id, None)
 
     def has_answering_owner(self, task_id: str) -> bool:
         """Whether a worker that answers has this task."""
@@ -112,16 +165,13 @@ class Workers:
         owner = self.owner(task_id)
         connection = self._connections.get(owner) if owner is not None else None
         if connection is None or not connection.alive:
-            return Failure(NotPresentError(_unreachable(terms.store, partition, owner)), owner=owner)
+            return Failure(NotPresentError(_unreachable(terms.store, partition, owner)))
         try:
-            outcome = await connection.query(terms, partition, query, wait_ms, declared)
+            return await connection.query(terms, partition, query, wait_ms, declared)
         except StatelineError as error:
-            return Failure(error, owner=owner)
-        return Failure(outcome.error, outcome.position, owner) if isinstance(outcome, Failure) else outcome
+            return Failure(error)
 
-    async def snapshot(
-        self, owner: str | None, snapshot: str, places: Sequence[tuple[str, int]]
-    ) -> list[CheckpointPart]:
+    async def snapshot(self, owner: str | None, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedParts:
         """What this owner of all these places links into a snapshot. Raises as `WorkerConnection.snapshot`."""
         connection = self._connections.get(owner) if owner is not None else None
         if connection is None or not connection.alive:
@@ -144,6 +194,10 @@ class Workers:
 def _moved(name: str, known: dict[str, Instance], now: dict[str, Instance]) -> bool:
     before, after = known[name], now[name]
     return (before.pid, before.socket) != (after.pid, after.socket)
+
+
+def _is_assigned_anew(known: Instance | None, now: Instance) -> bool:
+    return now.generation not in (-1, known.generation if known else -1)
 
 
 def _unreachable(store: str, partition: int, owner: str | None) -> str:

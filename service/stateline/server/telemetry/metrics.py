@@ -33,7 +33,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.serving import Serving
 from stateline.server.snapshots.keeper import SnapshotKeeper
-from stateline.server.telemetry.pipelines import PipelineCollector, PipelineStates
+from stateline.server.telemetry.node_metrics import LinkCollector, NodeCounts, seen_links
+from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector, noticed
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
@@ -72,14 +73,18 @@ class Metrics:
         self._counted = CollectorRegistry()
         self.requests = RequestCounts(self._counted)
         self._load = _Load(self._counted)
+        self._nodes = NodeCounts(self._counted)
         shared = os.environ.get(SHARED_DIRECTORY)
         self._sources = [CollectorRegistry() if shared else self._counted, CollectorRegistry()]
         if shared:
             MultiProcessCollector(self._sources[0], shared)  # type: ignore[no-untyped-call]  # as above
         self._stores = StoreCollector()
         self._sources[1].register(self._stores)
+        self._links = LinkCollector()
+        self._sources[1].register(self._links)
         state_dir, application = serving.config.state_dir, serving.topology.application_id
-        self._sources[1].register(PipelineCollector(PipelineStates(serving.topology, state_dir)))
+        self._pipelines = PipelineCollector(serving.pipelines)
+        self._sources[1].register(self._pipelines)
         self._sources[1].register(WorkerCollector(FiguresReader(state_dir / application)))
         self.shared = shared is not None
         self._writing = asyncio.Lock()
@@ -95,6 +100,8 @@ class Metrics:
                 self._take()
                 self._stores.ready = not await self._serving.reasons_not_ready()
                 self._stores.seen = noticed(self._serving.partitions)
+                self._pipelines.elsewhere = self._serving.pipelines_elsewhere()
+                self._links.seen = seen_links(self._serving)
                 self._text = await asyncio.to_thread(self._written)
             return self._text
 
@@ -129,6 +136,8 @@ class Metrics:
     def _take(self) -> None:
         self.requests.flush()
         self._load.take(self)
+        if self._serving.nodes is not None:
+            self._nodes.take(self._serving.nodes.traffic)
 
     @property
     def serving(self) -> Serving:

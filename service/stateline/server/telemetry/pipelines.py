@@ -1,76 +1,31 @@
-"""How far the application's pipelines are, as their drivers say (`stateline.deployment.pipeline_status`)."""
+"""The metrics of the application's pipelines, as their drivers on this node say."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from stateline.deployment.pipeline_status import lock_path, pipelines_directory, read_status
-from stateline.model.topology import Topology
-from stateline.server.contract.hidden_paths import without_paths
-from stateline_store import DamagedDataError
-from stateline_store.inspection import lock_holder
+from stateline.server.state.pipeline_states import NOT_RUNNING, PipelineStates
 
-_log = logging.getLogger(__name__)
-
-# Of a status; what is not here says nothing to who asks over HTTP (the process's id, the query's).
-_SHOWN = (
-    "state", "batch_id", "rows_in", "rows_out", "tombstones", "skipped", "dead_lettered", "duration_ms", "steps_ms",
-    "batch_at_ms", "lag", "lag_by_topic", "watermark_ms", "totals", "restarts", "last_error", "last_error_at_ms",
-    "next_start_at_ms", "updated_at_ms",
-)  # fmt: skip
-
-NOT_RUNNING = "not running"
 _STATES = {NOT_RUNNING: 0, "starting": 1, "running": 2, "waiting": 3, "restarting": 4, "failed": 5}
 
 
-class PipelineStates:
-    """Reads the files of an application's pipelines whenever it is asked. Thread-safe: it keeps nothing."""
-
-    def __init__(self, topology: Topology, state_dir: Path) -> None:
-        pipelines = pipelines_directory(state_dir, topology.application_id)
-        self._directories = {name: pipelines / name for name in topology.pipelines}
-
-    def read(self) -> dict[str, dict[str, Any] | None]:
-        """Each pipeline's status; None for one that was stopped in order, never ran, or runs on another machine.
-
-        ``state`` is `not running` for one whose driver is gone without a word.
-        """
-        return {name: _status(directory) for name, directory in self._directories.items()}
-
-
-def _status(directory: Path) -> dict[str, Any] | None:
-    try:
-        written = read_status(directory)
-    except (OSError, DamagedDataError) as error:
-        _log.debug("%s cannot be read: %s", directory, error)
-        return None
-    if written is None:
-        return None
-    status: dict[str, Any] = {name: getattr(written, name) for name in _SHOWN}
-    if status["last_error"] is not None:
-        status["last_error"] = without_paths(status["last_error"])
-    running, _ = lock_holder(lock_path(directory))
-    if running is False and status["state"] != "failed":
-        status |= {"state": NOT_RUNNING, "next_start_at_ms": None}
-    return status
-
-
 class PipelineCollector(Collector):
-    """The metrics of pipelines; those of a pipeline that says nothing are left out, but for its state."""
+    """The metrics of pipelines; those of a pipeline that says nothing are left out, but for its state, and that too
+    when it is among those that another node tells of."""
 
     def __init__(self, states: PipelineStates) -> None:
+        self.elsewhere: Collection[str] = ()
         self._states = states
 
     def collect(self) -> Iterator[Metric]:
-        found = self._states.read()
+        elsewhere, states = self.elsewhere, self._states.read().items()
+        found = {name: status for name, status in states if status is not None or name not in elsewhere}
         yield _state(found)
         written = {name: status for name, status in found.items() if status is not None}
         yield from _gauges(written)

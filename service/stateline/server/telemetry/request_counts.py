@@ -25,6 +25,14 @@ class Answered(NamedTuple):
     outcome: str
 
 
+def add_observed(histogram: Histogram, buckets: Iterable[int], seconds: float) -> None:
+    """Tell a histogram of many at once, how many in which bucket and their sum: what `Histogram.observe` does for one,
+    which is all that it has a public name for."""
+    histogram._sum.inc(seconds)
+    for bucket, more in zip(histogram._buckets, buckets, strict=True):
+        bucket.inc(more)
+
+
 class RequestCounts:
     """Of one server process, in `registry`. For the event loop's thread only."""
 
@@ -81,10 +89,7 @@ class _Series:
             return
         for requests in self._requests:
             requests.inc(count)
-        # What `Histogram.observe` does for one, which is all that it has a public name for.
-        self._latency._sum.inc(self.seconds)
-        for bucket, more in zip(self._latency._buckets, self.buckets, strict=True):
-            bucket.inc(more)
+        add_observed(self._latency, self.buckets, self.seconds)
         self._size.inc(self.size)
         self._rows.inc(self.rows)
         self._begin()

@@ -1,5 +1,8 @@
 """uvicorn's HTTP protocol, with the service's own answer to what it cannot read, and to what it can answer at once.
 
+Some of that is answered by another node: then its body comes later, and until then this connection stands as it does
+while the application answers.
+
 What can be answered at once (`point_reads`) never reaches the application, as what cannot be read (`bounded_protocol`)
 does not. A task per request, and an answer in two writes, of which the first wakes the client for half of it, cost more
 than to read a key and write it as JSON.
@@ -26,6 +29,12 @@ _AT_ONCE = 16
 _PLAIN_LINE = re.compile(rb"GET (/v1/stores/[\w.~:@-]+/keys/[\w.~:@-]+)\??((?<=\?)[\w.~:@&=,%+-]*|) HTTP/1\.1\r\n")
 _LONGEST_REPEATED = 4096  # bytes of headers
 
+# What a client may send ahead while another node answers it, before it is let wait.
+_MOST_AHEAD = 64 * 1024  # bytes
+_LOOK_AGAIN_S = 0.1
+
+AtOnce = Callable[[Scope, Callable[[bytes | None], None]], bytes | None]
+
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +51,18 @@ class _Answered:
 _ANSWERED = cast(RequestResponseCycle, _Answered())
 
 
+class _Asked:
+    """What uvicorn's protocol sees of a request that another node answers, and that the parser has not seen: `message`
+    is all of it, and `behind` what has arrived since."""
+
+    response_complete = False
+
+    def __init__(self, message: bytes) -> None:
+        self.message, self.behind = message, b""
+        self.keep_alive = True
+        self.message_event = asyncio.Event()  # of nobody who waits
+
+
 class ProblemProtocol(BoundedProtocol):
     """Answers some requests at once, and problems where uvicorn's answers plain text.
 
@@ -51,18 +72,28 @@ class ProblemProtocol(BoundedProtocol):
     """
 
     def __init__(self, config: Any, *args: Any, **others: Any) -> None:
-        """As uvicorn makes it. The application's ``state.at_once`` gives the body of an answer, or None."""
+        """As uvicorn makes it. The application's ``state.at_once`` gives the body of an answer, or None; an empty one
+        when it will call its second argument with that, once."""
         super().__init__(config, *args, **others)
-        self._at_once: Callable[[Scope], bytes | None] | None = config.app.state.at_once
+        self._at_once: AtOnce | None = config.app.state.at_once
         self._left = 0
         # Headers as they are sent, and as they are parsed; the first are empty unless they may be repeated.
         self._sent_again, self._parsed = b"", self.headers
         self._repeated_s = 0.0  # when that happened last, on the loop's clock
+        # What another node answers: with the parser a cycle that is not begun, without it the message itself.
+        self._is_asked = False  # of the cycle that is made now
+        self._unbegun: tuple[RequestResponseCycle, Any] | None = None
+        self._asked: _Asked | None = None
         self._default_headers: object = None
         self._head = b""
 
     def data_received(self, data: bytes) -> None:
         """Some requests at once, the others in turn with those of other clients."""
+        if self._asked is not None:
+            self._asked.behind += data
+            if len(self._asked.behind) > _MOST_AHEAD:
+                self.flow.pause_reading()
+            return
         if self._sent_again and self._answer_again(data):
             return
         self._left = _AT_ONCE
@@ -78,16 +109,27 @@ class ProblemProtocol(BoundedProtocol):
 
     def _begin_answer(self) -> None:
         path, _, query = self.url.partition(b"?")
-        if self._is_next() and self._answer(path, query, self.headers):
+        body = self._ask(path, query, self.headers) if self._is_next() else None
+        if body:
+            self.cycle = _ANSWERED
+            self._write(body)
             self.on_response_complete()
         else:
+            self._is_asked = body is not None
             super()._begin_answer()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Not of what another node was asked; it may come to that (`_take_later`)."""
+        if self._is_asked:
+            self._is_asked, self._unbegun = False, (cycle, app)
+        else:
+            super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
         """Remember the headers of what was answered at once, if the message is all that arrived, and has no body: then
         there are as many lines behind the first one as there are headers, and the empty one."""
         super().on_message_complete()
-        if self.cycle is not _ANSWERED:
+        if self.cycle is not _ANSWERED and (self._unbegun is None or self.cycle is not self._unbegun[0]):
             return
         _, _, sent = self._arrived.partition(b"\r\n")
         alone = sent.endswith(b"\r\n\r\n") and sent.count(b"\r\n") == len(self.headers) + 1
@@ -99,16 +141,56 @@ class ProblemProtocol(BoundedProtocol):
         line = _PLAIN_LINE.match(data)
         if line is None or data[line.end() :] != self._sent_again or not self._can_write():
             return False
-        if not self._answer(line[1], line[2], self._parsed):
+        body = self._ask(line[1], line[2], self._parsed)
+        if body is None:
             return False
+        if body:
+            self.cycle = _ANSWERED
+            self._write(body)
+            self._note_repeated()
+        else:
+            self._asked = _Asked(data)
+            self.cycle = cast(RequestResponseCycle, self._asked)
+        return True
+
+    def _note_repeated(self) -> None:
         self.server_state.total_requests += 1
         self._repeated_s = self.loop.time()
-        return True
+
+    def _take_later(self, body: bytes | None) -> None:
+        """What another node has answered, or that the application is to."""
+        if self._asked is not None:
+            asked, self._asked = self._asked, None
+            self._end_asked(asked, body)
+        elif self._unbegun is not None:
+            (cycle, app), self._unbegun = self._unbegun, None
+            if body is None:
+                super()._start_asgi_task(cycle, app)
+                return
+            cycle.response_started = cycle.response_complete = True
+            self._write(body, last=not cycle.keep_alive)
+            self.on_response_complete()
+
+    def _end_asked(self, asked: _Asked, body: bytes | None) -> None:
+        self.cycle = _ANSWERED
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if body is not None:
+            self._write(body, last=not asked.keep_alive)
+            self._note_repeated()
+        else:
+            self._left = 0  # not at once
+            super().data_received(asked.message)
+            self.cycle.keep_alive &= asked.keep_alive
+        if asked.behind and asked.keep_alive:
+            self.data_received(asked.behind)
 
     def timeout_keep_alive_handler(self) -> None:
         """As uvicorn's, which is told of a pause by a timer; what is answered without the parser leaves that alone."""
         left_s = self._repeated_s + self.timeout_keep_alive - self.loop.time()
-        if left_s > 0:
+        if left_s > 0 or self._asked is not None:
+            left_s = max(left_s, _LOOK_AGAIN_S)
             self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
         else:
             super().timeout_keep_alive_handler()
@@ -130,10 +212,10 @@ class ProblemProtocol(BoundedProtocol):
     def _can_write(self) -> bool:
         return not self.flow.write_paused and not self.transport.is_closing()
 
-    def _answer(self, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether it could be answered at once."""
+    def _ask(self, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]]) -> bytes | None:
+        """The body that can be given at once; an empty one when `_take_later` will get it, None for neither."""
         if self._at_once is None:
-            return False
+            return None
         scope = {
             "method": "GET",
             "root_path": self.root_path,
@@ -143,16 +225,19 @@ class ProblemProtocol(BoundedProtocol):
             "headers": headers,
         }
         try:
-            body = self._at_once(scope)
+            body = self._at_once(scope, self._take_later)
         except Exception:  # noqa: BLE001 - a defect: the application meets it too, and says so
             _log.exception("A request could not be answered at once")
-            return False
-        if body is None:
-            return False
-        self._left -= 1
-        self.cycle = _ANSWERED
-        self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (self._response_head(), len(body), body))
-        return True
+            return None
+        self._left -= bool(body)
+        return body
+
+    def _write(self, body: bytes, *, last: bool = False) -> None:
+        """Answer, and hang up behind the last one."""
+        more = b"connection: close\r\n" if last else b""
+        self.transport.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (self._response_head(), len(body), more, body))
+        if last:
+            self.transport.close()
 
     def _response_head(self) -> bytes:
         """The status and all headers but the length; uvicorn makes those anew once a second that all answers have."""

@@ -25,15 +25,23 @@ def check_tls(config: Config) -> None:
     the key has a password or is open to everybody.
     """
     certificate, key = config.server_tls_certificate_file, config.server_tls_key_file
-    if certificate is None or key is None:
-        return
-    _mode_of_readable("server.tls.certificate.file", certificate)
-    mode = _mode_of_readable("server.tls.key.file", key)
+    if certificate is not None and key is not None:
+        check_pair("server.tls", certificate, key)
+
+
+def check_pair(settings: str, certificate: Path, key: Path) -> None:
+    """Look at a certificate and its key, which `settings` with ``.certificate.file`` and ``.key.file`` name. Raises as
+    `check_tls`."""
+    _mode_of_readable(f"{settings}.certificate.file", certificate)
+    check_closed(f"{settings}.key.file", key)
+    _check_match(settings, certificate, key)
+
+
+def check_closed(setting: str, path: Path) -> None:
+    """Raise `ConfigurationError` where this file cannot be read, or is open to others."""
+    mode = _mode_of_readable(setting, path)
     if mode & _OPEN_TO_OTHERS:
-        raise _refused(
-            "server.tls.key.file", key, f"is open to others (mode {stat.S_IMODE(mode):04o}): chmod g-w,o= it"
-        )
-    _check_pair(certificate, key)
+        raise _refused(setting, path, f"is open to others (mode {stat.S_IMODE(mode):04o}): chmod g-w,o= it")
 
 
 def _mode_of_readable(setting: str, path: Path) -> int:
@@ -44,12 +52,12 @@ def _mode_of_readable(setting: str, path: Path) -> int:
         raise _refused(setting, path, f"cannot be read: {error.strerror}") from error
 
 
-def _check_pair(certificate: Path, key: Path) -> None:
+def _check_match(settings: str, certificate: Path, key: Path) -> None:
     """The certificate on its own first: of a pair OpenSSL does not say which file is wrong."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate)
     except ssl.SSLError as error:
-        raise _refused("server.tls.certificate.file", certificate, "holds no certificate as PEM") from error
+        raise _refused(f"{settings}.certificate.file", certificate, "holds no certificate as PEM") from error
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
             certificate, key, password=""
@@ -57,8 +65,8 @@ def _check_pair(certificate: Path, key: Path) -> None:
     except ssl.SSLError as error:
         why = "holds no private key as PEM, or one with a password"
         if error.reason == "KEY_VALUES_MISMATCH":
-            why = "is not the key of server.tls.certificate.file"
-        raise _refused("server.tls.key.file", key, why) from error
+            why = f"is not the key of {settings}.certificate.file"
+        raise _refused(f"{settings}.key.file", key, why) from error
 
 
 def _refused(setting: str, path: Path, why: str) -> ConfigurationError:

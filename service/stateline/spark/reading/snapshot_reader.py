@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
+from stateline.client.lean.snapshot_rows import Part
 from stateline.spark.reading.filters import Narrowed, StoreShape, in_pieces, narrowed
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
@@ -35,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RowsPartition(InputPartition):
-    """One partition of the store in the snapshot: one Spark task."""
+    """One partition of the store in the snapshot: one Spark task, which reads from the node that keeps it."""
 
-    path: str
+    part: Part
 
 
 def described(options: SourceOptions) -> dict[str, Any]:
@@ -64,14 +65,15 @@ class SnapshotReader(DataSourceReader):
             there_are = ", ".join(snapshot["stores"])
             raise DoesNotExistError(f"The snapshot {snapshot['id']} has no {self._options.store!r}, but {there_are}.")
         keep_while_driver_lives(self._options, snapshot, is_own=self._options.snapshot is None)
-        return [RowsPartition(parts[number]["path"]) for number in sorted(parts, key=int)]
+        return [RowsPartition(Part.of(parts[number])) for number in sorted(parts, key=int)]
 
     def read(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # as partitions
         """The rows of one partition."""
         from stateline.client.lean.snapshot_rows import batches
 
+        server = partition.part.at(self._options.server)
         for query in self._queries():
-            with closing(batches(self._options.server, partition.path, query)) as found:
+            with closing(batches(server, partition.part.path, query)) as found:
                 for batch in found:
                     yield self._shape.recast(batch)
 

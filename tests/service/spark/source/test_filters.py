@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
 from stateline.client.lean.client import LeanClient, LeanRequest
-from stateline.client.lean.snapshot_rows import RowsQuery, batches
+from stateline.client.lean.snapshot_rows import Part, RowsQuery, batches
 from stateline.spark.reading.filters import (
     BYTES_AT_ONCE,
     KEYS_AT_ONCE,
@@ -283,7 +283,7 @@ def test_only_what_is_wanted_is_asked_of_the_server(kinds: Kinds) -> None:
     assert list(reader.pushFilters(pushed)) == pushed
     found: list[dict[str, Any]] = []
     for part in made["stores"]["plain"].values():
-        for batch in reader.read(RowsPartition(part["path"])):
+        for batch in reader.read(RowsPartition(Part.of(part))):
             found += batch.to_pylist()
     wanted = [{"key": r["key"], "value": r["value"]} for r in kinds.expected("plain") if r["key"] in ("a", "k2")]
     assert as_counted({**row, "value": json.loads(row["value"])} for row in found) == as_counted(wanted)

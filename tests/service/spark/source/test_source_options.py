@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from stateline.client.lean.snapshot_rows import Part
 from stateline.spark.reading.source_options import SNAPSHOT_OPTIONS, SourceOptions, is_of_changes, read_options
-from stateline_store import InvalidArgumentError
+from stateline_store import ConfigurationError, InvalidArgumentError
 
 URL = "http://localhost:8000"
 DOCUMENT = Path(__file__).parents[4] / "docs" / "spark.md"
@@ -75,3 +76,17 @@ def test_every_option_is_in_the_document() -> None:
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     shown = {name.strip(" `") for row in rows for name in row.split(",")}
     assert shown == set(SNAPSHOT_OPTIONS) - {"changes"}
+
+
+def test_a_part_is_asked_of_its_node_and_of_the_others_behind_it() -> None:
+    server = options(url="http://a,http://b/").server
+    assert Part("/p").at(server) is server
+    assert Part("/p", "http://b/p").at(server).urls == ("http://b", "http://a")
+    assert Part("/p", "http://c/p").at(server).urls == ("http://c", "http://a", "http://b/")
+
+
+def test_a_token_for_https_is_not_sent_without() -> None:
+    server = options(url="https://a", token="secret").server
+    with pytest.raises(ConfigurationError, match=r"node\.url"):
+        Part("/p", "http://b/p").at(server)
+    assert Part("/p", "https://b/p").at(server).token == "secret"

@@ -6,6 +6,7 @@ import { byId, element, setText } from "./elements.js";
 import { HistoryCharts } from "./history_charts.js";
 import { Live } from "./live.js";
 import { Moments } from "./moments.js";
+import { NodeList } from "./nodes.js";
 import { PipelineList } from "./pipelines.js";
 import { family } from "./queries.js";
 import { QueryForm } from "./query_form.js";
@@ -13,6 +14,7 @@ import { StoreList } from "./stores.js";
 import { WindowChart } from "./windows.js";
 
 const list = new StoreList((name) => select(name));
+const nodes = new NodeList();
 const pipelines = new PipelineList();
 const charts = new HistoryCharts();
 const moments = new Moments();
@@ -34,6 +36,7 @@ function onLook() {
   }
   listStores();
   list.show(live);
+  nodes.show(live);
   pipelines.show(live);
   charts.show(live);
   byId("token-section").hidden = true;

@@ -17,6 +17,7 @@ export class Live {
   constructor(onLook, onFailure) {
     this.stores = [];
     this.application = null;
+    this.cluster = null; // all nodes and what they have; null while there is one
     this.pipelines = {}; // name → its part of the topology
     this.selected = null; // the name of the store whose partitions and Position are asked for in every look
     this.shown = null; // the store that `partitions` are of
@@ -78,6 +79,7 @@ export class Live {
     this.readClock(headers.get("Date"));
     this.application = body.application_id;
     this.stores = body.stores;
+    this.cluster = body.cluster;
     this.pipelines = body.pipelines;
     this.shown = body.selected;
     this.partitions = body.partitions;

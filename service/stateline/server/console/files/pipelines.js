@@ -52,8 +52,9 @@ export class PipelineList {
 
 function stateText(status, live) {
   if (status === null) return "not running here";
-  if (status.next_start_at_ms === null) return status.state;
-  return `${status.state} in ${durationText(Math.max(0, -live.elapsedMs(status.next_start_at_ms)))}`;
+  const state = status.node === undefined ? status.state : `${status.state} on ${status.node}`;
+  if (status.next_start_at_ms === null) return state;
+  return `${state} in ${durationText(Math.max(0, -live.elapsedMs(status.next_start_at_ms)))}`;
 }
 
 function lagText(status) {

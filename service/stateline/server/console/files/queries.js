@@ -10,10 +10,17 @@ export const QUERIES = {
   versioned_key: { label: "One key, now or as of a time", type: "key", fields: ["key", "as_of"], path: "keys/{key}" },
   versioned_keys: { label: "Many keys, now or as of a time", type: "keys", fields: ["keys", "as_of"] },
   range: { label: "Range or prefix", type: "range", fields: ["prefix", "lower", "upper", "order", ...PAGED], path: "range" },
+  versioned_range: {
+    label: "Range or prefix, now or as of a time",
+    type: "range",
+    fields: ["prefix", "lower", "upper", "as_of", "order", ...PAGED],
+    path: "range",
+  },
   versions: { label: "Versions of a key", type: "versions", fields: ["key", ...TIMES], path: "keys/{key}/versions" },
   key_windows: { label: "Windows of a key", type: "windows", fields: ["key", ...TIMES], path: "keys/{key}/windows" },
   windows: { label: "Windows of all keys", type: "windows", fields: TIMES, path: "windows" },
   sessions: { label: "Sessions of a key", type: "sessions", fields: ["key", ...TIMES], path: "keys/{key}/sessions" },
+  all_sessions: { label: "Sessions of all keys", type: "sessions", fields: TIMES, path: "sessions" },
   count: { label: "Count", type: "count", fields: [], path: "count" },
   position: { label: "Position", fields: [], path: "position" },
 };
@@ -33,9 +40,9 @@ export function queriesOf(kind) {
     case "window":
       return ["key_windows", "windows", ...OF_EVERY_STORE];
     case "session":
-      return ["sessions", ...OF_EVERY_STORE];
+      return ["sessions", "all_sessions", ...OF_EVERY_STORE];
     case "versioned":
-      return ["versioned_key", "versioned_keys", "versions", ...OF_EVERY_STORE];
+      return ["versioned_key", "versioned_keys", "versioned_range", "versions", ...OF_EVERY_STORE];
     default:
       return OF_EVERY_STORE;
   }

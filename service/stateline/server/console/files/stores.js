@@ -56,34 +56,42 @@ export class StoreList {
 
   showPartitions(live) {
     const numbers = Object.keys(live.partitions);
-    const id = `${live.shown}\n${numbers.join()}`;
-    if (id !== this.shownPartitions) this.buildPartitions(live.shown, numbers);
+    const columns = live.cluster === null ? COLUMNS : [...COLUMNS, "Node"];
+    const id = JSON.stringify([live.shown, numbers, columns]);
+    if (id !== this.shownPartitions) this.buildPartitions(live.shown, numbers, columns);
     this.shownPartitions = id;
-    const { committed, uncommitted } = live.positions.get(live.shown) ?? {};
+    const { committed, uncommitted, partitions: answered } = live.positions.get(live.shown) ?? {};
     for (const number of numbers) {
-      const partition = live.partitions[number];
+      // What is staged and committed elsewhere only the answer to a query tells.
+      const partition = { ...answered?.[number], ...live.partitions[number] };
       const texts = [
         number,
         partition.unreadable ?? partition.state ?? "unknown",
-        partition.owner ?? "none",
-        lagText(partition.lag),
+        partition.owner ?? workerElsewhere(partition, live.cluster),
+        lagText(partition.restore_remaining || partition.lag_records),
         positionText(committed?.[number]),
         positionText(uncommitted?.[number]),
         stagedText(partition.staged_records),
         commitText(partition.committed_at_ms, live),
+        ...(live.cluster === null ? [] : [partition.node ?? "none"]),
       ];
       texts.forEach((text, i) => setText(this.rows.get(number)[i], text));
     }
   }
 
-  buildPartitions(name, numbers) {
+  buildPartitions(name, numbers, columns) {
     setText(byId("partitions-caption"), `Partitions of ${name}`);
     byId("partitions-scroll").setAttribute("aria-label", `Partitions of ${name}`);
     const cell = (_, i) => (i === 0 ? element("th", { scope: "row" }) : element("td"));
-    this.rows = new Map(numbers.map((number) => [number, COLUMNS.map(cell)]));
-    byId("partitions-head").replaceChildren(...COLUMNS.map((name) => element("th", { scope: "col" }, name)));
+    this.rows = new Map(numbers.map((number) => [number, columns.map(cell)]));
+    byId("partitions-head").replaceChildren(...columns.map((name) => element("th", { scope: "col" }, name)));
     byId("partitions-body").replaceChildren(...[...this.rows.values()].map((cells) => element("tr", {}, ...cells)));
   }
+}
+
+function workerElsewhere(partition, cluster) {
+  const there = cluster !== null && partition.node !== cluster.node ? partition.node : null;
+  return there == null ? "none" : `of ${there}`;
 }
 
 /** A Position as `topic-partition @ offset`. */

@@ -20,7 +20,7 @@ from support.processes.ports import free_port
 from support.processes.running_worker import produce
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 Served = tuple[Flights, str]
 
@@ -43,10 +43,12 @@ QUERIES: list[tuple[str, str, dict[str, str]]] = [
     ("airports", "versioned_key", {"key": "JFK", "as_of": "2013-02-27T21:30:00+00:00"}),
     ("airports", "versioned_keys", {"keys": "JFK\nLGA", "as_of": str(START_MS)}),
     ("airports", "versions", {"key": "JFK", "order": "asc"}),
+    ("airports", "versioned_range", {"as_of": str(START_MS + HOUR_MS), "order": "desc"}),
     ("airports", "versions", {"key": "..", "limit": "1"}),
     ("hourly", "key_windows", {"key": "LGA", "from": str(START_MS + HOUR_MS)}),
     ("hourly", "windows", {"to": str(START_MS + HOUR_MS), **COMMITTED}),
     ("rushes", "sessions", {"key": "EWR", "order": "desc"}),
+    ("rushes", "all_sessions", {"from": str(START_MS), "limit": "2"}),
     ("distances", "key", {"key": "3"}),
     ("distances", "keys", {"keys": "3\n4"}),
     ("distances", "range", {"lower": "1", "upper": "5"}),
@@ -74,6 +76,19 @@ def test_the_form_and_its_curl_line_get_the_same_answer(
     answer = page.answer()
     assert json.loads(answer)["store"] == store
     assert lasting(answer) == lasting(page.curl())
+
+
+def test_a_partition_of_another_node_has_a_worker_there(page: Console) -> None:
+    def answer(route: Route) -> None:
+        response = route.fetch()
+        told = response.json() | {"cluster": {"node": "one", "nodes": {}, "tasks": []}}
+        told["partitions"] = {p: each | {"node": "two", "owner": None} for p, each in told["partitions"].items()}
+        route.fulfill(response=response, body=json.dumps(told))
+
+    page.choose("aircraft")
+    page.page.route("**/v1/console*", answer)
+    page.page.locator("#partitions-body td", has_text="of two").first.wait_for()
+    page.page.unroute("**/v1/console*")
 
 
 def test_every_query_of_every_kind_is_tried(page: Console) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from service.server.test_console_accessibility import CONTRAST
+from service.server.console.test_console_accessibility import CONTRAST
 from service.server.test_pipelines import WRITTEN, app, driver
 from support.console.console_page import Console, console
 from support.processes.served_here import served_here

@@ -1,0 +1,149 @@
+"""Certificates by which nodes know each other: an authority of one's own, and what it signs for each node.
+
+    <folder>/ca.pem, ca.key          the authority: its certificate, and the key that signs
+    <folder>/<node>.pem, <node>.key  what a node shows, made out to its name, and its key
+
+All are PEM, keys without a password, and every file is its owner's alone (mode 0600). Keys are of the curve P-256.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from stateline_store.errors import ConfigurationError, InvalidArgumentError
+
+_AUTHORITY_LASTS = timedelta(days=3650)
+# Clocks of machines differ: what was made a moment ago counts on the others too.
+_BACKDATED = timedelta(hours=1)
+
+
+class Files(NamedTuple):
+    """A certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+def make_authority(folder: Path, now: datetime) -> bool:
+    """Make the authority of this folder, and the folder, unless there is one; whether it was made. Raises
+    `ConfigurationError` when files cannot be written, or when one of the two is missing."""
+    files = authority_files(folder)
+    there = [path for path in files if path.exists()]
+    if len(there) == len(files):
+        return False
+    if there:
+        (missing,) = set(files) - set(there)
+        raise ConfigurationError(
+            f"{there[0]} is there and {missing} is not: an authority has both. Bring it back, or make a new one in "
+            "another directory, and certificates of all nodes by that."
+        )
+    with suppress(FileExistsError):
+        _made(folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Stateline nodes")])
+    signing = x509.KeyUsage(False, False, False, False, False, key_cert_sign=True, crl_sign=True,
+                            encipher_only=False, decipher_only=False)  # fmt: skip
+    builder = _begun(name, name, key, now, _AUTHORITY_LASTS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    _write(files, builder.add_extension(signing, critical=True).sign(key, hashes.SHA256()), key)
+    return True
+
+
+def make_certificate(folder: Path, node: str, hosts: Sequence[str], now: datetime, lasts: timedelta) -> Files:
+    """Make what this node shows, signed by the folder's authority; `hosts` are further names and addresses that it is
+    made out to. Raises `ConfigurationError` when files are there already or cannot be read or written, and
+    `InvalidArgumentError` for a name that no certificate can have."""
+    authority = authority_files(folder)
+    issuer, signer = _read_authority(authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node[:64])])  # X.520 has no longer ones
+    used = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    names = x509.SubjectAlternativeName([_name(each) for each in dict.fromkeys([node, *hosts])])
+    builder = _begun(name, issuer.subject, key, now, lasts).add_extension(names, critical=False)
+    builder = builder.add_extension(used, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    files = Files(folder / f"{node}.pem", folder / f"{node}.key")
+    _write(files, builder.add_extension(identifier, critical=False).sign(signer, hashes.SHA256()), key)
+    return files
+
+
+def authority_files(folder: Path) -> Files:
+    """Where the authority of this folder is, if it is there."""
+    return Files(folder / "ca.pem", folder / "ca.key")
+
+
+def _begun(
+    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, lasts: timedelta
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - _BACKDATED).not_valid_after(now + lasts)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+
+
+def _name(text: str) -> x509.GeneralName:
+    with suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(text))
+    try:
+        return x509.DNSName(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{text!r} is no name that a certificate can have: {error}") from error
+
+
+def _read_authority(files: Files) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+        key = serialization.load_pem_private_key(files.key.read_bytes(), None)
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError) as error:  # TypeError: the key has a password
+        raise ConfigurationError(f"{files.certificate} and {files.key} are no authority: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+        raise ConfigurationError(f"{files.key} is not the key of {files.certificate}: an authority has both.")
+    return certificate, key
+
+
+def _write(files: Files, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for path in files:
+        if path.exists():
+            raise _is_there(path)
+    _create(files.key, private)
+    _create(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _create(path: Path, content: bytes) -> None:
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(content)
+    except FileExistsError as error:
+        raise _is_there(path) from error
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _is_there(path: Path) -> ConfigurationError:
+    return ConfigurationError(f"{path} is there already: move it away first, nothing is written over.")
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be made: {error.strerror}.") from error

@@ -1,0 +1,82 @@
+"""`stateline node`: what the machines of an application need before they answer as one, and after one is gone."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stateline.cli.help import FLAGS, PlainHelp
+from stateline.cli.target import ConfigFile, Settings, Target, loaded
+from stateline.config.types import NODE_NAME
+from stateline_store.errors import InvalidArgumentError
+
+commands = typer.Typer(
+    name="node",
+    help="Machines that answer as one.\n\nExample: stateline node certificate machine-1",
+    epilog=FLAGS,
+    rich_markup_mode=None,
+)
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def certificate(
+    name: Annotated[str, typer.Argument(metavar="NODE", help="The node's name (node.name).")],
+    hosts: Annotated[
+        list[str] | None, typer.Option("--host", metavar="HOST", help="One more name or address; may be repeated.")
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="DIR", help="Where the authority is, and what it signs.")
+    ] = Path("nodes-tls"),
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 365,
+) -> None:
+    """Make a certificate by which other nodes know this one.
+
+    Signed by an authority of your own, ca.pem and ca.key in DIR, made with the first certificate.
+
+    Example: stateline node certificate machine-1 --host machine-1.example
+    """
+    from stateline.cli.certificates import authority_files, make_authority, make_certificate
+
+    if not re.fullmatch(NODE_NAME, name) or name.lower() == "ca":
+        raise InvalidArgumentError(f"{name!r} is no name of a node: use letters, digits, '.', '_' and '-', and not ca.")
+    now = datetime.now(UTC)
+    is_new = make_authority(directory, now)
+    made = make_certificate(directory, name, hosts or (), now, timedelta(days=days))
+    authority = authority_files(directory)
+    if is_new:
+        typer.echo(f"{authority.key} signs, so it makes nodes: keep it where no node is.", err=True)
+    until = (now + timedelta(days=days)).date()
+    typer.echo(f"{made.certificate} is valid until {until}. For the settings of that node:", err=True)
+    settings = {
+        "node.name": name,
+        "node.peer.tls.certificate.file": made.certificate.absolute(),
+        "node.peer.tls.key.file": made.key.absolute(),
+        "node.peer.tls.ca.file": authority.certificate.absolute(),
+    }
+    for setting, value in settings.items():
+        typer.echo(f'{setting} = "{value}"')
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def forget(
+    target: Target,
+    name: Annotated[str, typer.Argument(metavar="NODE", help="The node's name (node.name).")],
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Have the others forget a node that is gone for good.
+
+    For one that died and will not come back; one that is stopped in order needs no such word. Refused while
+    it answers, or a worker of it is in the group. Nothing but its entry is deleted.
+
+    Example: stateline node forget flights:app machine-3
+    """
+    from stateline.cli.forget_node import forget_node
+
+    _, config = loaded(target, config_file, settings)
+    forget_node(config, name)
+    typer.echo(f"Node {name!r} is forgotten.", err=True)

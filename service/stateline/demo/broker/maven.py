@@ -1,0 +1,64 @@
+"""Jars from Maven, fetched once into a folder that is kept."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stateline_store import ConfigurationError
+
+_TIMEOUT_S = 600.0
+
+
+class JarsUnavailableError(ConfigurationError):
+    """The jars cannot be had here; the message says what is missing."""
+
+
+@contextmanager
+def one_at_a_time(cache: Path, task: str) -> Iterator[None]:
+    """Only one process is in here for this task and folder: what it makes there, others then find.
+
+    A process that dies lets the next one in. Maven needs it too, whose own repository is not made for two at once.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{task}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+        yield
+
+
+def jars(pom: Path, cache: Path, name: str, *options: str) -> Path:
+    """The folder `name` in `cache` with the jars that this pom depends on, fetched when it is not there yet.
+
+    `name` should tell their version: a folder that is there is never looked into again. It may be a path of several
+    parts. `options` are Maven's. Several processes may call this at once: one fetches, the others wait for it. Raises
+    `JarsUnavailableError` without mvn, or when Maven fails.
+    """
+    folder = cache.absolute() / name  # to Maven a path is one from the pom's folder
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JarsUnavailableError(f"The jars of {pom} need 'mvn', which is not on the PATH: install Maven.")
+    with one_at_a_time(cache, "maven"):
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                fetched = Path(scratch) / "jars"
+                _fetch([maven, "-q", "-B", "-f", str(pom), *options], fetched)
+                fetched.rename(folder)
+    return folder
+
+
+def _fetch(maven: list[str], folder: Path) -> None:
+    command = [*maven, "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise JarsUnavailableError(f"Maven did not fetch the jars within {_TIMEOUT_S:.0f} s: {command}") from error
+    if done.returncode:
+        raise JarsUnavailableError(f"Maven could not fetch the jars ({command}): {done.stdout}{done.stderr}")

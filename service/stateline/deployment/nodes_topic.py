@@ -1,0 +1,146 @@
+"""The topic ``<application.id>-nodes``: compacted, of one partition. Each node says there how others find it.
+
+    key   := name of the node, UTF-8
+    value := {"url", "peer", "directory", "version", "topology", "rack"}     JSON; a tombstone when it has left in order
+
+and records whose keys begin with 0x00 are no node's: they say where pipelines run (`deployment.pipelines_node`), and
+what workers tell each other (`deployment.worker_entries`).
+
+In the log: never change. What else a value has is a newer build's. It finds the others and nothing more: whether a node
+lives, and what it has, it says itself (`server.nodes.link`).
+
+Nobody reads the topic by a group, so the offsets of it that members commit mean nothing: that they are taken proves
+that a member is one (`worker.lease`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
+
+import orjson
+
+from stateline.log.interface import Admin, Log, NewTopic, Record
+from stateline_store import LogUnavailableError, TopicPartition
+from stateline_store.clock import now_ms
+
+_OTHERS = b"\0"
+PIPELINES_KEY = b"\0pipelines"
+"""Of the record that says where pipelines run."""
+
+_SETTINGS = {"cleanup.policy": "compact"}
+_READ_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """What a node says of itself. `url` is where clients reach it and `peer` where nodes do (``host:port``), each empty
+    where nobody does; `directory` is the id of its state directory, `topology` a digest of what it runs, `rack` empty
+    where none is told."""
+
+    url: str
+    peer: str
+    directory: str
+    version: str
+    topology: str
+    rack: str = ""
+
+    def encode(self) -> bytes:
+        """The value of its record."""
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, value: bytes) -> NodeEntry | None:
+        """What `encode` wrote; None for anything else, which may be a newer build's."""
+        try:
+            members = orjson.loads(value)
+            found = {"rack": "", **members}
+            found = {each.name: found[each.name] for each in fields(cls)}
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return None
+        return cls(**found) if all(isinstance(text, str) for text in found.values()) else None
+
+
+def nodes_partition(application_id: str) -> TopicPartition:
+    """The one partition that the topic of this application has."""
+    return TopicPartition(f"{application_id}-nodes", 0)
+
+
+def ensure_nodes_topic(application_id: str, admin: Admin) -> TopicPartition:
+    """Create the topic unless it is there; its partition. Raises as `Admin.topics` and `Admin.create_topics`."""
+    place = nodes_partition(application_id)
+    if nodes_topic_id(application_id, admin) is None:
+        admin.create_topics([NewTopic(place.topic, 1, _SETTINGS)])
+    return place
+
+
+def nodes_topic_id(application_id: str, admin: Admin) -> str | None:
+    """The id of the topic, which is another one when it was deleted and made anew; None when there is none. Raises as
+    `Admin.topics`."""
+    topic = nodes_partition(application_id).topic
+    found = admin.topics([topic]).get(topic)
+    return None if found is None else found.topic_id
+
+
+def say_node(log: Log, application_id: str, node: str, entry: NodeEntry | None) -> None:
+    """Write what others are to know of this node from now on; None: that it has left. Raises what the log raises."""
+    place = nodes_partition(application_id)
+    with closing(log.producer()) as producer:
+        value = None if entry is None else entry.encode()
+        producer.produce(place.topic, node.encode(), value, timestamp_ms=now_ms(), partition=place.partition)
+        producer.flush()
+
+
+def records_until_now(log: Log, place: TopicPartition) -> Iterator[Record]:
+    """What the topic has now, from its start. Raises what the log raises, as `LogUnavailableError` when that takes too
+    long."""
+    with closing(log.admin()) as admin:
+        end = admin.watermarks(place)[1]
+    deadline = time.monotonic() + _READ_TIMEOUT_S
+    with closing(log.consumer()) as consumer:
+        consumer.assign({place: 0})
+        while (consumer.next_offset(place) or 0) < end:
+            if time.monotonic() > deadline:
+                raise LogUnavailableError(f"{place.topic} could not be read in {_READ_TIMEOUT_S:g} s: try again.")
+            yield from consumer.poll(1000, 0.1)
+
+
+def known_nodes(log: Log, application_id: str) -> dict[str, NodeEntry]:
+    """Every node that has said where it is, and has not left. Raises as `records_until_now`, `DoesNotExistError` when
+    there is no such topic."""
+    found: dict[str, NodeEntry | None] = {}
+    for record in records_until_now(log, nodes_partition(application_id)):
+        if _is_node(record):
+            found[_name(record)] = _entry(record)
+    return {node: entry for node, entry in found.items() if entry is not None}
+
+
+def follow_nodes(log: Log, application_id: str, told: Callable[[str, NodeEntry | None], bool], wait_s: float) -> None:
+    """Read the topic from its start and on: `told(node, entry)` for each record, None for a node that has left, until
+    it says False; it is asked with an empty name after `wait_s` without records. Raises what the log raises, as
+    `DoesNotExistError` when the topic is deleted.
+    """
+    place = nodes_partition(application_id)
+    with closing(log.consumer()) as consumer:
+        consumer.assign({place: 0})
+        goes_on = True
+        while goes_on:
+            records = consumer.poll(1000, wait_s)
+            goes_on = told("", None) if not records else True
+            for record in records:
+                if _is_node(record):
+                    goes_on &= told(_name(record), _entry(record))
+
+
+def _is_node(record: Record) -> bool:
+    return record.key is not None and not record.key.startswith(_OTHERS)
+
+
+def _name(record: Record) -> str:
+    return (record.key or b"").decode(errors="replace")
+
+
+def _entry(record: Record) -> NodeEntry | None:
+    return None if record.value is None else NodeEntry.decode(record.value)

@@ -1,0 +1,202 @@
+"""`AskingNode`: a node that has dialed this process, and asks it. The other end of `link.Link`.
+
+What it asks is answered from copies of this node, or refused: it is never handed on, so nothing goes in circles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp
+
+from stateline.query.open_scans import OpenScans
+from stateline.query.values import Failure, Outcome, Rest
+from stateline.query.wire import (
+    COMMIT_EVENT,
+    WireRequest,
+    decode_request,
+    decode_token,
+    encode_outcome,
+    encode_rows,
+    scan_of,
+)
+from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.nodes import http_over_link
+from stateline.server.nodes.greeting import Hello
+from stateline.server.nodes.node_map import NodeMap
+from stateline.server.nodes.traffic import Traffic
+from stateline.server.wire.exchange import Exchange, Message
+from stateline_store import InvalidArgumentError, StatelineError
+
+# A node that takes nothing, because it is stopped or cut off, is told no more maps: they would pile up.
+_MOST_UNSENT_BYTES = 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class Answering(Protocol):
+    """What answers other nodes from copies of this one. What they have not read to its end is in `scans`."""
+
+    scans: OpenScans[Rest]
+
+    async def answer(self, request: WireRequest) -> Outcome:
+        """What a copy says, to the holder of the token that came along."""
+
+    def point(self, path: str, query: str, token: str | None) -> bytes | None:
+        """The body of the answer to a GET of one key by the holder of this token; None where it cannot be given at
+        once."""
+
+    def check(self, token: str | None, store: str) -> None:
+        """Raises `UnauthenticatedError` or `ForbiddenError` where the holder of this token may not read this store."""
+
+    async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
+        """Of a store on disk how far copies have committed what it can be rebuilt from: offsets alone."""
+
+    def next_commit(self) -> asyncio.Event:
+        """What is set when something is committed here."""
+
+
+class AskingNode:
+    """One connection; `app` answers its HTTP, `traffic` counts what it has asked. For the event loop's thread, and made
+    in it."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        hello: Hello,
+        answers: Answering,
+        app: ASGIApp,
+        traffic: Traffic,
+    ) -> None:
+        self.hello = hello
+        self._traffic = traffic
+        self._answers = answers
+        self._app = app
+        self._scans = answers.scans
+        self._answering: dict[asyncio.Task[None], object] = {}  # with the number of what each answers
+        self._exchange = Exchange(reader, writer, f"Node {hello.node!r}", self._take)
+
+    def say(self, own: NodeMap) -> None:
+        """Tell the node what this one has."""
+        if self._exchange.alive and self._exchange.unsent_bytes < _MOST_UNSENT_BYTES:
+            self._exchange.send(own.to_json())
+
+    async def ended(self) -> None:
+        """Comes back when the connection has ended; what the other node left open is closed."""
+        try:
+            await self._exchange.ended()
+        finally:
+            for task in self._answering:
+                task.cancel()
+            self._scans.drop_all(self)
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._exchange.close()
+
+    def _take(self, message: Message) -> None:
+        match message.get("type"):
+            case "point":
+                self._answer_point(message)
+            case "query" | "more" | "ends" | "http":
+                task = asyncio.create_task(self._reply_to(message))
+                self._answering[task] = message.get("id")
+                task.add_done_callback(self._answering.pop)
+            case "cancel":
+                for task, number in self._answering.items():
+                    if number == message.get("id"):
+                        task.cancel()
+            case "wake":
+                task = asyncio.create_task(self._say_commit(self._answers.next_commit()))
+                self._answering[task] = message.get("id")
+                task.add_done_callback(self._answering.pop)
+            case "drop":
+                self._scans.drop(self, message.get("scan"))
+            case "hold":
+                wanted = message.get("scans")
+                self._scans.hold(self, wanted if isinstance(wanted, list) else ())
+            case other:
+                self._exchange.send({"id": message.get("id"), "error": f"No request is of type {other!r:.100}."})
+
+    def _answer_point(self, message: Message) -> None:
+        try:
+            self._exchange.send({"id": message.get("id"), "body": self._point(message)})
+        except InvalidArgumentError:  # larger than a frame may be: the query that follows says so
+            self._exchange.send({"id": message.get("id"), "body": None})
+
+    def _point(self, message: Message) -> str | None:
+        path, query, token = message.get("path"), message.get("query"), message.get("token")
+        if not isinstance(path, str) or not isinstance(query, str) or not isinstance(token, str | None):
+            return None
+        try:
+            body = self._answers.point(path, query, token)
+        except Exception:  # noqa: BLE001 - a defect: the query that follows meets it too, and says so
+            _log.exception("A request of node %r could not be answered at once", self.hello.node)
+            return None
+        if body is None:
+            return None
+        self._traffic.answers[self.hello.node, "ok"] += 1
+        return body.decode()
+
+    async def _reply_to(self, message: Message) -> None:
+        try:
+            match message["type"]:
+                case "query":
+                    reply = await self._answered(message)
+                case "more":
+                    reply = await self._read_on(message)
+                case "ends":
+                    reply = {"ends": list((await self._ends(message)).items())}
+                case _:
+                    with self._traffic.answering(self.hello.node) as counted:
+                        reply = await http_over_link.answered(self._app, message, self.hello.node)
+                        counted.note_status(reply.get("status", 500))
+        except (InvalidArgumentError, KeyError, TypeError, ValueError) as error:
+            reply = {"error": without_paths(f"Not understood: {error!r:.500}")}
+        except StatelineError as error:
+            reply = {"outcome": encode_outcome(Failure(error))}
+        except Exception:  # noqa: BLE001 - a defect: whoever asked would wait for nothing
+            _log.exception("A request of node %r could not be answered", self.hello.node)
+            reply = {"error": "Something unexpected went wrong: see that node's log."}
+        try:
+            self._exchange.send({"id": message.get("id"), **reply})
+        except InvalidArgumentError as error:  # larger than a frame may be
+            self._scans.drop(self, scan_of(reply))  # who asked does not learn its number
+            self._exchange.send({"id": message.get("id"), "error": str(error)})
+
+    async def _ends(self, message: Message) -> dict[int, int]:
+        return await self._answers.ends(str(message["store"]), [int(partition) for partition in message["partitions"]])
+
+    async def _say_commit(self, commit: asyncio.Event) -> None:
+        await commit.wait()
+        if self._exchange.alive:
+            self._exchange.send(COMMIT_EVENT)
+
+    async def _answered(self, message: Message) -> dict[str, Any]:
+        with self._traffic.answering(self.hello.node) as counted:
+            request = decode_request(message)
+            outcome = await self._answers.answer(request)
+            counted.note(outcome)
+        rest = None if isinstance(outcome, Failure) else outcome.rows.rest
+        scan = None if rest is None else self._scans.keep(self, (request.terms.store, request.partition), rest)
+        return {"outcome": encode_outcome(outcome, scan)}
+
+    async def _read_on(self, message: Message) -> dict[str, Any]:
+        number, limit = int(message["scan"]), int(message["limit"])
+        kept = self._scans.used(self, number)
+        store, _ = kept.place
+        try:
+            self._answers.check(decode_token(message), store)
+            rows = await kept.scan.more(max(1, limit))
+        except BaseException:  # what was read meanwhile is lost: the next rows would be those behind it
+            self._scans.drop(self, number)
+            raise
+        if rows.rest is None:
+            self._scans.drop(self, number)
+            return {"rows": encode_rows(rows, None)}
+        self._scans.replace(self, number, rows.rest)
+        return {"rows": encode_rows(rows, number)}

@@ -1,0 +1,196 @@
+"""How two nodes begin: each proves who it is before it is told anything, then both say what they are.
+
+    greeting := [nonce proof] hello            in both directions; nonce and proof without TLS alone
+    nonce    := {"nonce": 64 hexadecimal digits}
+    proof    := {"proof": HMAC-SHA256 of the secret over who proves ("dialer", "listener"), the place of the listener,
+                 and both nonces, the dialer's first}
+    hello    := {"wire": [versions that are understood], "application", "node", "directory", "version",
+                 "topology", "url"}
+              | {"refused": why}               to who has proven it, and is not wanted
+
+Frames are those of `stateline.query.wire`, of 4 KiB at most until both are known. Over TLS the certificates prove it,
+each signed by the authority of the nodes (`node.peer.tls.ca.file`) and made out to the node's name; without, a secret
+that both have, which never travels, and between addresses of one machine alone: what follows is not encrypted. Who does
+not prove it is told nothing: the connection is closed.
+
+A proof holds once, for the nonces are new; in one direction, so the other end's own words do not count as its proof;
+and at one place. So nobody who took the port of a node that is gone can hand on what two others say, and have the
+connection that comes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from stateline.query.wire import LENGTH, decode_message, frame
+from stateline.server.nodes.keys import certificate_names
+from stateline_store import InvalidArgumentError
+
+WIRE_VERSIONS = (1,)
+"""What nodes of this build say to each other after the greeting, newest first."""
+MAX_GREETING_BYTES = 4096
+GREETING_TIMEOUT_S = 5.0
+_NONCE_BYTES = 32
+
+
+class NotANodeError(Exception):
+    """Who is at the other end has not shown that it is a node of this application; str() says how, for the log."""
+
+
+class OtherWireError(Exception):
+    """A node that speaks no version that this one does; str() says which one does what, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a node says of itself. `directory` is the id of its state directory, `topology` a digest of what it runs,
+    `url` where clients reach it, empty where nobody does."""
+
+    application: str
+    node: str
+    directory: str
+    version: str
+    topology: str
+    url: str
+    wire: tuple[int, ...] = WIRE_VERSIONS
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Hello:
+        """Raises `NotANodeError` for what is none. Members that are not known here are a newer build's."""
+        texts = {each.name: message.get(each.name) for each in fields(cls) if each.name != "wire"}
+        wire = message.get("wire")
+        if not all(isinstance(text, str) for text in texts.values()):
+            raise NotANodeError("its hello lacks what every hello has")
+        if not isinstance(wire, list) or not all(isinstance(each, int) for each in wire):
+            raise NotANodeError("its hello does not say which versions of the wire it understands")
+        return cls(**texts, wire=tuple(wire))  # type: ignore[arg-type]  # all are texts
+
+
+async def greet(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    own: Hello,
+    *,
+    dialing: bool,
+    secret: bytes | None,
+    place: str,
+) -> Hello:
+    """What the other end says of itself, once it is known to be another node of this application.
+
+    `secret` is None over TLS; `place` is where the listener is said to be (``host:port``). Raises `NotANodeError`,
+    `OtherWireError`, or `OSError` when the other end hangs up or says nothing for `GREETING_TIMEOUT_S`.
+    """
+    try:
+        async with asyncio.timeout(GREETING_TIMEOUT_S):
+            if secret is not None:
+                await _prove(reader, writer, secret, place, dialing=dialing)
+            if dialing:  # the listener speaks second: who only knocks learns nothing of it
+                _say(writer, asdict(own))
+            told = await _heard_of_itself(reader, dialing=dialing)
+            try:
+                other = Hello.of(told)
+                _check(writer, own, other, over_tls=secret is None)
+            except NotANodeError as error:
+                if not dialing:  # who dials hangs up, and says in its own log why
+                    _say(writer, {"refused": str(error)[:300]})
+                raise
+            if not dialing:
+                _say(writer, asdict(own))
+    except TimeoutError as error:
+        raise ConnectionResetError("it did not introduce itself in time") from error
+    except asyncio.IncompleteReadError as error:
+        raise ConnectionResetError("it hung up") from error
+    if not set(own.wire) & set(other.wire):
+        raise OtherWireError(
+            f"Node {other.node!r} runs Stateline {other.version}, {own.node!r} {own.version}: they do not understand "
+            "each other. Bring both to one version."
+        )
+    return other
+
+
+async def _heard_of_itself(reader: asyncio.StreamReader, *, dialing: bool) -> dict[str, Any]:
+    try:
+        told = await _heard(reader)
+    except asyncio.IncompleteReadError as error:
+        if not dialing:
+            raise
+        raise NotANodeError(
+            "it hung up instead of greeting: see its log. Perhaps it does not take this node's certificate, which has "
+            "to be of the same authority, and not expired (node.peer.tls.certificate.file)"
+        ) from error
+    if "refused" in told:
+        raise NotANodeError(f"it refuses this node: {told['refused']!s:.300}")
+    return told
+
+
+def _check(writer: asyncio.StreamWriter, own: Hello, other: Hello, *, over_tls: bool) -> None:
+    if over_tls:
+        _check_certificate(writer, other.node)
+    if other.application != own.application:
+        raise NotANodeError(f"it is of application {other.application!r}, and {own.node!r} of {own.application!r}")
+    if other.node == own.node:
+        raise NotANodeError(f"it calls itself {own.node!r}, as this one does: give each a node.name of its own")
+
+
+async def _prove(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, place: str, *, dialing: bool
+) -> None:
+    own = secrets.token_hex(_NONCE_BYTES)
+    if dialing:
+        _say(writer, {"nonce": own})
+    other = (await _heard(reader)).get("nonce")
+    if not isinstance(other, str) or len(other) != 2 * _NONCE_BYTES or not other.isascii():
+        raise NotANodeError("it sent no nonce")
+    if not dialing:
+        _say(writer, {"nonce": own})
+    nonces = own + other if dialing else other + own
+    if dialing:
+        _say(writer, {"proof": _proof(secret, "dialer", place, nonces)})
+    try:
+        theirs = (await _heard(reader)).get("proof")
+    except asyncio.IncompleteReadError as error:
+        if not dialing:
+            raise
+        raise NotANodeError(
+            "it does not take this node's proof: give both the same secret (node.peer.secret.file), or it does not "
+            f"mean {place} (node.peer.advertised)"
+        ) from error
+    expected = _proof(secret, "listener" if dialing else "dialer", place, nonces)
+    if not isinstance(theirs, str) or not theirs.isascii() or not hmac.compare_digest(theirs, expected):
+        raise NotANodeError(
+            f"it has another secret (node.peer.secret.file), or does not mean {place} (node.peer.advertised)"
+        )
+    if not dialing:
+        _say(writer, {"proof": _proof(secret, "listener", place, nonces)})
+
+
+def _proof(secret: bytes, who: str, place: str, nonces: str) -> str:
+    return hmac.digest(secret, f"stateline node {who} {place} {nonces}".encode(), "sha256").hex()
+
+
+def _check_certificate(writer: asyncio.StreamWriter, node: str) -> None:
+    """A node's name is one of the DNS names. One that only begins with it may be another node's."""
+    names = certificate_names(writer.get_extra_info("peercert") or {})
+    if node not in names:
+        raise NotANodeError(
+            f"it calls itself {node!r}, and its certificate is made out to {', '.join(names) or 'nobody'}"
+        )
+
+
+def _say(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+    writer.write(frame(message))
+
+
+async def _heard(reader: asyncio.StreamReader) -> dict[str, Any]:
+    (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    if not 1 <= size <= MAX_GREETING_BYTES:
+        raise NotANodeError(f"it began with a message of {size} bytes")
+    try:
+        return decode_message(await reader.readexactly(size))
+    except InvalidArgumentError as error:
+        raise NotANodeError("it began with something else") from error

@@ -1,0 +1,148 @@
+"""HTTP over a link: a request of one node that the other answers by its own application, as it would a client's.
+
+    request := {"id", "type": "http", "method", "path": with its query, "headers": {name: value}, "body": base64}
+    reply   := {"id", "status", "headers": {name: value}, "body": base64} | {"id", "error": text}
+    cancel  := {"id", "type": "cancel"}             nobody waits for that reply any more; it has none itself
+
+A token is looked at there as anywhere. A request is counted against limits where it enters, so not again there; and it
+is never handed on to a third node (`came_over_link`). Streams without an end are none of it: bodies are whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Scope
+from starlette.types import Message as Event
+
+from stateline.server.wire.exchange import Message
+from stateline_store import InvalidArgumentError, StatelineError
+
+# Of a request or an answer. A larger frame would hold up what else the link carries, heartbeats too.
+MAX_BODY_BYTES = 32 * 1024 * 1024
+# Longer than a snapshot takes to be made, or a page to be read.
+TIMEOUT_S = 60.0
+_METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "DELETE"})
+_HEADERS = frozenset({"authorization", "accept", "content-type"})
+_FROM_NODE = "stateline.from-node"  # in the scope, where no client can put anything
+
+_log = logging.getLogger(__name__)
+
+
+class HttpAnswer(NamedTuple):
+    """What an application has answered; names of headers are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def came_over_link(request: Request) -> bool:
+    """Whether another node asks for this: it is answered by this node, or refused."""
+    return _FROM_NODE in request.scope
+
+
+def encode_request(number: int, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Message:
+    """The message of a request; of its headers those that mean something there. Raises `InvalidArgumentError` for a
+    body that is too large."""
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidArgumentError(f"A body of {len(body)} bytes: between nodes {MAX_BODY_BYTES} are the most.")
+    sent = {name.lower(): value for name, value in headers.items() if name.lower() in _HEADERS}
+    text = base64.b64encode(body).decode("ascii")
+    return {"id": number, "type": "http", "method": method, "path": path, "headers": sent, "body": text}
+
+
+def decode_answer(reply: Mapping[str, Any], node: str) -> HttpAnswer:
+    """What that node has answered. Raises `StatelineError` when it could not."""
+    try:
+        headers = {str(name): str(value) for name, value in reply["headers"].items()}
+        return HttpAnswer(int(reply["status"]), headers, binascii.a2b_base64(reply["body"], strict_mode=True))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StatelineError(f"Node {node!r} could not answer: {reply.get('error', 'not understood')}") from error
+
+
+async def answered(app: ASGIApp, message: Message, node: str) -> dict[str, Any]:
+    """The reply to a request of this node. Raises `InvalidArgumentError` for what is none. Who is cancelled has ended
+    the request."""
+    scope = _scope(message, node)
+    answer = _Answer(_body(message))
+    try:
+        await app(scope, answer.receive, answer.send)
+    except Exception:  # noqa: BLE001 - a defect, or what it met when it was told to stop: the node is answered
+        if not answer.is_too_large:
+            _log.exception("%s %s of node %r failed", scope["method"], scope["path"], node)
+    if answer.is_too_large:
+        return {"error": f"The answer has more than {MAX_BODY_BYTES} bytes: ask for less, or at that node itself."}
+    if not answer.is_whole:
+        return {"error": "The answer broke off: see that node's log."}
+    body = base64.b64encode(answer.body).decode("ascii")
+    return {"status": answer.status, "headers": answer.headers, "body": body}
+
+
+class _Answer:
+    """The other end of an application: gives it a body, and takes what it answers."""
+
+    def __init__(self, body: bytes) -> None:
+        self._asked: bytes | None = body
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.is_whole = False
+        self.is_too_large = False
+
+    async def receive(self) -> Event:
+        if self._asked is None:
+            await asyncio.Event().wait()  # who asks is there as long as this task is
+        body, self._asked = self._asked, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, event: Event) -> None:
+        if event["type"] == "http.response.start":
+            self.status = event["status"]
+            self.headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in event["headers"]}
+            return
+        self.body += event.get("body", b"")
+        if len(self.body) > MAX_BODY_BYTES:
+            self.is_too_large = True
+            self.body.clear()
+            raise OSError("The answer is larger than a node takes.")  # as when a client has hung up
+        self.is_whole = not event.get("more_body", False)
+
+
+def _scope(message: Message, node: str) -> Scope:
+    method, path, headers = message.get("method"), message.get("path"), message.get("headers")
+    if method not in _METHODS or not isinstance(path, str) or not path.startswith("/v1/") or not path.isascii():
+        raise InvalidArgumentError(f"{method!r:.100} of {path!r:.100} is no request that nodes make.")
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        raise InvalidArgumentError("The headers of a request are texts.")
+    raw_path, _, query = path.partition("?")
+    sent = [(n.encode(), value.encode("latin-1", "replace")) for n, value in headers.items() if n in _HEADERS]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "root_path": "",
+        "path": unquote(raw_path),
+        "raw_path": raw_path.encode("ascii"),
+        "query_string": query.encode("ascii"),
+        "headers": [(b"host", b"node"), *sent],
+        "client": None,  # who asks was counted where it came in (`guard.access`)
+        "server": None,
+        _FROM_NODE: node,
+    }
+
+
+def _body(message: Message) -> bytes:
+    try:
+        return binascii.a2b_base64(message["body"], strict_mode=True)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError("The body of a request is base64 text.") from error

@@ -1,0 +1,181 @@
+"""`Link`: the connection by which this process asks another node, after they have greeted.
+
+    request := as a server asks a worker (`stateline.query.wire`): "query", "more", "drop"; HTTP (`http_over_link`)
+             | {"id", "type": "hold", "scans": numbers of those that are wanted still}     again and again; has no reply
+             | {"id", "type": "point", "path", "query", "token"}    a GET of one key, as a client has sent it
+             | {"id", "type": "ends", "store", "partitions"} | {"id", "type": "wake"}
+    reply   := as a worker's, or an HTTP answer
+             | {"id", "body": the whole answer's, or null when it is not one that can be given at once}
+             | {"id", "ends": [[partition, next offset of its changelog]]} of those that this node can tell of
+    event   := the other node's map (`node_map`), a few times a second
+             | {"event": "commit"}          once after "wake", which has no reply: something has been committed since
+
+The other end is `answering`'s. Both speak for themselves: a node asks by the link that it has dialed, and answers by
+those that were dialed to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from stateline.query.values import Outcome, Terms
+from stateline.query.wire import WireRequest, encode_request
+from stateline.server.guard.passing_on import token_to_pass_on
+from stateline.server.nodes import http_over_link
+from stateline.server.nodes.greeting import Hello
+from stateline.server.nodes.http_over_link import HttpAnswer
+from stateline.server.nodes.node_map import NodeMap
+from stateline.server.nodes.traffic import Traffic
+from stateline.server.wire.exchange import Exchange, Message
+from stateline.server.wire.scans_elsewhere import ScansElsewhere
+from stateline_store import InvalidArgumentError, NotPresentError, Query, StatelineError
+
+# Beyond what a request may wait for its bound.
+ANSWER_TIMEOUT_S = 5.0
+# A node that has said nothing for so long counts as away; it says its map four times a second.
+SILENT_AFTER_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Link:
+    """To one node. `on_map` is called when it has other tasks, `on_commit` when it has committed (`wake`), `traffic`
+    counts what it is asked. For the event loop's thread, and made in it."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        hello: Hello,
+        on_map: Callable[[], None],
+        on_commit: Callable[[], None],
+        traffic: Traffic,
+    ) -> None:
+        self.hello = hello
+        self.traffic = traffic
+        self.map = NodeMap()
+        self._on_map, self._on_commit = on_map, on_commit
+        self._is_waking = False
+        self._exchange = Exchange(reader, writer, f"Node {hello.node!r}", self._take)
+        self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S, token_to_pass_on)
+        self._exchange.heard_at_s = asyncio.get_running_loop().time()  # it has greeted just now
+
+    @property
+    def alive(self) -> bool:
+        """Whether the node is there and has lately said something."""
+        return self._exchange.alive and self.silent_s < SILENT_AFTER_S
+
+    @property
+    def silent_s(self) -> float:
+        """For how long it has said nothing."""
+        return asyncio.get_running_loop().time() - self._exchange.heard_at_s
+
+    async def query(self, terms: Terms, partition: int, query: Query[Any], wait_ms: int, token: str | None) -> Outcome:
+        """What that node answers from a copy of its own, to the holder of this token. Raises `NotPresentError` when it
+        does not answer, and `StatelineError` when it does not understand."""
+        request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, token)
+        timeout_s = wait_ms / 1000 + (ANSWER_TIMEOUT_S if self.alive else SILENT_AFTER_S)
+        with self.traffic.forwarding(self.hello.node) as counted:
+            outcome = self._scans.outcome(await self._reply(encode_request(request), timeout_s))
+            counted.note(outcome)
+        return outcome
+
+    def point(self, path: str, query: str, token: str | None, later: Callable[[bytes | None], None]) -> None:
+        """Ask for one key by the URL, in ASCII, that a client has sent. `later` is called once, with the body of the
+        answer, or None when there is none: ask by `query`, which says why. Raises `NotPresentError` when the node is
+        gone."""
+
+        began_s = time.perf_counter()
+
+        def on_reply(reply: Message | None) -> None:
+            body = None if reply is None else reply.get("body")
+            if isinstance(body, str):  # what is declined is counted as the query that follows
+                self.traffic.forwarded(self.hello.node, "ok", time.perf_counter() - began_s)
+                later(body.encode())
+            else:
+                later(None)
+
+        message = {"id": self._exchange.number(), "type": "point", "path": path, "query": query}
+        self._exchange.ask(message | {"token": token}, on_reply)
+
+    async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
+        """Of these partitions of a store on disk the offset after the last one that is committed, of what the store can
+        be rebuilt from; without those that this node does not answer for. Raises `StatelineError` when it does not."""
+        message = {"id": self._exchange.number(), "type": "ends", "store": store, "partitions": list(partitions)}
+        reply = await self._reply(message, ANSWER_TIMEOUT_S)
+        try:
+            return {int(partition): int(end) for partition, end in reply["ends"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise StatelineError(f"Node {self.hello.node!r} does not say what is committed: {error!r}") from error
+
+    def wake(self) -> None:
+        """Have `on_commit` called when that node has committed something from now on, once."""
+        if not self._is_waking and self._exchange.alive:
+            self._is_waking = True
+            self._exchange.send({"id": self._exchange.number(), "type": "wake"})
+
+    async def http(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        timeout_s: float = http_over_link.TIMEOUT_S,
+    ) -> HttpAnswer:
+        """What that node answers to this request; `path` with its query. When it takes too long, or who waits is
+        cancelled, it ends there too. Raises `NotPresentError` when it does not answer, `StatelineError` when it cannot,
+        or its answer is too large."""
+        message = http_over_link.encode_request(self._exchange.number(), method, path, headers, body)
+        with self.traffic.forwarding(self.hello.node) as counted:
+            answer = http_over_link.decode_answer(await self._reply(message, timeout_s), self.hello.node)
+            counted.note_status(answer.status)
+        return answer
+
+    async def _reply(self, message: Message, timeout_s: float) -> Message:
+        """What the node replies. When it takes too long, or who waits is cancelled, it ends there too."""
+        try:
+            return await self._exchange.request(message, timeout_s)
+        except (NotPresentError, asyncio.CancelledError):
+            if self._exchange.alive:
+                self._exchange.send({"id": message["id"], "type": "cancel"})
+            raise
+
+    def hold(self) -> None:
+        """Let the node keep what was begun there and is not read to its end: to be said again and again."""
+        self._scans.hold()
+
+    def give_up(self) -> None:
+        """Wait no more for what was asked: it fails as if the node had hung up."""
+        self._exchange.give_up()
+
+    async def ended(self) -> None:
+        """Comes back when the connection has ended."""
+        await self._exchange.ended()
+
+    async def close(self) -> None:
+        """Hang up; pending requests fail."""
+        await self._exchange.close()
+
+    def _take(self, message: Message) -> None:
+        match message.get("event"):
+            case "map":
+                self._take_map(message)
+            case "commit":
+                self._is_waking = False
+                self._on_commit()
+            case _:
+                self._scans.refuse(message)
+
+    def _take_map(self, message: Message) -> None:
+        known = self.map
+        try:
+            self.map = NodeMap.from_json(message)
+        except InvalidArgumentError as error:
+            _log.warning("Node %r: %s", self.hello.node, error)
+            return
+        if known.tasks != self.map.tasks:
+            self._on_map()

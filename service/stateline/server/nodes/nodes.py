@@ -1,0 +1,357 @@
+"""`Nodes`: the other nodes of the application, as this process knows them, and its links to them.
+
+Each process of a node dials every other node, again and again for as long as the registry has it, and asks by that
+link; what others ask comes over those that they have dialed (`answering`). What is known of a node's tasks comes over
+its link alone, and counts no longer than the link lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stateline.deployment.nodes_topic import NodeEntry
+from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.nodes.answering import Answering, AskingNode
+from stateline.server.nodes.greeting import GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
+from stateline.server.nodes.keys import Keys, certificate_fault, is_loopback, tls_failure
+from stateline.server.nodes.link import Link
+from stateline.server.nodes.node_map import NodeMap, owner_of
+from stateline.server.nodes.peer_port import PeerPort
+from stateline.server.nodes.traffic import Traffic
+from stateline_store.clock import now_ms
+
+HEARTBEAT_S = 0.25
+# Between two attempts to reach a node.
+_DIAL_INTERVAL_S = 1.0
+# A link whose other end has said nothing for so long is made anew.
+_LOST_AFTER_S = 4.0
+# What it was asked before is not waited for any more then.
+_GIVE_UP_AFTER_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Other:
+    """Another node, as the registry has it. `fault` is why there is no link, empty when there is one or will be in a
+    moment; `reached_at_ms` since when there is one. `is_away`: nobody answers there."""
+
+    entry: NodeEntry
+    link: Link | None = None
+    said_url: str | None = None
+    fault: str = ""
+    reached_at_ms: int | None = None
+    is_away: bool = False
+    dialing: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str | None:
+        """Where clients reach it, as far as is known: as it has said itself, over a link; what the registry says counts
+        only while there was none, for whoever writes into the topic says that."""
+        return (self.entry.url if self.said_url is None else self.said_url) or None
+
+
+class Nodes:
+    """Of one server process; for the event loop's thread.
+
+    `own_map` says what this node has now, `answers` answers what others ask of it, and `on_change` is called when one
+    of them has other tasks, has come or has gone, or has committed what somebody here waits for. Without `keys` nodes
+    are known, and none is linked with: `why_alone`.
+    """
+
+    def __init__(
+        self,
+        own: Hello,
+        keys: Keys | None,
+        why_alone: str,
+        own_map: Callable[[], NodeMap],
+        answers: Answering,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.own = own
+        self.others: dict[str, Other] = {}
+        self.known: set[str] = set()
+        """All that the registry has told of, those that have left included, and this one: that is the last to come."""
+        self.number = now_ms()
+        """Grows with each change of what any node has."""
+        self.traffic = Traffic()
+        self.namesake: str | None = None
+        """Where another directory says that it is this node, if one does."""
+        self.registry_fault = ""
+        """Why other nodes cannot be looked for; empty when they can."""
+        self.app: ASGIApp = _no_app
+        """What answers the HTTP that others ask of this node; from before it listens."""
+        self.why_alone = why_alone
+        self._keys = keys
+        self._own_map = own_map
+        self._own_number = 0
+        self._answers = answers
+        self._on_change = on_change
+        self._owners: dict[str, Link] = {}  # by what maps say; empty when one has changed
+        self._last_owners: dict[str, tuple[str, str]] = {}  # name and URL, by task
+        self._logged: dict[str, str] = {}  # by node, why there is no link
+        self._asking: set[AskingNode] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    @property
+    def shown(self) -> str | None:
+        """How answers call this node; None while there is no other."""
+        return self.own.node if self.others else None
+
+    def owner(self, task_id: str) -> Link | None:
+        """The link to the node that owns this task, as far as is known; None when none that is linked with says so."""
+        known = self._owners.get(task_id)
+        if known is not None and known.alive:
+            return known
+        node = owner_of(task_id, ((name, link.map) for name, link in self.links()))
+        link = None if node is None else self.others[node].link
+        if link is not None:
+            self._owners[task_id] = link
+        return link
+
+    def runs(self, task_id: str) -> bool:
+        """Whether a node that is linked with says that a worker of its own runs this task, within its lease."""
+        link = self.owner(task_id)
+        return link is not None and link.map.tasks[task_id].role == "active"
+
+    def last_owner_url(self, task_id: str) -> str | None:
+        """Where clients reach `last_owner`, while that is out of reach: one that is linked with says itself what it
+        has. None where none is known."""
+        last, url = self._last_owners.get(task_id, ("", ""))
+        return None if self.link(last) is not None else url or None
+
+    def last_owner(self, task_id: str) -> str | None:
+        """The node that was the last to say that it runs this task; None when none has said so, or this one has."""
+        return self._last_owners[task_id][0] if task_id in self._last_owners else None
+
+    def holders(self, task_id: str, store: str, partition: int) -> list[Link]:
+        """The links to all nodes that have a copy: the owner's first, then by how far they are, the furthest first."""
+        owner = self.owner(task_id)
+        found = [link for _, link in self.links() if task_id in link.map.tasks and link is not owner]
+        found.sort(key=lambda link: -link.map.offset(store, partition))
+        return found if owner is None else [owner, *found]
+
+    def has_copies(self, task_id: str) -> bool:
+        """Whether any of them has this task."""
+        return any(task_id in link.map.tasks for _, link in self.links())
+
+    def out_of_reach(self) -> dict[str, str]:
+        """Those that are not linked with at the moment, and why."""
+        return {
+            name: other.fault or ("it has said nothing for a while" if other.link else "the link is being made")
+            for name, other in self.others.items()
+            if self.link(name) is None
+        }
+
+    def link(self, node: str) -> Link | None:
+        """The link to this node; None where there is none that lives."""
+        other = self.others.get(node)
+        return None if other is None or other.link is None or not other.link.alive else other.link
+
+    def links(self) -> Iterator[tuple[str, Link]]:
+        """Those that live, with the node's name."""
+        return ((name, link) for name in self.others if (link := self.link(name)) is not None)
+
+    @property
+    def fault(self) -> str:
+        """What keeps this node from linking with any other; empty when nothing does."""
+        if self.namesake is not None:
+            return (
+                f"Another directory, at {self.namesake}, calls itself node {self.own.node!r} as well: give each a "
+                "node.name of its own."
+            )
+        return self.registry_fault or (self.why_alone if self.others else "")
+
+    def reasons_not_ready(self) -> list[str]:
+        """What keeps this node from being one of them, one sentence each."""
+        found = [] if self.namesake is None else [self.fault]
+        found += [
+            f"Node {name!r} runs another topology ({other.entry.topology}, Stateline {other.entry.version}) than "
+            f"{self.own.node!r} ({self.own.topology}, Stateline {self.own.version}): start all with one application."
+            for name, other in self.others.items()
+            if other.entry.topology != self.own.topology and not other.is_away
+        ]
+        return found
+
+    def told(self, node: str, entry: NodeEntry | None) -> None:
+        """The registry says so: dial a node that is new or elsewhere, and let go of one that has left."""
+        if node == self.own.node:
+            foreign = entry is not None and entry.directory != self.own.directory
+            self.namesake = (entry.url or entry.peer or "an unknown address") if foreign and entry else None
+            self.known.add(node)
+            return
+        if entry is not None and entry.directory == self.own.directory:
+            entry = None  # what this node was called before
+        known = self.others.get(node)
+        if known is not None and known.entry == entry:
+            return
+        if known is not None:
+            if known.dialing is not None:
+                known.dialing.cancel()
+            del self.others[node]
+            if entry is None:
+                _log.info("Node %r has left: others get its tasks when its session has timed out", node)
+        self.known.add(node)
+        if entry is not None:
+            self._reach(node, entry)
+        self._changed()
+
+    def _reach(self, node: str, entry: NodeEntry) -> None:
+        other = self.others[node] = Other(entry)
+        if entry.url and entry.url == self.own.url:
+            _log.warning("Node %r has the node.url of this one, %s: give each its own", node, entry.url)
+        if self._keys is None:
+            self._note(node, other, self.why_alone)
+        elif not entry.peer:
+            self._note(node, other, "it says no address for nodes: see its log")
+        elif self._keys.secret is not None and not is_loopback(entry.peer):
+            why = f"it is at {entry.peer}, and a secret links nodes of one machine alone: use certificates"
+            self._note(node, other, why)
+        else:
+            other.dialing = asyncio.create_task(self._dial(node, other, self._keys))
+
+    def listen(self, listener: socket.socket, place: str) -> None:
+        """Accept links at this socket, which listens, from now on; `place` is where the others are told that it is.
+        Nothing without keys."""
+        if self._keys is not None:
+            port = PeerPort(self.own, self._keys, place, self._welcome)
+            self._accepting = asyncio.create_task(port.accept(listener))
+
+    async def keep(self) -> None:
+        """Say this node's map again and again, until cancelled; then hang up."""
+        try:
+            while True:
+                try:
+                    self.say()
+                except Exception:  # noqa: BLE001 - a defect; without heartbeats no other node would ask this one
+                    _log.exception("What this node has could not be said")
+                await asyncio.sleep(HEARTBEAT_S)
+        finally:
+            running = [task for other in self.others.values() if (task := other.dialing) is not None]
+            running += [] if self._accepting is None else [self._accepting]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            for asking in list(self._asking):
+                await asking.close()
+            for _, link in list(self.links()):
+                await link.close()
+
+    def own_map(self) -> NodeMap:
+        """What this node has now, which `number` counts, too."""
+        own = self._own_map()
+        if own.number != self._own_number:
+            self._own_number, self.number = own.number, max(self.number + 1, now_ms())
+            for task_id in own.running:
+                self._last_owners.pop(task_id, None)
+        return own
+
+    def say(self) -> None:
+        """Tell all what this node has."""
+        if not self._asking:
+            return
+        own = self.own_map()
+        for asking in self._asking:
+            asking.say(own)
+
+    def _changed(self) -> None:
+        self.number = max(self.number + 1, now_ms())
+        self._owners.clear()
+        for name, link in self.links():
+            self._last_owners |= dict.fromkeys(link.map.running, (name, link.hello.url))
+        self._on_change()
+
+    async def _dial(self, node: str, other: Other, keys: Keys) -> None:
+        host, _, port = other.entry.peer.rpartition(":")
+        name = "" if keys.dialing is not None else None  # none is sent: who listens on the way would read it
+        while True:
+            try:
+                async with asyncio.timeout(GREETING_TIMEOUT_S):
+                    reader, writer = await asyncio.open_connection(
+                        host.strip("[]"), int(port), ssl=keys.dialing, server_hostname=name
+                    )
+                await self._ask_over(reader, writer, node, other, keys)
+            except ssl.SSLError as error:
+                self._not_linked(node, other, _of_own_certificate(keys) or tls_failure(error))
+            except TimeoutError:
+                other.is_away = True
+                self._not_linked(node, other, f"{other.entry.peer} cannot be reached: it did not answer in time")
+            except (OSError, ValueError) as error:
+                other.is_away = True
+                self._not_linked(node, other, f"{other.entry.peer} cannot be reached: {error}")
+            except (NotANodeError, OtherWireError) as error:
+                self._not_linked(node, other, _of_own_certificate(keys) or str(error))
+            await asyncio.sleep(_DIAL_INTERVAL_S)
+
+    async def _ask_over(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str, other: Other, keys: Keys
+    ) -> None:
+        """Greet, and stay until the link has ended."""
+        try:
+            hello = await greet(reader, writer, self.own, dialing=True, secret=keys.secret, place=other.entry.peer)
+            other.is_away = False
+            if hello.node != node:
+                raise NotANodeError(f"{other.entry.peer} is node {hello.node!r}")
+            if hello.topology != self.own.topology:
+                raise NotANodeError(
+                    f"it runs another topology, with Stateline {hello.version}: start all nodes with one application"
+                )
+        except BaseException:
+            writer.close()
+            raise
+        link = other.link = Link(reader, writer, hello, self._changed, self._on_change, self.traffic)
+        other.fault, other.reached_at_ms, other.said_url = "", now_ms(), hello.url
+        self._logged.pop(node, None)
+        _log.info("Linked with node %r", node)
+        try:
+            while link.silent_s < _LOST_AFTER_S:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(link.ended(), HEARTBEAT_S)
+                    break
+                link.hold()
+                if link.silent_s >= _GIVE_UP_AFTER_S:
+                    link.give_up()
+        finally:
+            other.link, other.reached_at_ms = None, None
+            await link.close()
+            self._changed()
+        other.fault = "the link has ended"
+        _log.info("The link with node %r has ended", node)  # it is dialed anew, and what that meets is logged
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
+        """Answer until the link has ended."""
+        asking = AskingNode(reader, writer, hello, self._answers, self.app, self.traffic)
+        self._asking.add(asking)
+        asking.say(self.own_map())
+        try:
+            await asking.ended()
+        finally:
+            self._asking.discard(asking)
+
+    def _not_linked(self, node: str, other: Other, why: str) -> None:
+        self.traffic.failed_dials[node] += 1
+        self._note(node, other, why)
+
+    def _note(self, node: str, other: Other, why: str) -> None:
+        other.fault = without_paths(why)
+        if self._logged.get(node) != why:  # the topic may say the same of a node many times
+            _log.warning("No link with node %r: %s", node, why)
+        self._logged[node] = why
+
+
+def _of_own_certificate(keys: Keys) -> str:
+    """What to say where no node links with this one; empty where it is not for its certificate."""
+    why = certificate_fault(keys)
+    return f"this node's certificate (node.peer.tls.certificate.file) is taken by no other node: {why}" if why else ""
+
+
+async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:
+    raise NotImplementedError("`app` was not set.")

@@ -1,0 +1,93 @@
+"""`OwnMap`: what this node has, as it is said to others and shown by ``/v1/nodes``."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+from stateline.server.nodes.node_map import HeldTask, NodeMap
+from stateline.server.state.ownership import Ownership
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.pipeline_states import PipelineStates, PipelineStatus
+from stateline.server.state.served_stores import ServedStore, ServedStores
+from stateline.server.state.workers import Workers
+from stateline_store import StatelineError
+
+# How often the pipelines' files are looked at: a driver writes them once a micro-batch.
+_PIPELINES_INTERVAL_S = 1.0
+
+
+class OwnMap:
+    """Of one server process; for the event loop's thread."""
+
+    def __init__(
+        self,
+        stores: ServedStores,
+        ownership: Ownership,
+        partitions: Partitions,
+        workers: Workers,
+        pipelines: PipelineStates,
+    ) -> None:
+        self._stores = stores
+        self._ownership = ownership
+        self._partitions = partitions
+        self._workers = workers
+        self._pipelines = pipelines
+        self._statuses: dict[str, PipelineStatus] = {}
+        self._looked_at_s = -math.inf
+        self._last = NodeMap()
+
+    def now(self) -> NodeMap:
+        """What it has at this moment. Its number is another one when the tasks are others than last time."""
+        tasks = self._tasks()
+        number = self._last.number + (tasks != self._last.tasks)
+        self._last = NodeMap(number, tasks, self._copies(tasks), self._pipelines_now(), self._remaining(tasks))
+        return self._last
+
+    def _pipelines_now(self) -> dict[str, PipelineStatus]:
+        if time.monotonic() - self._looked_at_s >= _PIPELINES_INTERVAL_S:
+            self._looked_at_s = time.monotonic()
+            self._statuses = {name: told for name, told in self._pipelines.read().items() if told is not None}
+        return self._statuses
+
+    def _tasks(self) -> dict[str, HeldTask]:
+        held = dict.fromkeys(task for task, _, _ in self._partitions.opened())
+        held |= dict.fromkeys(task for each in self._workers.instances.values() for task in each.tasks)
+        return {task: self._held(task) for task in held}
+
+    def _held(self, task: str) -> HeldTask:
+        role = self._ownership.role(task)
+        return HeldTask(role) if role == "standby" else HeldTask(role, self._workers.generation(task))
+
+    def _copies(self, tasks: Mapping[str, HeldTask]) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for store in self._stores:
+            for partition in store.partitions:
+                held = tasks.get(store.placement.task_id(partition))
+                if held is None or held.role == "active" or not store.definition.persistent:
+                    continue
+                offset = self._offset(store, partition)
+                if offset is not None:
+                    found.setdefault(store.name, {})[str(partition)] = offset
+        return found
+
+    def _remaining(self, tasks: Mapping[str, HeldTask]) -> dict[str, int]:
+        found = {task: 0 for task, held in tasks.items() if held.role == "restoring"}
+        if found:
+            for task, _, reader in self._partitions.opened():
+                if task in found:
+                    found[task] += reader.notice.restore_remaining
+        return found
+
+    def _offset(self, served: ServedStore, partition: int) -> int | None:
+        changelog = self._ownership.changelog(served.definition, partition)
+        shown = self._partitions.shown(served, partition)
+        if changelog is None or shown is None:
+            return None
+        try:
+            if not self._ownership.is_owned(served.placement.task_id(partition)):
+                shown[0].refresh()  # does nothing but for the first time: nobody writes there any more
+            return shown[0].offsets.get(changelog, -1)
+        except StatelineError:
+            return None

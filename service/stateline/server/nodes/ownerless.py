@@ -1,0 +1,32 @@
+"""Why no node says that it owns a task, and how long that lasts: what refusals and ``/readyz`` add where there are
+several nodes."""
+
+from __future__ import annotations
+
+from stateline.server.nodes.nodes import Nodes
+
+
+def why_ownerless(nodes: Nodes, session_timeout_ms: int, task_id: str) -> str:
+    """In whole sentences; empty while no other node has been heard of. To be asked where neither this node owns the
+    task nor one that is linked with."""
+    away, last = nodes.out_of_reach(), nodes.last_owner(task_id)
+    session = f"{session_timeout_ms / 1000:g} s (session.timeout.ms)"
+    if last in away:
+        return (
+            f"Node {last!r}, which had it last, is not reached: {away[last]}. If that node is gone, another one gets "
+            f"its tasks {session} after Kafka heard of it last, restores them, and answers."
+        )
+    if last is not None and last not in nodes.others:
+        return (
+            f"Node {last!r}, which had it last, has left: another one gets its tasks at most {session} later, "
+            "restores them, and answers."
+        )
+    if away:
+        unreached = ", ".join(f"{name!r} ({why})" for name, why in away.items())
+        return (
+            f"No node that is reached says that it has it. Not reached: {unreached}. Tasks of a node that is gone go "
+            f"to others {session} after Kafka heard of it last."
+        )
+    if nodes.others:
+        return "All nodes are reached, and none says that it has it: it is on its way to one, which restores it first."
+    return ""

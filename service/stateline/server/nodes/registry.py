@@ -1,0 +1,135 @@
+"""`Registry`: this process's reading of the topic by which nodes find each other, and what this node says there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from time import monotonic
+
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
+from stateline.deployment.nodes_topic import (
+    NodeEntry,
+    ensure_nodes_topic,
+    follow_nodes,
+    nodes_partition,
+    nodes_topic_id,
+    say_node,
+)
+from stateline.log import Log
+from stateline.log.interface import Admin
+from stateline.server.contract.hidden_paths import without_paths
+from stateline_store import DoesNotExistError, StatelineError
+
+# How long the topic's consumer waits for records before it looks whether to stop.
+_WAIT_S = 0.5
+_RETRY_S = 2.0
+# How often it is looked whether the topic is still the one that is read.
+_LOOK_INTERVAL_S = 10.0
+# How long a node that leaves waits for Kafka to take the word.
+_LEAVE_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Registry:
+    """On a thread of its own, from `start` to `stop`. `told(node, entry)` is called there for each thing that is said,
+    and `failed(why)` when the topic cannot be read or written, with an empty text when it can be again.
+
+    `entry` is what this node says of itself; None where another process of it does. It is said again when the topic was
+    deleted meanwhile, when another one of this name has said that it leaves, and when one comes that was not there
+    before: of two that call themselves the same node, the one that came later is to see that there is another.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        application_id: str,
+        node: str,
+        entry: NodeEntry | None,
+        told: Callable[[str, NodeEntry | None], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._application_id = application_id
+        self._node, self._entry = node, entry
+        self._told = told
+        self._failed = failed
+        self._said_in: str | None = None  # the id of the topic
+        self._is_unsaid = False  # what was said last of this node is not its own
+        self._is_seen = False  # what it has said itself was read
+        self._rivals: set[str] = set()  # directories of that name that were there before, or were answered
+        self._stopping = threading.Event()
+        self._fault = ""
+        self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave in order, if this process is the one that says so; waits for it."""
+        self._stopping.set()
+        self._thread.join(_LEAVE_S + 2 * _WAIT_S)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with closing(configured_log(self._config)) as log, closing(log.admin()) as admin:
+                    self._follow(log, admin)
+            except StatelineError as error:
+                self._note(f"Other nodes cannot be looked for: {error}")
+                self._stopping.wait(_RETRY_S)
+
+    def _note(self, fault: str) -> None:
+        if fault and fault != self._fault:
+            _log.warning("%s", fault)
+        if fault != self._fault:
+            self._failed(without_paths(fault))
+        self._fault = fault
+
+    def _follow(self, log: Log, admin: Admin) -> None:
+        ensure_nodes_topic(self._application_id, admin)
+        topic_id = nodes_topic_id(self._application_id, admin)
+        if topic_id != self._said_in:
+            self._say(log)
+            self._said_in = topic_id
+        look_at_s = monotonic() + _LOOK_INTERVAL_S
+
+        def on_record(node: str, entry: NodeEntry | None) -> bool:
+            nonlocal look_at_s
+            self._note("")
+            if node:
+                self._told(node, entry)
+                if node == self._node:
+                    self._heard_of_this_node(entry)
+            elif self._is_unsaid:  # all was read: it is the last that was said of this node
+                self._say(log)
+            if monotonic() >= look_at_s:
+                look_at_s = monotonic() + _LOOK_INTERVAL_S
+                if nodes_topic_id(self._application_id, admin) != topic_id:
+                    raise DoesNotExistError(f"The topic {nodes_partition(self._application_id).topic} was deleted.")
+            return not self._stopping.is_set()
+
+        try:
+            follow_nodes(log, self._application_id, on_record, _WAIT_S)
+        finally:
+            if self._entry is not None and self._stopping.is_set():
+                with log.patience.for_all(_LEAVE_S):
+                    say_node(log, self._application_id, self._node, None)
+
+    def _heard_of_this_node(self, entry: NodeEntry | None) -> None:
+        if self._entry is None:
+            return
+        if entry is None or entry.directory == self._entry.directory:
+            self._is_unsaid, self._is_seen = entry is None, self._is_seen or entry is not None
+            return
+        self._is_unsaid = self._is_seen and entry.directory not in self._rivals
+        self._rivals.add(entry.directory)
+
+    def _say(self, log: Log) -> None:
+        self._is_unsaid = False
+        if self._entry is not None:
+            say_node(log, self._application_id, self._node, self._entry)

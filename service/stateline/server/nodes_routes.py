@@ -1,0 +1,47 @@
+"""`GET /v1/nodes`: every node, which tasks it has, and where the owner of each partition is asked.
+
+{"application": its id, "node": who answers, "number": grows with each change,
+ "nodes": {name: {"url", "version", "rack", "reached": bool, "reached_at_ms", "fault": why it is not, or null,
+                  "tasks": {task: {"role", "generation", "lag_records", "restore_remaining"}}}},
+ "stores": {store: {partition: URL of its owner, or null}}, "key_types": {store: name of the type of its keys}}
+
+With a key's type who asks finds its partition (`stateline.serde.partitioner`), and with that its owner.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stateline.serde.plain import type_name
+from stateline.server.cluster_view import ClusterView
+from stateline.server.contract.answers import json_response
+from stateline.server.contract.arguments import refuse_parameters
+from stateline.server.guard.caller import may_read, reads_all
+from stateline.server.serving import Serving
+
+
+class NodesRoutes:
+    """Of one server process; for the event loop's thread."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    async def nodes(self, request: Request) -> Response:
+        """GET /v1/nodes. Of tasks and stores those that who asks may read."""
+        refuse_parameters(request)
+        view = ClusterView(self._serving)
+        readable = [store for store in self._serving.stores if may_read(request, store.name)]
+        return json_response(
+            {
+                "application": self._serving.topology.application_id,
+                "node": view.name,
+                "number": view.number,
+                "nodes": view.nodes(readable, everything=reads_all(request)),
+                "stores": {
+                    store.name: {str(p): view.owner(store.placement.task_id(p))[1] for p in store.partitions}
+                    for store in readable
+                },
+                "key_types": {store.name: type_name(store.definition.key) for store in readable},
+            }
+        )

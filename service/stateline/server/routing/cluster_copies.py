@@ -1,0 +1,189 @@
+"""`ClusterCopies`: which node's copy of a partition is asked.
+
+A partition is answered here when a copy here may (`copies`); else by the node that owns its task, as far as the nodes'
+maps say; else by another one that has a copy, the one that is furthest first, if the request takes such an answer.
+Whoever is asked looks itself whether it may answer, so a map that is not true any more costs a question and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from stateline.query.values import Failure, Outcome, Terms
+from stateline.server.guard.passing_on import token_to_pass_on
+from stateline.server.nodes.link import Link
+from stateline.server.nodes.nodes import Nodes
+from stateline.server.routing.copies import Copies
+from stateline.server.state.ownership import Ownership
+from stateline.server.state.served_stores import ServedStore
+from stateline.server.wire.time_limits import TimeLimits
+from stateline_store import (
+    IsolationLevel,
+    NotActiveError,
+    NotPresentError,
+    NotReadyError,
+    NotUpToBoundError,
+    Query,
+    StatelineError,
+)
+
+# Failures of one copy that another one may not have.
+_OF_A_COPY = (NotActiveError, NotPresentError, NotReadyError, NotUpToBoundError)
+# Of these the first says most about why nobody answered.
+_TELLING = (NotUpToBoundError, NotActiveError, NotReadyError, NotPresentError)
+_MOST_ASKED = 3  # of nodes, for one partition of one request
+
+
+class ClusterCopies:
+    """Of one server process; for the event loop's thread. `why_ownerless` says of a task why no node owns it."""
+
+    def __init__(
+        self,
+        copies: Copies,
+        ownership: Ownership,
+        nodes: Nodes,
+        why_ownerless: Callable[[str], str],
+        limits: TimeLimits,
+    ) -> None:
+        self._copies = copies
+        self._limits = limits
+        self._ownership = ownership
+        self._nodes = nodes
+        self._why_ownerless = why_ownerless
+
+    async def ask(
+        self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
+    ) -> dict[int, Outcome]:
+        """As `Copies.ask`, of whichever node may answer."""
+        away = {p for p in queries if self._is_away(store, terms, p)}
+        here = {p: query for p, query in queries.items() if p not in away}
+        outcomes = await self._copies.ask(store, terms, here, deadline_s) if here else {}
+        for p, outcome in outcomes.items():
+            if isinstance(outcome, Failure):
+                if isinstance(outcome.error, _OF_A_COPY) and not self._ownership.is_active(store.placement.task_id(p)):
+                    away.add(p)
+            else:
+                outcome.node = self._nodes.shown
+        if not away:
+            return outcomes
+        answers = await asyncio.gather(
+            *(self._elsewhere(store, terms, p, queries[p], deadline_s, outcomes.get(p)) for p in away)
+        )
+        return outcomes | dict(zip(away, answers, strict=True))
+
+    async def look_for_owners(self, store: ServedStore, terms: Terms, partitions: Iterable[int]) -> None:
+        """As `Copies.look_for_owners`, of those that no other node owns."""
+        here = [p for p in partitions if self._nodes.owner(store.placement.task_id(p)) is None]
+        await self._copies.look_for_owners(store, terms, here)
+
+    async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
+        """As in `Asking`: what is not owned here its owner is asked for."""
+        owners = self._owners(store, partitions)
+        here = self._copies.ends(store, [p for p in partitions if p not in owners])
+        asked: dict[Link, list[int]] = {}
+        for p, link in owners.items():
+            asked.setdefault(link, []).append(p)
+        found = await asyncio.gather(here, *(_ends_of(link, store.name, some) for link, some in asked.items()))
+        return {p: end for each in found for p, end in each.items()}
+
+    def announce_commits(self, store: ServedStore, partitions: Iterable[int]) -> None:
+        """As in `Asking`."""
+        for link in set(self._owners(store, partitions).values()):
+            link.wake()
+
+    def _owners(self, store: ServedStore, partitions: Iterable[int]) -> dict[int, Link]:
+        """Of those that are not owned here, as far as another node says that it owns them."""
+        tasks = {p: store.placement.task_id(p) for p in partitions}
+        found = {p: self._nodes.owner(task) for p, task in tasks.items() if not self._ownership.is_owned(task)}
+        return {p: link for p, link in found.items() if link is not None}
+
+    def explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
+        """As `Copies.explained`, with the URL of the owner, wherever it is: of one that is out of reach here, too, as
+        it may be in reach of whoever asks. Without an owner it says why there is none."""
+        found = self._copies.explained(store, partition, terms, outcome)
+        if not isinstance(found, Failure):
+            return found
+        task_id = store.placement.task_id(partition)
+        if (owner := self._nodes.owner(task_id)) is not None:
+            return Failure(found.error, found.position, owner.hello.url or None)
+        if self._ownership.is_owned(task_id):
+            return found
+        why = self._why_ownerless(task_id) if isinstance(found.error, NotActiveError | NotPresentError) else ""
+        error = type(found.error)(f"{found.error} {why}") if why else found.error
+        return Failure(
+            error, found.position, self._nodes.last_owner_url(task_id) if self._nodes.others else found.owner
+        )
+
+    def owner_elsewhere(self, store: ServedStore, partition: int) -> Link | None:
+        """The link to the node that owns this partition; None when this one does, or none that is known."""
+        if not self._nodes.others:
+            return None
+        task_id = store.placement.task_id(partition)
+        owner = self._nodes.owner(task_id)
+        return None if owner is None or self._ownership.is_owned(task_id) else owner
+
+    def _is_away(self, store: ServedStore, terms: Terms, partition: int) -> bool:
+        """Whether there is no use in asking the copy here first."""
+        return self.owner_elsewhere(store, partition) is not None and not takes_standbys(terms, partition)
+
+    async def _elsewhere(
+        self,
+        store: ServedStore,
+        terms: Terms,
+        partition: int,
+        query: Query[Any],
+        deadline_s: float | None,
+        here: Outcome | None,
+    ) -> Outcome:
+        """What another node answers; `here` is what the copy here has said, if it was asked."""
+        failures: list[Failure] = []
+        for link in self._nodes.holders(store.placement.task_id(partition), store.name, partition)[:_MOST_ASKED]:
+            outcome = await self._asked(link, terms, partition, query, deadline_s)
+            if not isinstance(outcome, Failure) or not isinstance(outcome.error, _OF_A_COPY):
+                return outcome
+            failures.append(outcome)
+        if here is None:
+            here = (await self._copies.ask(store, terms, {partition: query}, deadline_s))[partition]
+        if not isinstance(here, Failure):
+            here.node = self._nodes.shown
+            return here
+        return min([here, *failures], key=lambda failure: _place(failure.error))
+
+    async def _asked(
+        self, link: Link, terms: Terms, partition: int, query: Query[Any], deadline_s: float | None
+    ) -> Outcome:
+        left_s = 0.0 if deadline_s is None else max(0.0, deadline_s - asyncio.get_running_loop().time())
+        # What waits there ends when this server stops; how long a node may take the link knows.
+        within = self._limits.within(math.inf) if left_s else contextlib.nullcontext()
+        try:
+            async with within:
+                outcome = await link.query(terms, partition, query, int(left_s * 1000), token_to_pass_on())
+        except StatelineError as error:
+            return Failure(error)
+        if not isinstance(outcome, Failure):
+            outcome.node = link.hello.node
+        return outcome
+
+
+async def _ends_of(link: Link, store: str, partitions: Collection[int]) -> dict[int, int]:
+    try:
+        return await link.ends(store, partitions)
+    except StatelineError:
+        return {}  # it is not known now; the feed looks again
+
+
+def takes_standbys(terms: Terms, partition: int) -> bool:
+    """Whether a copy that is not the owner's may be what this request wants."""
+    if terms.require_active or terms.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+        return False
+    bounded = any(partition in offsets for offsets in terms.bound.position.offsets.values())
+    return terms.max_staleness_ms is not None or bounded
+
+
+def _place(error: StatelineError) -> int:
+    return next((at for at, kind in enumerate(_TELLING) if isinstance(error, kind)), -1)

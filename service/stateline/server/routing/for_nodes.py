@@ -1,0 +1,97 @@
+"""`AnswersForNodes`: what this node answers to others, from its own copies alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from stateline.query.open_scans import OpenScans
+from stateline.query.values import Failure, Outcome, Rest
+from stateline.query.wire import WireRequest
+from stateline.query.words import check_answered
+from stateline.server.guard.passing_on import check_passed_on
+from stateline.server.guard.tokens import Tokens
+from stateline.server.routing.bounds import PositionBounds
+from stateline.server.routing.copies import Copies
+from stateline.server.state.commit_signal import CommitSignal
+from stateline.server.state.served_stores import ServedStores
+from stateline.server.wire.time_limits import shutting_down
+from stateline_store import DoesNotExistError, ForbiddenError, NotUpToBoundError, UnauthenticatedError
+
+# By path, query string and the token.
+PointAnswers = Callable[[str, str, str | None], bytes | None]
+
+
+class AnswersForNodes:
+    """Of one server process; for the event loop's thread. `wait_max_ms` is the longest that a request waits, `node`
+    what this node is called."""
+
+    def __init__(
+        self,
+        stores: ServedStores,
+        copies: Copies,
+        bounds: PositionBounds,
+        commits: CommitSignal,
+        wait_max_ms: int,
+        tokens: Tokens | None,
+        scans: OpenScans[Rest],
+        node: str,
+    ) -> None:
+        self._stores = stores
+        self._copies = copies
+        self._bounds = bounds
+        self._commits = commits
+        self._wait_max_ms = wait_max_ms
+        self._tokens = tokens
+        self.scans = scans
+        self._node = node
+        self.points: PointAnswers = _none_at_once
+        """What answers for one key at once; of this process's point reads, which are made behind this."""
+
+    def point(self, path: str, query: str, token: str | None) -> bytes | None:
+        """The body of the answer to a GET of one key; None where it cannot be given at once."""
+        return self.points(path, query, token)
+
+    def check(self, token: str | None, store: str) -> None:
+        """Whether who asks the other node may read this store here. Raises as `check_passed_on`."""
+        try:
+            check_passed_on(self._tokens, token, store)
+        except (UnauthenticatedError, ForbiddenError) as error:
+            raise type(error)(f"Node {self._node!r}: {error} Give all nodes the same server.tokens.file.") from error
+
+    async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
+        """As `Copies.ends`; raises `DoesNotExistError` when there is no such store."""
+        served = self._stores.get(store)
+        return await self._copies.ends(served, [p for p in partitions if p in served.partitions])
+
+    def next_commit(self) -> asyncio.Event:
+        """As `CommitSignal.next_commit`."""
+        return self._commits.next_commit()
+
+    async def answer(self, request: WireRequest) -> Outcome:
+        """What a copy here answers, or why none does. It is waited for a bound, and for nothing else: who asks may find
+        another copy. Raises as `check` and as reading the request does, and `NotReadyError` when the server is shutting
+        down."""
+        if self._commits.closed:
+            raise shutting_down()
+        self.check(request.token, request.terms.store)  # first: it is not said whether there is such a store
+        terms, partition = request.terms, request.partition
+        store = self._stores.get(terms.store)
+        check_answered(type(request.query), store.name, store.definition.kind)
+        if partition not in store.partitions:
+            raise DoesNotExistError(f"{store.name!r} has no partition {partition} here.")
+        wait_s = min(request.wait_ms, self._wait_max_ms) / 1000
+        deadline_s = asyncio.get_running_loop().time() + wait_s if wait_s else None
+        while True:
+            change = self._commits.next_commit()
+            found = await self._copies.ask(store, terms, {partition: request.query}, deadline_s)
+            outcome = self._copies.explained(store, partition, terms, found[partition])
+            is_behind = isinstance(outcome, Failure) and isinstance(outcome.error, NotUpToBoundError)
+            if not is_behind or deadline_s is None or self._bounds.why_never_met(store, terms.bound, partition):
+                return outcome
+            if not await self._commits.wait(change, deadline_s):
+                return outcome
+
+
+def _none_at_once(path: str, query: str, token: str | None) -> None:
+    """Before there are any: all are asked as queries."""

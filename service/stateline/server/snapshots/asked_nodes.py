@@ -1,0 +1,130 @@
+"""`AskedNodes`: which node keeps the account of a snapshot, and asking other nodes for their parts of it.
+
+The id of a snapshot begins with digits of the id of that node's directory, so that every node finds it. What is asked
+of another node goes over the link to it, with the token that came with the request, and is answered by `part_routes`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from stateline.server.contract.problems import error_of
+from stateline.server.guard.passing_on import token_header
+from stateline.server.nodes.http_over_link import HttpAnswer
+from stateline.server.nodes.joining import node_url
+from stateline.server.serving import Serving
+from stateline_store import NotPresentError, StatelineError
+from stateline_store.snapshot_directory import is_snapshot_id
+
+PART = "/v1/snapshots/{id}/part"
+OTHER_EPOCHS = 409
+TIMEOUT_S = 20.0  # a worker has 10 s to make its part
+# In ids of snapshots, on disk: never change.
+_DIRECTORY_DIGITS, _OWN_DIGITS = 8, 16
+
+
+@dataclass
+class NodeRefusedError(Exception):
+    """A node does not do its part, because of `error`. `owner` is its URL, if that is known, `store` and `partition`
+    one of those that it has, if there is one."""
+
+    error: StatelineError
+    owner: str | None = None
+    store: str | None = None
+    partition: int | None = None
+
+
+class AskedNodes:
+    """Of one server process; for the event loop's thread. On an embedded log there is none but this."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._nodes = serving.nodes
+        self._own_url = node_url(serving.config)
+        self.own = "" if self._nodes is None else self._nodes.own.node
+        """This node's name."""
+
+    @property
+    def shown(self) -> str | None:
+        """How answers call this node; None while there is no other."""
+        return None if self._nodes is None else self._nodes.shown
+
+    @property
+    def linked(self) -> list[str]:
+        """The names of those that can be asked."""
+        return [] if self._nodes is None else [name for name, _ in self._nodes.links()]
+
+    @property
+    def unreached(self) -> list[str]:
+        """The names of those that there are, and that cannot be asked."""
+        return [] if self._nodes is None else sorted(self._nodes.out_of_reach())
+
+    def owner(self, task_id: str) -> str | None:
+        """The other node that owns this task; None when none is known to."""
+        link = None if self._nodes is None else self._nodes.owner(task_id)
+        return None if link is None else link.hello.node
+
+    def url(self, node: str) -> str | None:
+        """Where clients reach it, as far as is known."""
+        if node == self.own:
+            return self._own_url or None
+        other = None if self._nodes is None else self._nodes.others.get(node)
+        return None if other is None else other.url
+
+    def new_id(self, node: str) -> str:
+        """The id of a snapshot of which this node keeps the account."""
+        digits = secrets.token_hex(_OWN_DIGITS // 2)
+        if self._nodes is None:
+            return secrets.token_hex(_DIRECTORY_DIGITS // 2) + digits
+        directory = self._nodes.own.directory if node == self.own else self._nodes.others[node].entry.directory
+        return directory[:_DIRECTORY_DIGITS] + digits
+
+    def keeper(self, snapshot_id: str) -> str | None:
+        """The node that keeps the account of this snapshot; None when none that there is does, or when it is no id of
+        a snapshot."""
+        if self._nodes is None:
+            return self.own
+        if not is_snapshot_id(snapshot_id):
+            return None
+        digits = snapshot_id[:_DIRECTORY_DIGITS]
+        nodes = {self.own: self._nodes.own.directory} | {
+            n: each.entry.directory for n, each in self._nodes.others.items()
+        }
+        return next((name for name, directory in nodes.items() if directory.startswith(digits)), None)
+
+    async def ask(
+        self,
+        node: str,
+        method: str,
+        path: str,
+        members: Mapping[str, Any] | None = None,
+        place: tuple[str, int] | None = None,
+    ) -> Any:
+        """The JSON that this node answers, None of an empty answer and of `OTHER_EPOCHS`. `place` is a store and a
+        partition that it is asked for. Raises `NodeRefusedError`."""
+        link = None if self._nodes is None else self._nodes.link(node)
+        try:
+            if link is None:
+                raise NotPresentError(f"Node {node!r} cannot be reached: ask again in a moment.")
+            body = b"" if members is None else orjson.dumps(members)
+            answer = await link.http(method, path, token_header(), body, timeout_s=TIMEOUT_S)
+            if answer.status == OTHER_EPOCHS:
+                return None
+            if not 200 <= answer.status < 300:
+                raise _error(node, answer)
+            return orjson.loads(answer.body) if answer.body else None
+        except StatelineError as error:
+            raise NodeRefusedError(error, self.url(node), *(place or ())) from error
+
+
+def _error(node: str, answer: HttpAnswer) -> StatelineError:
+    try:
+        problem = orjson.loads(answer.body)
+        reason, detail = str(problem["reason"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        reason, detail = "", f"it answers with status {answer.status}."
+    return error_of(reason, f"Node {node!r}: {detail}")

@@ -1,0 +1,161 @@
+"""`ClusterSnapshots`: snapshots of the whole application, whichever node is asked and whichever keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stateline.server.serving import Serving
+from stateline.server.snapshots.asked_nodes import PART, TIMEOUT_S, AskedNodes, NodeRefusedError
+from stateline.server.snapshots.making import Making, all_of
+from stateline.server.snapshots.own_parts import OwnParts, Places, Wanted
+from stateline.server.state.served_stores import ServedStore
+from stateline_store import DoesNotExistError, NotActiveError, NotPresentError, NotReadyError, StatelineError
+from stateline_store.clock import now_ms
+from stateline_store.snapshot import PartsElsewhere, Snapshot
+
+# Workers commit an epoch when each of them has come to its end.
+_PATIENCE_S = 5.0
+_PAUSE_S = 0.1
+# What nodes have of a snapshot, and its keeper has not after so long, was left by whoever made it.
+_MADE_WITHIN_MS = int(3 * TIMEOUT_S * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A snapshot as its keeper has it; `node` is that one's name."""
+
+    node: str
+    snapshot: Snapshot
+
+    @property
+    def nodes(self) -> list[PartsElsewhere]:
+        """Every node that has a directory of it, the keeper first, with what it keeps there."""
+        return [PartsElsewhere(self.node, self.snapshot.parts), *self.snapshot.elsewhere]
+
+
+class ClusterSnapshots:
+    """Of one server process; for the event loop's thread."""
+
+    def __init__(self, serving: Serving, own: OwnParts, nodes: AskedNodes) -> None:
+        self._serving, self._own, self._nodes = serving, own, nodes
+
+    async def create(self, stores: Sequence[ServedStore], wanted: Wanted) -> tuple[Found, bool]:
+        """The snapshot, and whether it was made now; else it was made under this pin before. Raises as `OwnParts.make`,
+        and `NodeRefusedError`."""
+        known = await self._own.pinned(wanted.pin)
+        if known is not None and (found := await self._finished(known)) is not None:
+            return found, False
+        deadline_s = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            await self._own.look()
+            making = Making(self._own, self._nodes, wanted, self._places(stores))
+            made = await self._make(making)
+            if made is not None and made.id == making.id:
+                return Found(making.keeper, made), True
+            if made is not None:
+                if (found := await self._finished(made)) is not None:
+                    return found, False
+                if now_ms() < made.created_at_ms + _MADE_WITHIN_MS:
+                    raise NotReadyError("The snapshot of this pin is being made: ask again in a moment.")
+                await making.give_up_left(made.id)
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise NotReadyError(
+                    "Partitions of several nodes are of different micro-batches, and are to be seen whole: no moment "
+                    f"was found in {_PATIENCE_S:g} s in which all had committed the same one. Ask again in a moment."
+                )
+            await asyncio.sleep(_PAUSE_S)
+
+    async def find(self, snapshot_id: str) -> Found:
+        """Raises `DoesNotExistError` or `CursorExpiredError`, and `NotPresentError` or `NodeRefusedError` when its
+        keeper cannot be asked."""
+        keeper = self._nodes.keeper(snapshot_id)
+        if keeper is None:
+            self._own.find(snapshot_id)  # what is known here is of a node that has left, and may come back
+            raise NotPresentError("The node that made this snapshot has left: ask again when it is back.")
+        if keeper == self._nodes.own:
+            return Found(keeper, self._own.find(snapshot_id))
+        told = await self._nodes.ask(keeper, "GET", PART.format(id=snapshot_id))
+        return Found(keeper, Snapshot.from_json(told["snapshot"]))
+
+    async def renew(self, found: Found, ttl_ms: int) -> Found:
+        """Let all nodes keep it so long from now. When one cannot that has a part, that is raised after all others
+        have; its part goes when its lease ends."""
+
+        async def at(each: PartsElsewhere) -> Snapshot:
+            try:
+                if each.node == self._nodes.own:
+                    return await self._own.renew(found.snapshot.id, ttl_ms)
+                path, members = PART.format(id=found.snapshot.id), {"ttl_s": ttl_ms // 1000}
+                told = await self._nodes.ask(each.node, "PATCH", path, members, _a_place(each))
+                return Snapshot.from_json(told["snapshot"])
+            except (StatelineError, NodeRefusedError):
+                if each.parts:
+                    raise
+                return found.snapshot  # it only remembers the pin
+
+        renewed = await all_of(at(each) for each in found.nodes)
+        return Found(found.node, renewed[0])
+
+    async def release(self, found: Found) -> None:
+        """Release it at all nodes, its keeper last. What another one keeps that cannot be reached goes when its lease
+        ends."""
+
+        async def at(node: str) -> None:
+            if node == self._nodes.own:
+                await self._own.release(found.snapshot.id)
+            else:
+                await self._nodes.ask(node, "DELETE", PART.format(id=found.snapshot.id))
+
+        await asyncio.gather(*(at(each.node) for each in found.snapshot.elsewhere), return_exceptions=True)
+        await at(found.node)
+
+    async def kept_here(self) -> list[Found]:
+        """Those of which this node is the keeper."""
+        own = self._nodes.own
+        return [Found(own, each) for each in await self._own.all() if self._nodes.keeper(each.id) == own]
+
+    async def kept_elsewhere(self) -> list[Any]:
+        """Those that the other nodes list, of all that can be reached."""
+        asked = (self._nodes.ask(node, "GET", "/v1/snapshots") for node in self._nodes.linked)
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        return [each for some in told if isinstance(some, dict) for each in some["snapshots"]]
+
+    async def _finished(self, snapshot: Snapshot) -> Found | None:
+        """What the keeper has; None when it is not made, or not yet."""
+        try:
+            return await self.find(snapshot.id)
+        except DoesNotExistError:
+            return None
+        except NodeRefusedError as error:
+            if isinstance(error.error, DoesNotExistError):
+                return None
+            raise
+
+    async def _make(self, making: Making) -> Snapshot | None:
+        try:
+            return await making.make()
+        except (NotActiveError, NotPresentError) as error:
+            unreached = self._nodes.unreached
+            if not unreached:
+                raise
+            owner = self._nodes.url(unreached[0]) if len(unreached) == 1 else None
+            away = type(error)(f"{error} Not reached: {', '.join(unreached)}.")
+            raise NodeRefusedError(away, owner) from error
+
+    def _places(self, stores: Sequence[ServedStore]) -> dict[str, Places]:
+        """What each node is asked for. What nobody is known to own is this node's to refuse."""
+        found: dict[str, dict[str, list[int]]] = {}
+        for store in stores:
+            for partition in store.partitions:
+                task_id = store.placement.task_id(partition)
+                owner = None if self._serving.ownership.is_owned(task_id) else self._nodes.owner(task_id)
+                here = found.setdefault(self._nodes.own if owner is None else owner, {})
+                here.setdefault(store.name, []).append(partition)
+        return dict(found)
+
+
+def _a_place(parts: PartsElsewhere) -> tuple[str, int] | None:
+    return (parts.parts[0].store, parts.parts[0].partition) if parts.parts else None

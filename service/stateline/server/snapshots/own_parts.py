@@ -1,0 +1,138 @@
+"""`OwnParts`: what this node keeps of snapshots.
+
+The workers link their stores' files into the state directory (`stateline.worker.snapshots`), each between two of its
+commits; the server asks them, and writes the manifest with the lease when all have answered. So every server process of
+the node knows every snapshot of it, and a restart loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stateline.server.serving import Serving
+from stateline_store.clock import now_ms
+from stateline_store.snapshot import PartsElsewhere, Pin, Share, Snapshot
+from stateline_store.snapshot_directory import SnapshotDirectory
+
+Places = Mapping[str, Sequence[int]]
+"""Store → partitions."""
+Epoch = tuple[str, int, int]
+"""Topic and partition of a pipeline's markers, and the number of the epoch that a part is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a snapshot is asked for with. `stores` are all of it, wherever they are; `owner` is whose it is, `caller` by
+    whom it is counted, None where it was counted at another node."""
+
+    stores: tuple[str, ...]
+    ttl_ms: int
+    owner: str | None = None
+    caller: str | None = None
+    pin: Pin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What one node has made of a snapshot: one of another id where the pin was taken already."""
+
+    snapshot: Snapshot
+    epochs: tuple[Epoch, ...] = ()
+
+
+class OwnParts:
+    """Of one server process; for the event loop's thread."""
+
+    def __init__(self, serving: Serving, directory: SnapshotDirectory) -> None:
+        self._serving, self._directory = serving, directory
+        config = serving.config
+        self._most, self._most_bytes = config.server_snapshots_max, config.server_snapshots_max_bytes
+        self._share = config.caller_share(self._most)
+
+    async def look(self) -> None:
+        """Find the workers, and who has which task."""
+        await self._serving.workers.refresh()
+        await self._serving.ownership.settle()
+
+    async def make(
+        self,
+        snapshot_id: str,
+        wanted: Wanted,
+        places: Places,
+        elsewhere: Sequence[PartsElsewhere] = (),
+        epochs: Iterable[Epoch] = (),
+    ) -> Made | None:
+        """Make these parts; `look` comes before. None where they are not of `epochs`, those of the parts elsewhere.
+
+        Raises `NotPresentError` for a partition that no worker here has, `NotActiveError` for one that another machine
+        may have, `NotReadyError` while it cannot be made, `TooManyRequestsError`, and `CursorExpiredError` when what
+        the pin named is gone.
+        """
+        by_worker = self._by_worker(places)
+        share = None if wanted.caller is None else Share(wanted.caller, self._share)
+        limits = (self._most, self._most_bytes, share)
+        unfinished = await asyncio.to_thread(self._directory.begin, now_ms(), *limits, snapshot_id)
+        try:
+            asked = (self._serving.workers.snapshot(worker, unfinished.id, each) for worker, each in by_worker.items())
+            linked = await asyncio.gather(*asked)
+            numbers = tuple(number for each in linked for number in each.epochs)
+            if any(each.parts for each in elsewhere) and not of_one_epoch([*numbers, *epochs]):
+                return None
+            parts = [part for each in linked for part in each.parts]
+            now = now_ms()
+            lease = (now, now + wanted.ttl_ms)
+            finished = await asyncio.to_thread(
+                self._directory.finish, unfinished, parts, *lease, wanted.owner, wanted.pin, elsewhere
+            )
+            return Made(finished, numbers)
+        finally:
+            unfinished.close()  # one that was not finished is swept
+
+    async def give_up(self, snapshot_id: str, pin: Pin | None) -> None:
+        """As `SnapshotDirectory.give_up`."""
+        await asyncio.to_thread(self._directory.give_up, snapshot_id, pin)
+
+    async def pinned(self, pin: Pin | None) -> Snapshot | None:
+        """As `SnapshotDirectory.pinned`; None without a pin."""
+        return None if pin is None else await asyncio.to_thread(self._directory.pinned, pin, now_ms())
+
+    def find(self, snapshot_id: str) -> Snapshot:
+        """As `SnapshotDirectory.find`."""
+        return self._directory.find(snapshot_id, now_ms())
+
+    async def all(self) -> list[Snapshot]:
+        """As `SnapshotDirectory.all`."""
+        return await asyncio.to_thread(self._directory.all, now_ms())
+
+    async def renew(self, snapshot_id: str, ttl_ms: int) -> Snapshot:
+        """As `SnapshotDirectory.renew`, from now on."""
+        now = now_ms()
+        return await asyncio.to_thread(self._directory.renew, snapshot_id, now, now + ttl_ms, self._most_bytes)
+
+    async def release(self, snapshot_id: str) -> None:
+        """As `SnapshotDirectory.release`."""
+        await asyncio.to_thread(self._directory.release, snapshot_id, now_ms())
+
+    def _by_worker(self, places: Places) -> dict[str | None, list[tuple[str, int]]]:
+        found: dict[str | None, list[tuple[str, int]]] = {}
+        for name, partitions in places.items():
+            store = self._serving.stores.get(name)
+            for partition in partitions:
+                task_id = store.placement.task_id(partition)
+                self._serving.ownership.check(task_id, name, partition)
+                found.setdefault(self._serving.workers.owner(task_id), []).append((name, partition))
+        return found
+
+
+def read_epochs(told: Iterable[Any]) -> tuple[Epoch, ...]:
+    """As JSON has them. Raises `TypeError` or `ValueError` for anything else."""
+    return tuple((str(topic), int(partition), int(number)) for topic, partition, number in told)
+
+
+def of_one_epoch(epochs: Iterable[Epoch]) -> bool:
+    """Whether no pipeline's markers have two numbers."""
+    seen: dict[tuple[str, int], int] = {}
+    return all(seen.setdefault((topic, partition), number) == number for topic, partition, number in epochs)

@@ -1,0 +1,114 @@
+"""What nodes ask of each other for a snapshot: each answers for its own part, and nobody else is answered.
+
+POST   /v1/snapshots/{id}/part   {"places": {store: [partition …]}, "stores": all of the snapshot, "ttl_s", "pin",
+                                  "elsewhere": what other nodes have made, "epochs": of which epochs that is}
+                                 201 {"snapshot": manifest, "epochs"}; 409: the parts here are of other epochs
+GET                              {"snapshot": manifest}
+PATCH                            {"ttl_s"}: as GET
+DELETE                           204; with {"pin", "stores"} it is given up, as if it had never been
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stateline.server.contract.answers import json_response
+from stateline.server.guard.caller import name_of, require_owner, require_read
+from stateline.server.nodes.http_over_link import came_over_link
+from stateline.server.snapshots.asked_nodes import OTHER_EPOCHS, PART
+from stateline.server.snapshots.keeper import SnapshotKeeper
+from stateline.server.snapshots.own_parts import OwnParts, Wanted, read_epochs
+from stateline_store import DoesNotExistError, InvalidArgumentError
+from stateline_store.snapshot import PartsElsewhere, Pin, Snapshot
+from stateline_store.snapshot_directory import is_snapshot_id
+
+
+class PartRoutes:
+    """The endpoint; one per server process, for the event loop's thread. No lease is longer than `longest_s`."""
+
+    def __init__(self, own: OwnParts, keeper: SnapshotKeeper, longest_s: int) -> None:
+        self._own, self._keeper, self._longest_s = own, keeper, longest_s
+
+    def route(self) -> BaseRoute:
+        """What to mount."""
+        return Route(PART, self._answer, methods=["GET", "POST", "PATCH", "DELETE"])
+
+    async def _answer(self, request: Request) -> Response:
+        if not came_over_link(request):
+            raise HTTPException(404)
+        body = await request.body()
+        try:
+            members = orjson.loads(body) if body else {}
+            match request.method:
+                case "POST":
+                    return await self._make(request, members)
+                case "PATCH":
+                    return await self._renew(request, members)
+                case "DELETE":
+                    return await self._release(request, members)
+            return _told(self._found(request))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidArgumentError(f"Not what nodes ask of each other: {error!r}") from error
+
+    async def _make(self, request: Request, members: dict[str, Any]) -> Response:
+        stores = tuple(map(str, members["stores"]))
+        require_read(request, stores)
+        wanted = Wanted(stores, self._ttl_ms(members), name_of(request), pin=_pin(request, members))
+        places = {str(store): [int(p) for p in some] for store, some in members["places"].items()}
+        elsewhere = [PartsElsewhere.from_json(each) for each in members["elsewhere"]]
+        await self._own.look()
+        made = await self._own.make(_id(request), wanted, places, elsewhere, read_epochs(members["epochs"]))
+        if made is None:
+            return Response(status_code=OTHER_EPOCHS)
+        return json_response({"snapshot": made.snapshot.to_json(), "epochs": made.epochs}, 201)
+
+    async def _renew(self, request: Request, members: dict[str, Any]) -> Response:
+        require_owner(request, self._found(request).owner)
+        return _told(await self._own.renew(_id(request), self._ttl_ms(members)))
+
+    async def _release(self, request: Request, members: dict[str, Any]) -> Response:
+        with suppress(DoesNotExistError) if members else nullcontext():  # what is being made may be given up as well
+            require_owner(request, self._found(request).owner)
+        if members:
+            await self._own.give_up(_id(request), _pin(request, members))
+        else:
+            await self._own.release(_id(request))
+        self._keeper.close_released()
+        return Response(status_code=204)
+
+    def _found(self, request: Request) -> Snapshot:
+        snapshot = self._own.find(_id(request))
+        parts = [*snapshot.parts, *(part for each in snapshot.elsewhere for part in each.parts)]
+        require_read(request, dict.fromkeys(part.store for part in parts))
+        return snapshot
+
+    def _ttl_ms(self, members: dict[str, Any]) -> int:
+        ttl_s = int(members["ttl_s"])
+        if not 1 <= ttl_s <= self._longest_s:
+            raise InvalidArgumentError(
+                f"ttl_s={ttl_s} is out of range: 1 to {self._longest_s} (server.snapshot.ttl.max.ms) is accepted."
+            )
+        return ttl_s * 1000
+
+
+def _id(request: Request) -> str:
+    snapshot_id: str = request.path_params["id"]
+    if not is_snapshot_id(snapshot_id):
+        raise ValueError(f"{snapshot_id!r:.100} is no id of a snapshot")
+    return snapshot_id
+
+
+def _pin(request: Request, members: dict[str, Any]) -> Pin | None:
+    text = members["pin"]
+    return None if text is None else Pin(str(text), name_of(request), frozenset(map(str, members["stores"])))
+
+
+def _told(snapshot: Snapshot) -> Response:
+    return json_response({"snapshot": snapshot.to_json()})

@@ -1,0 +1,292 @@
+"""`GroupWatch`: what Kafka says of the workers' group and of changelogs, for copies whose owner is not to be seen.
+
+Some questions can be answered by Kafka alone. May somebody else have a task: not as long as every member of the group
+is a worker of this directory, as it has said itself (`deployment.instance_file`) or its client id tells
+(`worker.deployment_files`). Has somebody else gone on with it: who commits offsets says so with them. And how far
+behind is a copy: its changelog has a committed end, and the copy the offset that it applied last.
+
+An embedded log is asked nothing: it is one machine's, and its workers share a directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
+from stateline.log import Log
+from stateline.log.interface import Admin, GroupMember
+from stateline_store import DoesNotExistError, StatelineError, TopicPartition
+from stateline_store.clock import boot_ms
+
+T = TypeVar("T")
+
+# How often Kafka is asked while a copy is without its owner or somebody wants to know how far one is, and while not.
+_ALERT_INTERVAL_S, _CALM_INTERVAL_S = 0.5, 5.0
+# So long the answer counts that nobody else is there. A worker that joins elsewhere has to be given the task, to open
+# it and to commit meanwhile.
+_ALONE_MS = 250
+# And that of how long a changelog is, which is asked again and again for a while after somebody wanted to know.
+_FRESH_MS, _WANTED_MS = 3_000, 5_000
+# What takes longer is not fresh any more: who has the tasks is asked again first.
+_ENDS_PATIENCE_S = 2.0
+# Kafka does not answer, if it has not done so after this time.
+_UNANSWERED_MS = 1_000
+_LOOK_INTERVAL_S = 0.01
+
+_log = logging.getLogger(__name__)
+
+
+class Look(NamedTuple):
+    """What Kafka said of the group. `at_ms` is when it was asked (`clock.boot_ms`), `committed_by` the client ids of
+    those who have committed offsets of the sources asked for."""
+
+    at_ms: int
+    members: tuple[GroupMember, ...]
+    committed_by: Mapping[TopicPartition, str]
+
+
+class Ends(NamedTuple):
+    """What Kafka said of changelogs, of those that are there; `at_ms` as of a `Look`."""
+
+    at_ms: int
+    offsets: Mapping[TopicPartition, int]
+
+
+class Wanted(NamedTuple):
+    """What is asked for beside the members: the ends of these changelogs, and who has committed these sources.
+    `is_urgent`: of a copy nobody says that he is its owner."""
+
+    changelogs: Collection[TopicPartition]
+    sources: Collection[TopicPartition]
+    is_urgent: bool
+
+
+class GroupWatch:
+    """Of one server process; `keep` on its event loop, the rest on that thread, too.
+
+    `is_own` tells the members that are workers of this directory, and `is_own_id` their client ids; `wanted` says of
+    which changelogs the ends are to be known, and of which sources who has committed last. `on_change` is called when
+    the answer to `may_be_elsewhere` has changed.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        group: str,
+        is_own: Callable[[GroupMember], bool],
+        is_own_id: Callable[[str], bool],
+        wanted: Callable[[], Wanted],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._group = group
+        self._is_own = is_own
+        self._is_own_id = is_own_id
+        self._wanted = wanted
+        self._on_change = on_change
+        self._log: Log | None = None
+        self._admin: Admin | None = None
+        self._look: Look | None = None
+        self._ends: Ends | None = None
+        self._ends_wanted_until_ms = 0
+        self._elsewhere: set[TopicPartition] = set()
+        self._asked = asyncio.Event()
+        self._since_ms = 0  # what was said before counts no more
+        self._unanswered_since_ms: int | None = None  # by `boot_ms`
+        self._fault = ""
+        self._asking = threading.Lock()  # held while Kafka is asked
+        self._ended = False
+
+    def may_be_elsewhere(self, since_ms: int = 0) -> bool:
+        """Whether a worker of another directory may have tasks of this group, as far as is known here. What Kafka has
+        said before `since_ms` (`clock.boot_ms`) does not count.
+
+        While Kafka does not answer, what it said last counts: who was alone is not without answers for that, and who
+        joins a group needs Kafka, too.
+        """
+        if self.has_said(since_ms) and not self._is_settled:
+            self._asked.set()
+            return True
+        return self.has_others(since_ms)
+
+    def has_said(self, since_ms: int) -> bool:
+        """Whether Kafka has said since then (`clock.boot_ms`) who is in the group; if not, it is asked."""
+        self._since_ms = max(self._since_ms, since_ms)
+        if self._look is None or self._look.at_ms < since_ms:
+            self._asked.set()
+            return False
+        return True
+
+    async def settle(self) -> bool:
+        """Comes back when Kafka has lately been asked, and has answered or does not: in a moment. False when it was."""
+        self._ends_wanted_until_ms = boot_ms() + _WANTED_MS
+        if self._is_settled and self._has_ends:
+            return False
+        began_ms = boot_ms()
+        while not (self._is_settled and self._has_ends) and boot_ms() < began_ms + _UNANSWERED_MS:
+            self._asked.set()
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+        return True
+
+    def end(self, changelog: TopicPartition) -> tuple[int, int] | None:
+        """Its committed end, and when Kafka was asked for it; None when that is not known now, as when nobody has
+        wanted to know lately: it is in a moment."""
+        self._ends_wanted_until_ms = boot_ms() + _WANTED_MS
+        age_ms = _FRESH_MS if self._ends is None else boot_ms() - self._ends.at_ms
+        if age_ms >= _ALERT_INTERVAL_S * 1000:
+            self._asked.set()
+        end = None if self._ends is None or age_ms >= _FRESH_MS else self._ends.offsets.get(changelog)
+        return None if self._ends is None or end is None else (end, self._ends.at_ms)
+
+    async def keep(self) -> None:
+        """Ask again and again, until cancelled."""
+        try:
+            while True:
+                wanted = self._wanted()
+                self._unanswered_since_ms = self._unanswered_since_ms or boot_ms()
+                look = await self._on_thread(partial(self._ask, wanted.sources))
+                if look is not None:
+                    self._take(look)
+                self._asked.clear()
+                is_alert = wanted.is_urgent or boot_ms() < self._ends_wanted_until_ms
+                if look is not None and is_alert:
+                    self._ends = await self._on_thread(partial(self._ask_ends, wanted.changelogs))
+                interval_s = _ALERT_INTERVAL_S if is_alert else _CALM_INTERVAL_S
+                try:
+                    await asyncio.wait_for(self._asked.wait(), interval_s)
+                except TimeoutError:
+                    continue
+                await asyncio.sleep(_ALERT_INTERVAL_S if look is None else 0)
+        finally:
+            self._ended = True
+            self._close_admin()
+
+    @property
+    def _is_settled(self) -> bool:
+        look = self._look
+        if look is not None and boot_ms() - look.at_ms <= _ALONE_MS and look.at_ms >= self._since_ms:
+            return True
+        return self._is_unanswered
+
+    @property
+    def _is_unanswered(self) -> bool:
+        since_ms = self._unanswered_since_ms
+        return since_ms is not None and boot_ms() - since_ms >= _UNANSWERED_MS
+
+    @property
+    def _has_ends(self) -> bool:
+        """Whether ends were asked since it was last seen who has the tasks, where that may tell anything."""
+        if self._look is None or not self._elsewhere or self._is_unanswered:
+            return True
+        return self._ends is not None and self._ends.at_ms >= self._look.at_ms
+
+    def was_elsewhere(self, sources: Collection[TopicPartition]) -> bool:
+        """Whether a worker of another directory has gone on with what is read of these, or may have, as far as is known
+        here, and none of this one since."""
+        return not self._elsewhere.isdisjoint(sources)
+
+    def _has_others(self, look: Look) -> bool:
+        return not all(map(self._is_own, look.members))
+
+    def has_others(self, since_ms: int = 0) -> bool:
+        """Whether another directory had a worker in the group when Kafka was asked last; perhaps, where it has said
+        nothing since `since_ms`."""
+        return not self.has_said(since_ms) or self._look is None or self._has_others(self._look)
+
+    def _take(self, look: Look) -> None:
+        before, self._look, self._unanswered_since_ms = self._look, look, None
+        try:
+            self._note_others(look)
+            if before is not None and self._has_others(before) and not self._has_others(look):
+                self._ends = None  # who was there may have committed since
+            if before is None or self._has_others(look) is not self._has_others(before):
+                self._on_change()
+        except StatelineError as error:  # this directory's own id cannot be read now
+            _log.warning("Who is a worker of this directory cannot be told now: %s", error)
+
+    def _note_others(self, look: Look) -> None:
+        for source, client_id in look.committed_by.items():
+            if self._is_own_id(client_id):
+                self._elsewhere.discard(source)
+            else:
+                self._elsewhere.add(source)
+        for member in look.members:
+            if not self._is_own(member):  # one of this directory has gone on when it commits: it restores before
+                self._elsewhere |= member.partitions
+
+    async def _on_thread(self, ask: Callable[[], T | None]) -> T | None:
+        """What this returns, None when it raises."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[T | None] = loop.create_future()
+
+        def run() -> None:
+            answer = None
+            with self._asking:
+                try:
+                    answer = ask()
+                except Exception:  # noqa: BLE001 - without it nobody would be told any more what the group says
+                    _log.exception("Kafka could not be asked who has the tasks")
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(note, answer)
+            self._close_admin()
+
+        def note(answer: T | None) -> None:
+            if not found.done():
+                found.set_result(answer)
+
+        # Of no pool: whoever stops would wait until Kafka has answered, or has not for many seconds.
+        threading.Thread(target=run, name="group-watch", daemon=True).start()
+        return await found
+
+    def _close_admin(self) -> None:
+        """If the watch has ended, and nobody asks any more."""
+        if self._ended and self._asking.acquire(blocking=False):
+            admin, self._admin = self._admin, None
+            self._asking.release()
+            if admin is not None:
+                admin.close()
+
+    def _ask(self, sources: Collection[TopicPartition]) -> Look | None:
+        """On a thread of its own; None when Kafka does not answer."""
+        at_ms = boot_ms()
+        try:
+            if self._log is None or self._admin is None:
+                self._log = configured_log(self._config)
+                self._admin = self._log.admin()
+            members = tuple(self._admin.members(self._group))
+            look = Look(at_ms, members, self._admin.committed_by(self._group, sources))
+        except StatelineError as error:
+            if str(error) != self._fault:
+                _log.warning("Kafka does not say who has the tasks now: %s", error)
+            self._fault = str(error)
+            return None
+        self._fault = ""
+        return look
+
+    def _ask_ends(self, changelogs: Collection[TopicPartition]) -> Ends:
+        """On a thread of its own, after `_ask`."""
+        at_ms = boot_ms()
+        assert self._log is not None, "made by the first look"
+        assert self._admin is not None, "as the log"
+        try:
+            with self._log.patience.for_all(_ENDS_PATIENCE_S):
+                return Ends(at_ms, _ends_of(self._admin, changelogs))
+        except StatelineError as error:  # one may not be read, or has no leader now
+            _log.debug("The ends of changelogs are not known: %s", error)
+            return Ends(at_ms, {})
+
+
+def _ends_of(admin: Admin, changelogs: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    try:
+        return admin.committed_ends(changelogs)
+    except DoesNotExistError:
+        found = admin.topics({each.topic for each in changelogs})
+        counts = {name: topic.partitions for name, topic in found.items()}
+        return admin.committed_ends([each for each in changelogs if each.partition < counts.get(each.topic, 0)])

@@ -1,0 +1,84 @@
+"""How far the application's pipelines are, as their drivers say (`stateline.deployment.pipeline_status`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stateline.deployment.pipeline_status import lock_path, pipelines_directory, read_status
+from stateline.model.topology import Topology
+from stateline.server.contract.hidden_paths import without_paths
+from stateline_store import DamagedDataError
+from stateline_store.inspection import lock_holder
+
+_log = logging.getLogger(__name__)
+
+# Of a status; what is not here says nothing to who asks over HTTP (the process's id, the query's).
+_SHOWN = (
+    "state", "batch_id", "rows_in", "rows_out", "tombstones", "skipped", "dead_lettered", "duration_ms", "steps_ms",
+    "batch_at_ms", "lag", "lag_by_topic", "watermark_ms", "totals", "restarts", "last_error", "last_error_at_ms",
+    "next_start_at_ms", "updated_at_ms",
+)  # fmt: skip
+
+NOT_RUNNING = "not running"
+
+PipelineStatus = Mapping[str, Any]
+"""A status as it is shown."""
+
+
+class PipelineStates:
+    """Reads the files of an application's pipelines whenever it is asked. Thread-safe: it keeps nothing."""
+
+    def __init__(self, topology: Topology, state_dir: Path) -> None:
+        pipelines = pipelines_directory(state_dir, topology.application_id)
+        self._directories = {name: pipelines / name for name in topology.pipelines}
+
+    def read(self) -> dict[str, PipelineStatus | None]:
+        """Each pipeline's status; None for one that was stopped in order, never ran, or runs on another node.
+
+        ``state`` is `not running` for one whose driver is gone without a word.
+        """
+        return {name: _status(directory) for name, directory in self._directories.items()}
+
+
+def _status(directory: Path) -> dict[str, Any] | None:
+    try:
+        written = read_status(directory)
+    except (OSError, DamagedDataError) as error:
+        _log.debug("%s cannot be read: %s", directory, error)
+        return None
+    if written is None:
+        return None
+    status: dict[str, Any] = {name: getattr(written, name) for name in _SHOWN}
+    if status["last_error"] is not None:
+        status["last_error"] = without_paths(status["last_error"])
+    running, _ = lock_holder(lock_path(directory))
+    if running is False and status["state"] != "failed":
+        status |= {"state": NOT_RUNNING, "next_start_at_ms": None}
+    return status
+
+
+def of_all_nodes(
+    own: Mapping[str, PipelineStatus | None], told: Iterable[tuple[str, Mapping[str, PipelineStatus]]], node: str | None
+) -> dict[str, PipelineStatus | None]:
+    """Each pipeline's status, be it from here (`own`) or `told` by another node, with the `node` that it is from; of
+    several the one that runs, or else the newest. Without a name for this node, `own` as it is."""
+    if node is None:
+        return dict(own)
+    here = {name: status for name, status in own.items() if status is not None}
+    found: dict[str, PipelineStatus | None] = dict.fromkeys(own)
+    for each, statuses in ((node, here), *told):
+        for name, status in statuses.items():
+            if name in found and _counts_more(status, found[name]):
+                found[name] = {**status, "node": each}
+    return found
+
+
+def _counts_more(status: PipelineStatus, known: PipelineStatus | None) -> bool:
+    return known is None or _weight(status) > _weight(known)
+
+
+def _weight(status: PipelineStatus) -> tuple[bool, int]:
+    return status.get("state") != NOT_RUNNING, status.get("updated_at_ms") or 0

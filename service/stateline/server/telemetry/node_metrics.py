@@ -1,0 +1,104 @@
+"""The metrics of other nodes: the links to them, what they were asked, and what was answered to them.
+
+Names of nodes are labels: who may write the registry's topic makes them, no client does. What is counted is of all
+processes that share their metrics; links are those of the process that answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from stateline.server.nodes.traffic import BUCKETS_S, Traffic
+from stateline.server.serving import Serving
+from stateline.server.telemetry.request_counts import add_observed
+
+
+class NodeCounts:
+    """What went over the links. For the event loop's thread."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"stateline_node_{name}", about, ("node", *labels), registry=registry)
+
+        self._forwards = counter("forwards", "Requests that another node was asked.", "outcome")
+        about = "How long the other node took to answer, waiting for a bound included."
+        self._latency = Histogram(
+            "stateline_node_forward_seconds", about, ("node",), registry=registry, buckets=BUCKETS_S
+        )
+        self._answers = counter("answers", "Requests of another node that were answered here.", "outcome")
+        self._dials = counter("dial_failures", "Attempts to link with another node that came to nothing.")
+
+    def take(self, traffic: Traffic) -> None:
+        """Tell the metrics what has come together, and begin anew."""
+        for counter, counts in ((self._forwards, traffic.forwards), (self._answers, traffic.answers)):
+            for labels, count in counts.items():
+                counter.labels(*labels).inc(count)
+            counts.clear()
+        for node, count in traffic.failed_dials.items():
+            self._dials.labels(node).inc(count)
+        traffic.failed_dials.clear()
+        for node, latency in traffic.latency.items():
+            add_observed(self._latency.labels(node), latency.buckets, latency.seconds)
+        traffic.latency.clear()
+
+
+class Linked(NamedTuple):
+    """A link as it is at the moment; `silent_s` is None without one."""
+
+    node: str
+    up: bool
+    silent_s: float | None
+
+
+class Links(NamedTuple):
+    """All links of this process, and how many tasks this node has in which role."""
+
+    others: Sequence[Linked] = ()
+    roles: Mapping[str, int] = MappingProxyType({})
+
+
+def seen_links(serving: Serving) -> Links:
+    """How they are now; nothing while there is no other node."""
+    nodes = serving.nodes
+    if nodes is None or not nodes.others:
+        return Links()
+    links = [
+        Linked(name, other.link is not None and other.link.alive, None if other.link is None else other.link.silent_s)
+        for name, other in nodes.others.items()
+    ]
+    return Links(links, Counts(held.role for held in serving.own_map.now().tasks.values()))
+
+
+class LinkCollector(Collector):
+    """Shows what was `seen` last. Thread-safe, as long as nobody sets that meanwhile."""
+
+    def __init__(self) -> None:
+        self.seen = Links()
+
+    def collect(self) -> Iterator[Metric]:
+        up = _gauge("link_up", "1 while the other node is linked with and heard.", "node")
+        silent = _gauge("link_silent_seconds", "For how long a node that is linked with has said nothing.", "node")
+        tasks = _gauge("tasks", "Tasks that this node has in this role; absent while there is no other node.", "role")
+        for link in self.seen.others:
+            up.add_metric([link.node], float(link.up))
+            if link.silent_s is not None:
+                silent.add_metric([link.node], link.silent_s)
+        if self.seen.others:
+            for role in ("active", "restoring", "standby"):
+                tasks.add_metric([role], self.seen.roles.get(role, 0))
+        yield from (up, silent, tasks)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # registering asks for nothing
+
+
+def _gauge(name: str, about: str, label: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"stateline_node_{name}", about, labels=(label,))

@@ -1,0 +1,163 @@
+"""`Exchange`: frames over one connection of the event loop, as `stateline.query.wire` has them.
+
+Requests carry a number that their replies bring back, in any order. Whatever else arrives is handed to who made this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from stateline.query.wire import LENGTH, decode_message, frame, frame_size
+from stateline_store import InvalidArgumentError, NotPresentError
+
+Message = dict[str, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class Exchange:
+    """One end of a connection. `take` gets what is no reply that somebody waits for; `who` is at the other end, in
+    words. For the event loop's thread, and made in it."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, who: str, take: Callable[[Message], None]
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self.who = who
+        self._take = take
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, Callable[[Message | None], None]] = {}
+        self.heard_at_s = 0.0
+        """When the other end said something last, whatever it was (the loop's time)."""
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[bytes] = []  # frames that go out together
+        self._receiving = asyncio.create_task(self._receive())
+
+    @property
+    def alive(self) -> bool:
+        """Whether the other end is still there, as far as this one knows."""
+        # A write that failed closes the transport before the end of what arrives is seen.
+        return not self._receiving.done() and not self._writer.is_closing()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was said and waits here, because the other end takes nothing."""
+        return self._writer.transport.get_write_buffer_size()
+
+    def number(self) -> int:
+        """The next request's, from 1 on."""
+        return next(self._numbers)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Say something; that it arrives is not known. Raises `InvalidArgumentError` when it is too large.
+
+        What is said before the loop turns goes out at once: under load a write costs more than a message.
+        """
+        self._waiting.append(frame(message))
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        frames, self._waiting = self._waiting, []
+        if frames and not self._writer.is_closing():
+            self._writer.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    async def request(
+        self,
+        message: Message,
+        timeout_s: float,
+        within: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout,
+    ) -> Message:
+        """The reply to this request, which has its number as `id`. Raises `NotPresentError` when the other end has hung
+        up, does before it replies, or takes longer than `timeout_s`, for which `within` waits. Who has stopped waiting
+        gets nothing; the reply is `take`'s then."""
+        try:
+            async with within(timeout_s):
+                return await self._reply(message)
+        except TimeoutError as error:
+            raise NotPresentError(f"{self.who} did not answer within {timeout_s:g} s: ask again.") from error
+
+    async def _reply(self, message: Message) -> Message:
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def on_reply(reply: Message | None) -> None:
+            if future.done():  # who asked was cancelled just now
+                if reply is not None:
+                    self._take(reply)
+            elif reply is None:
+                future.set_exception(NotPresentError(f"{self.who} hung up: ask again in a moment."))
+            else:
+                future.set_result(reply)
+
+        self.ask(message, on_reply)
+        try:
+            return await future
+        except BaseException:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._take(future.result())  # it had come, and who asked was cancelled before it was taken
+            raise
+        finally:
+            self._pending.pop(message["id"], None)
+
+    def ask(self, message: Message, on_reply: Callable[[Message | None], None]) -> None:
+        """As `request`, for who does not wait in a task: `on_reply` is called once, with None when the other end hangs
+        up before it replies."""
+        if not self.alive:
+            raise NotPresentError(f"{self.who} has hung up: ask again in a moment.")
+        self.send(message)
+        self._pending[message["id"]] = on_reply
+
+    def give_up(self) -> None:
+        """Nobody waits any more for what was asked; replies that come nevertheless are handed to who made this."""
+        pending, self._pending = self._pending, {}
+        for on_reply in pending.values():
+            on_reply(None)
+
+    async def ended(self) -> None:
+        """Comes back when the connection has ended."""
+        await asyncio.wait([self._receiving])
+
+    async def close(self) -> None:
+        """Hang up; pending requests fail."""
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                size = frame_size(await self._reader.readexactly(LENGTH.size))
+                self._dispatch(decode_message(await self._body(size)))
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the other end is gone: those who wait for it are told below
+        except InvalidArgumentError as error:
+            _log.warning("%s is not understood, its connection is closed: %s", self.who, error)
+        finally:
+            self._flush()
+            self._writer.close()
+            self.give_up()
+
+    async def _body(self, size: int) -> bytes | bytearray:
+        """As it comes: a large one takes long, and each piece is a sign of life."""
+        body = bytearray()
+        while len(body) < size:
+            piece = await self._reader.read(size - len(body))
+            if not piece:
+                raise asyncio.IncompleteReadError(bytes(body), size)
+            self.heard_at_s = self._loop.time()
+            if len(piece) == size:
+                return piece
+            body += piece
+        return body
+
+    def _dispatch(self, message: Message) -> None:
+        number = None if "type" in message else message.get("id")  # requests have a type, and numbers of their own
+        on_reply = self._pending.pop(number, None) if isinstance(number, int) else None
+        if on_reply is None:
+            self._take(message)
+        else:
+            on_reply(message)

@@ -1,0 +1,102 @@
+"""`ScansElsewhere`: the scans that the other end of a connection keeps for this one: a worker, or another node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from stateline.query.values import Failure, Outcome, Rows
+from stateline.query.wire import decode_outcome, decode_rows, scan_of
+from stateline.server.wire.exchange import Exchange, Message
+from stateline_store import CursorExpiredError, NotPresentError, StatelineError
+
+
+class ScansElsewhere:
+    """By the numbers that the other end has given them. It has `timeout_s` to give more of one; `token` says who wants
+    that, where the other end asks. For the event loop's thread."""
+
+    def __init__(self, exchange: Exchange, timeout_s: float, token: Callable[[], str | None] | None = None) -> None:
+        self._exchange = exchange
+        self._timeout_s = timeout_s
+        self._token = token
+        self._held: set[int] = set()
+
+    def outcome(self, reply: Message) -> Outcome:
+        """What a query's reply says. Raises `StatelineError` where it was not understood there."""
+        if "outcome" not in reply:
+            raise StatelineError(f"{self._exchange.who} refused a query: {reply.get('error')}")
+        return decode_outcome(reply["outcome"], self._rest)
+
+    def failure(self, reply: Message, what: str) -> StatelineError:
+        """Why it did not do `what`."""
+        outcome = decode_outcome(reply["outcome"], self._rest) if "outcome" in reply else None
+        if isinstance(outcome, Failure):
+            return outcome.error
+        return StatelineError(f"{self._exchange.who} {what}: {reply.get('error', 'it answers something else')}")
+
+    async def more(self, scan: int, limit: int) -> Rows:
+        """What a scan has next. Raises `CursorExpiredError` when it is gone, or the other end."""
+        self._held.discard(scan)
+        message: Message = {"id": self._exchange.number(), "type": "more", "scan": scan, "limit": limit}
+        if self._token is not None:
+            message["token"] = self._token()  # a cursor may be followed with another one
+        try:
+            reply = await self._exchange.request(message, self._timeout_s)
+        except NotPresentError as error:
+            raise CursorExpiredError(
+                f"{self._exchange.who} was read from, and is gone: begin anew, without the cursor."
+            ) from error
+        if "rows" in reply:
+            return decode_rows(reply["rows"], self._rest)
+        raise self.failure(reply, "did not read on")
+
+    def drop(self, scan: int) -> None:
+        """The rest of this scan is not wanted any more."""
+        self._held.discard(scan)
+        if self._exchange.alive:
+            self._exchange.send({"id": self._exchange.number(), "type": "drop", "scan": scan})
+
+    def hold(self) -> None:
+        """Say which ones are wanted still: the other end may let go of what nobody wants for a while."""
+        if self._held and self._exchange.alive:
+            self._exchange.send({"id": self._exchange.number(), "type": "hold", "scans": list(self._held)})
+
+    def refuse(self, reply: Message) -> None:
+        """Nobody takes this reply: let the other end forget what it keeps for it."""
+        if (scan := scan_of(reply)) is not None:
+            self.drop(scan)
+
+    def _rest(self, scan: int) -> RestElsewhere:
+        self._held.add(scan)
+        return RestElsewhere(self, scan)
+
+
+class RestElsewhere:
+    """The rest of one of them: a `Rest`."""
+
+    def __init__(self, scans: ScansElsewhere, scan: int) -> None:
+        self._scans = scans
+        self._scan: int | None = scan
+        self._loop = asyncio.get_running_loop()
+
+    def __del__(self) -> None:
+        """An answer that was lost, because a query of several partitions was cancelled, is let go of as well."""
+        if self._scan is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._scans.drop, self._scan)  # whatever thread frees it
+
+    async def more(self, limit: int) -> Rows:
+        """The next entries; the `Rest` of them is another one."""
+        if self._scan is None:
+            raise CursorExpiredError("This scan was closed: begin anew.")
+        scan, self._scan = self._scan, None
+        try:
+            return await self._scans.more(scan, limit)
+        except BaseException:  # its answer may still come: the other end would keep a scan that nobody knows
+            self._scans.drop(scan)
+            raise
+
+    def close(self) -> None:
+        """Let the other end forget it."""
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            self._scans.drop(scan)

@@ -1,0 +1,200 @@
+"""What happens to nodes that are asked: each fault ends with all of them running and reaching each other again."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+from chaos.node_scene import NodeScene
+from stateline.deployment.nodes_topic import nodes_partition
+from support.processes.host_nodes import Node
+
+HOUR_S = 3600.0
+WAITS = "run another application than this worker does"
+OTHER_TOPOLOGY, OTHER_WIRE = "support.apps.other_topology_app:app", "support.apps.other_wire_app:app"
+
+
+def restart_within_session(scene: NodeScene) -> None:
+    """Killed, and there again at once."""
+    node = any_node(scene)
+    node.end()
+    node.start()
+    node.until_it_answers()
+
+
+def restart_beyond_session(scene: NodeScene) -> None:
+    """Killed, and there again when others have its tasks."""
+    node = any_node(scene)
+    node.end()
+    until_taken_over(scene, node)
+    node.start()
+    node.until_it_answers()
+
+
+def stop(scene: NodeScene) -> None:
+    """Worker and server hang until others have the tasks, and go on as if nothing had been."""
+    node = any_node(scene)
+    node.pause()
+    until_taken_over(scene, node)
+    node.go_on()
+
+
+def two_generations(scene: NodeScene) -> None:
+    """The worker hangs, and its server does not; it goes on when others have its tasks, which it takes for its own."""
+    node = any_node(scene)
+    node.send(signal.SIGSTOP, "worker")
+    until_taken_over(scene, node)
+    node.send(signal.SIGCONT, "worker")
+
+
+def cut_from_kafka(scene: NodeScene) -> None:
+    """Connections are lost, or silent: then what was sent arrives when others have the tasks."""
+    node = any_node(scene)
+    scene.chance.choice((node.kafka.cut, node.kafka.fall_silent))()
+    until_taken_over(scene, node)
+    scene.until(lambda: not scene.owned(node))
+    node.kafka.mend()
+
+
+def cut_from_one(scene: NodeScene) -> None:
+    """Two nodes do not hear of each other any more; the third one reaches both."""
+    one, two = scene.chance.sample([*scene.nodes.values()], 2)
+    one.host.cut(two.host)
+    try:
+        until_out_of_reach(scene, one, two)
+        scene.until_asked()
+    finally:
+        one.host.join(two.host)
+    until_reached(scene)
+
+
+def cut_from_all(scene: NodeScene) -> None:
+    """One node reaches neither Kafka nor another node, and clients reach it."""
+    node = any_node(scene)
+    others = [other for other in scene.nodes.values() if other is not node]
+    node.kafka.fall_silent()
+    for other in others:
+        node.host.cut(other.host)
+    try:
+        until_taken_over(scene, node)
+        scene.until(lambda: not scene.owned(node))
+    finally:
+        for other in others:
+            node.host.join(other.host)
+        node.kafka.mend()
+    until_reached(scene)
+
+
+def clock_jump(scene: NodeScene) -> None:
+    """The wall clock of a node goes forward by an hour, then back by two, then it is right again."""
+    node = any_node(scene)
+    for seconds in (HOUR_S, -2 * HOUR_S, HOUR_S):
+        node.host.jump(seconds)
+        time.sleep(scene.chance.uniform(0.3, 0.6))
+
+
+def other_topology(scene: NodeScene) -> None:
+    """Somebody starts a server and a worker of another topology: no node is ready, all answer, and the worker waits
+    and takes no task; then they leave."""
+    guest, urls = scene.guest, {node.url for node in scene.nodes.values()}
+    said = guest.said(WAITS)
+    guest.start(app=OTHER_TOPOLOGY)
+    guest.until_it_answers()
+    for node in scene.nodes.values():
+        scene.until(lambda node=node: scene.status(node, "/readyz") == 503)  # type: ignore[misc]
+    scene.until(lambda: guest.said(WAITS) > said)
+    scene.until_asked()
+    assert guest.processes["worker"].poll() is None, guest.printed()
+    assert not scene.get(guest, "/v1/nodes").json()["nodes"][guest.name]["tasks"], guest.printed()
+    scene.until(lambda: all(set(scene.owners(node).values()) <= urls for node in scene.nodes.values()))
+    scene.guest.end(signal.SIGTERM)
+
+
+def other_wire(scene: NodeScene) -> None:
+    """A node is started as a build whose wire the others do not understand: nobody reaches what it has."""
+    node = any_node(scene)
+    node.end(signal.SIGTERM)
+    node.start(app=OTHER_WIRE)
+    node.until_it_answers()
+    for other in scene.nodes.values():
+        if other is not node:
+            until_out_of_reach(scene, node, other)
+    scene.until(lambda: scene.owned(node) != set())
+    node.end(signal.SIGTERM)
+    node.start()
+    node.until_it_answers()
+
+
+def registry_deleted(scene: NodeScene) -> None:
+    """The topic by which nodes find each other is deleted; who comes then finds all of them."""
+    with closing(scene.log.admin()) as admin:
+        admin.delete_topics([nodes_partition(scene.application).topic])
+    scene.guest.start("serve")
+    scene.guest.until_it_answers()
+    scene.until(lambda: reached(scene, scene.guest) == {*scene.nodes, scene.guest.name})
+    scene.guest.end(signal.SIGTERM)
+
+
+def rolling_restart(scene: NodeScene) -> None:
+    """One after the other is stopped in order and started again."""
+    for node in scene.nodes.values():
+        node.end(signal.SIGTERM)
+        node.start()
+        node.until_it_answers()
+        scene.until(lambda node=node: scene.status(node, "/readyz") == 200)  # type: ignore[misc]
+
+
+Fault = Callable[[NodeScene], None]
+FAULTS: Mapping[Fault, int] = {
+    restart_within_session: 3,
+    restart_beyond_session: 3,
+    stop: 3,
+    two_generations: 3,
+    cut_from_kafka: 3,
+    cut_from_one: 3,
+    cut_from_all: 3,
+    clock_jump: 2,
+    other_topology: 1,
+    other_wire: 1,
+    registry_deleted: 1,
+    rolling_restart: 1,
+}
+"""How likely each is."""
+
+
+def any_node(scene: NodeScene) -> Node:
+    """One of those that have tasks, by chance."""
+    found: list[Node] = []
+
+    def have_tasks() -> bool:
+        found[:] = [node for node in scene.nodes.values() if scene.owned(node)]
+        return bool(found)
+
+    scene.until(have_tasks)
+    return scene.chance.choice(found)
+
+
+def until_taken_over(scene: NodeScene, node: Node) -> None:
+    """Wait until the other nodes have all tasks, each of them knows it, and all were asked."""
+    others = [other for other in scene.nodes.values() if other is not node]
+    urls = {other.url for other in others}
+    scene.until(lambda: all(set(scene.owners(other).values()) <= urls for other in others))
+    scene.until_asked()
+
+
+def until_out_of_reach(scene: NodeScene, one: Node, two: Node) -> None:
+    """Wait until neither says that it reaches the other."""
+    scene.until(lambda: two.name not in reached(scene, one) and one.name not in reached(scene, two))
+
+
+def until_reached(scene: NodeScene) -> None:
+    """Wait until all of them reach all others."""
+    scene.until(lambda: all(reached(scene, node) >= set(scene.nodes) for node in scene.nodes.values()))
+
+
+def reached(scene: NodeScene, node: Node) -> set[str]:
+    """The nodes that this one says it reaches, itself as well."""
+    told = scene.get(node, "/v1/nodes").json()["nodes"]
+    return {name for name, each in told.items() if each["reached"]}

@@ -1,0 +1,94 @@
+"""The long run of faults over several nodes: `make chaos CLUSTER=3 MINUTES=30`. Prints each fault, then a report.
+
+Each node is on a host of its own (network namespaces: root's alone). Input keeps coming, clients ask random nodes, and
+every answer is held against plain Python (`support/oracles/cluster_oracle.py`). What is wrong ends the run, with a
+report as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from chaos.node_faults import FAULTS
+from chaos.node_scene import NodeScene, node_scene
+from support.kafka.kafka_broker import KafkaBroker
+from support.oracles.cluster_askers import SLOW_S
+from support.processes import hosts
+
+SESSION_S = 6.0  # the shortest that Kafka's brokers take by default
+
+
+def long_run(nodes: int, minutes: float, seed: int, names: Collection[str]) -> None:
+    """Faults, or those of these names, for so long, and a report. Raises what was wrong."""
+    chance, found = random.Random(seed), defaultdict[str, list[tuple[float, float]]](list)
+    faults = [fault for fault in FAULTS if not names or fault.__name__ in names]
+    weights = [FAULTS[fault] for fault in faults]
+    scene: NodeScene | None = None
+    began_s = time.monotonic()
+    with KafkaBroker() as broker:
+        try:
+            with node_scene(broker, chance, SESSION_S, [f"node-{number}" for number in range(1, nodes + 1)]) as scene:
+                while (now_s := time.monotonic()) < began_s + 60 * minutes:
+                    fault = chance.choices(faults, weights)[0]
+                    print(f"{(now_s - began_s) / 60:5.1f} min  {fault.__name__}: ", end="", flush=True)
+                    fault(scene)
+                    took_s = time.monotonic() - now_s
+                    settled_s = scene.settle()
+                    shared_s = settled_s + scene.until_shared()
+                    found[fault.__name__].append((settled_s, shared_s))
+                    print(f"{took_s:.1f} s, settled {settled_s:.1f} s later, tasks at all nodes {shared_s:.1f} s later")
+                    print(f"           {scene.told()}", flush=True)
+        finally:
+            if scene is not None:
+                report(scene, found)
+
+
+def report(scene: NodeScene, found: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Rows of tables: faults, questions, answers."""
+    oracle, askers = scene.oracle, scene.askers
+    print("\n| fault | how often | settled after, median | at most | all nodes have tasks, median | at most |")
+    print("|---|---|---|---|---|---|")
+    for fault, seconds in sorted(found.items()):
+        figures = " | ".join(f"{statistics.median(s):.1f} s | {max(s):.1f} s" for s in zip(*seconds, strict=True))
+        print(f"| {fault.replace('_', ' ')} | {len(seconds)} | {figures} |")
+    print("\n| questions | |\n|---|---|")
+    for kind, number in sorted(askers.asked.items()):
+        print(f"| {kind.replace('_', ' ')} | {number:,} |")
+    print(f"| to nodes that were away | {askers.unanswered:,} |\n| streams that broke off | {askers.broken_off:,} |")
+    print(f"| asked once more after {SLOW_S:.0f} s | {askers.slow:,} |")
+    print("\n| answers by role, and refusals | |\n|---|---|")
+    for told, number in sorted(oracle.told.items()):
+        print(f"| {told} | {number:,} |")
+    print("\n| what was wrong | |\n|---|---|")
+    for kind, number in oracle.wrong.items():
+        print(f"| {kind} | {number} |")
+    print(f"\nLongest time in which nobody was answered of a partition: {max(oracle.longest_gap_s.values()):.1f} s")
+    print(f"Slowest question: {askers.slowest[0]:.1f} s, {askers.slowest[1]}")
+    print("; ".join([f"Workers that gave up, and were started again: {len(scene.gave_up)}", *scene.gave_up]))
+
+
+def main() -> None:
+    """Arguments: number of nodes, minutes, seed, names of faults."""
+    if (why := hosts.missing()) is not None:
+        sys.exit(f"Several nodes on this machine: {why}.")
+    logging.getLogger("stateline.kafka").setLevel(logging.CRITICAL)
+    known = {fault.__name__ for fault in FAULTS}
+    if unknown := set(sys.argv[4:]) - known:
+        sys.exit(f"No such fault: {', '.join(sorted(unknown))}. There are {', '.join(sorted(known))}.")
+    nodes, minutes = int(sys.argv[1]), float(sys.argv[2])
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else random.randrange(1 << 30)
+    print(f"{nodes} nodes, {minutes:g} minutes, seed {seed}", flush=True)
+    long_run(nodes, minutes, seed, sys.argv[4:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""Two linked nodes on a real broker: either answers any question with what the owners of its partitions have."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from stateline.server.guard.tokens import hash_of
+from stateline.server.routing.cluster_copies import ClusterCopies
+from stateline.server.routing.copies import Copies
+from support.kafka.kafka_broker import KafkaBroker
+from support.processes.change_scene import reading
+from support.processes.machines import PARTITIONS, Machine, Machines
+from support.processes.query_server import wait_until
+from support.processes.served_here import served_here
+from support.run.patience import HANGING_S
+
+EVERYTHING = {"from": 0, "to": 2**62}
+
+
+def write_tokens(file: Path, **stores: str | list[str]) -> None:
+    """Tokens that are their own names, each for these stores."""
+    tokens = [{"name": name, "sha256": hash_of(name).hex(), "stores": of} for name, of in stores.items()]
+    file.write_text(json.dumps({"tokens": tokens}))
+    file.chmod(0o600)
+
+
+@pytest.fixture(scope="module")
+def machines(kafka_broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    root = tmp_path_factory.mktemp("nodes")
+    (root / "secret").write_text("a secret of these nodes alone")
+    (root / "secret").chmod(0o600)
+    ways = dict.fromkeys(("one", "two"), kafka_broker.bootstrap_servers)
+    for name in ways:
+        write_tokens(root / f"{name}.json", everything="*")
+    settings = (
+        f"node.peer.secret.file={root / 'secret'}",
+        f"server.tokens.file={root / '{name}.json'}",
+        "server.changes.heartbeat.ms=100",
+    )
+    with ExitStack() as stack:
+        made = Machines(ways, kafka_broker.bootstrap_servers, root, stack, *settings)
+        for machine in made.every.values():
+            machine.server.client.headers["Authorization"] = "Bearer everything"
+        made.send()
+        for machine in made.every.values():
+            machine.start_worker()
+        wait_until(lambda: all(len(each.active()) == 1 for each in made.every.values()), HANGING_S)
+        wait_until(lambda: all(len(each.partitions()) == PARTITIONS for each in made.every.values()), HANGING_S)
+        made.send()
+        yield made
+
+
+@pytest.fixture(params=["one", "two"])
+def machine(machines: Machines, request: pytest.FixtureRequest) -> Machine:
+    found = machines.every[request.param]
+    asked = {"position_bound": machines.bound(), "wait_ms": 30_000}
+    wait_until(lambda: found.get("/v1/stores/counts/range", **asked).status_code == 200, HANGING_S)
+    return found
+
+
+def body(machine: Machine, path: str, **parameters: Any) -> dict[str, Any]:
+    answer = machine.get(path, **parameters)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_every_key_is_answered_by_its_owner(machines: Machines, machine: Machine) -> None:
+    nodes = set()
+    for key, count in machines.sent.items():
+        told = body(machine, f"/v1/stores/counts/keys/{key}", position_bound=machines.bound(), wait_ms=5_000)
+        assert told["value"] == count
+        for each in told["partitions"].values():
+            assert each["served_by"] == "active"
+            nodes.add(each["node"])
+    assert nodes == set(machines.every)
+    assert machine.get("/v1/stores/counts/keys/none").json()["found"] is False
+
+
+def test_keys_of_either_over_one_connection_are_answered_beside_the_routes(
+    machines: Machines, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in (ClusterCopies, Copies):
+        monkeypatch.setattr(kind, "ask", None)
+    bound = quote(machines.bound())
+    with socket.create_connection(("127.0.0.1", machine.server.port), timeout=HANGING_S) as connection:
+        received = connection.makefile("rb")
+        for key, count in [*machines.sent.items()] * 3:
+            line = f"GET /v1/stores/counts/keys/{key}?position_bound={bound} HTTP/1.1"
+            head = f"{line}\r\nHost: localhost\r\nAuthorization: Bearer everything\r\n\r\n"
+            connection.sendall(head.encode())
+            head = "".join(iter(lambda: received.readline().decode(), "\r\n")).lower()
+            told = json.loads(received.read(int(head.partition("content-length: ")[2].split()[0])))
+            assert (told.get("key"), told.get("value")) == (key, count), told
+
+
+def test_a_range_over_both_is_in_order_and_pages_and_streams(machines: Machines, machine: Machine) -> None:
+    wanted = sorted(machines.sent.items())
+    bound: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 5_000}
+    told = body(machine, "/v1/stores/counts/range", **bound)
+    assert [(e["key"], e["value"]) for e in told["entries"]] == wanted
+    assert {each["node"] for each in told["partitions"].values()} == set(machines.every)
+    page = body(machine, "/v1/stores/counts/range", limit=7, **bound)
+    found = page["entries"]
+    while "cursor" in page:
+        page = body(machine, "/v1/stores/counts/range", cursor=page["cursor"])
+        found += page["entries"]
+    assert [(e["key"], e["value"]) for e in found] == wanted
+    lines = machine.server.client.get(
+        "/v1/stores/counts/range", headers={"Accept": "application/x-ndjson"}, params=bound
+    )
+    assert [(e["key"], e["value"]) for e in map(json.loads, lines.text.splitlines())] == wanted
+    stream = "application/vnd.apache.arrow.stream"
+    arrow = machine.server.client.get("/v1/stores/counts/range", headers={"Accept": stream}, params=bound)
+    rows = pa.ipc.open_stream(arrow.content).read_all().to_pylist()
+    assert [(row["key"], json.loads(row["value"])) for row in rows] == wanted
+
+
+@pytest.mark.parametrize("store", ["counts", "memory"])
+def test_a_page_is_answered_at_any_node(machines: Machines, machine: Machine, store: str) -> None:
+    path = f"/v1/stores/{store}/range"
+    others = itertools.cycle(each for each in machines.every.values() if each is not machine)
+    first = page = body(machine, path, limit=7, position_bound=machines.bound(), wait_ms=5_000)
+    found = page["entries"]
+    while "cursor" in page:
+        asked = [next(others), machine][len(found) % 2]  # pages of seven: the others', then its own, and so on
+        assert asked.server.client.head(path, params={"cursor": page["cursor"]}).status_code == 200
+        again = page["cursor"]
+        page = body(asked, path, cursor=again)
+        assert body(asked, path, cursor=again) == page
+        found += page["entries"]
+        assert page["partitions"] == first["partitions"]
+    assert [(entry["key"], entry["value"]) for entry in found] == sorted(machines.sent.items())
+    cursor, other = first["cursor"], next(others)
+    for forged in (cursor[:-9] + ("A" if cursor[-9] != "A" else "B") + cursor[-8:], "A" * 6 + cursor[6:]):
+        refused = other.get(path, cursor=forged)
+        assert (refused.status_code, refused.json()["reason"]) == (404, "DOES_NOT_EXIST")
+    assert other.get(path, cursor=cursor).status_code == 410, "of a page that was given long ago"
+    assert other.get("/v1/stores/windows/windows", cursor=cursor).status_code == 422
+    handed_on = other.server.client.get(path, params={"cursor": cursor}, headers={"stateline-handed-on": "1"})
+    assert handed_on.json()["reason"] == "CURSOR_EXPIRED", "nobody hands on what was handed on"
+
+
+def cut_link(machine: Machine) -> None:
+    """End its link with the other node, which is made anew a second later."""
+    assert machine.server.serving.nodes is not None
+    (other,) = machine.server.serving.nodes.others.values()
+    assert other.link is not None
+    assert other.dialing is not None
+    asyncio.run_coroutine_threadsafe(other.link.close(), other.dialing.get_loop()).result(HANGING_S)
+
+
+@pytest.mark.parametrize("store", ["counts", "memory", "cache"])
+def test_a_change_feed_waits_for_a_node_that_is_out_of_reach_and_goes_on(machines: Machines, store: str) -> None:
+    machine = machines.every["one"]
+    with reading(machine.server.client, store, from_="latest") as reader:
+        machines.send()
+        assert {event.data["key"] for event in reader.take(len(machines.sent))} == set(machines.sent)
+        cut_link(machine)
+        machines.send()
+        assert {event.data["key"] for event in reader.take(len(machines.sent))} == set(machines.sent)
+        reader.beat()
+
+
+@pytest.mark.parametrize("store", ["counts", "memory", "cache"])
+def test_a_reader_of_change_rows_plans_at_any_node(machines: Machines, store: str) -> None:
+    path = f"/v1/stores/{store}/changes"
+    machine, other = machines.every.values()
+    told = body(machine, f"{path}/offsets", **{"from": "earliest"})
+    assert body(other, f"{path}/offsets")["end"] == told["end"]
+    keys: list[str] = []
+    for p, end in told["end"].items():
+        asked = {"partition": p, "begin": 0, "end": end, "topic_id": told["topic_id"], "columns": "key"}
+        rows = pa.ipc.open_stream(other.get(f"{path}/rows", **asked).content).read_all()
+        keys += rows.column("key").to_pylist()
+    assert set(keys) == set(machines.sent)
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("store", ["counts", "memory"])
+def test_the_owner_alone_may_be_asked_of_either(machine: Machine, machines: Machines, store: str, level: str) -> None:
+    asked = {"isolation_level": level, "require_active": "true", "wait_ms": 5_000}
+    told = body(machine, f"/v1/stores/{store}/range", **asked)
+    assert {each["served_by"] for each in told["partitions"].values()} == {"active"}
+    assert {entry["key"]: entry["value"] for entry in told["entries"]} == machines.sent
+
+
+def test_other_kinds_of_stores_are_whole_at_either(machine: Machine, machines: Machines) -> None:
+    keys = sorted(machines.sent)
+    windows = body(machine, "/v1/stores/windows/windows", **EVERYTHING)["entries"]
+    assert sorted(entry["key"] for entry in windows) == keys
+    assert body(machine, "/v1/stores/memory/count")["approximate_entries"] == len(keys)
+    for key in keys[:6]:
+        assert body(machine, f"/v1/stores/visits/keys/{key}/sessions", **EVERYTHING)["entries"]
+        assert len(body(machine, f"/v1/stores/history/keys/{key}/versions", **EVERYTHING)["entries"]) == 1
+    many = machine.server.client.post("/v1/stores/counts/query", json={"type": "keys", "keys": keys}).json()
+    assert len(many["entries"]) == len(keys)
+    position = body(machine, "/v1/stores/counts/position")
+    assert set(position["committed"]) == set(position["uncommitted"]) == {"0", "1"}
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize(("path", "asked"), [("history/range", {"as_of": 1_000_000}), ("visits/sessions", {"from": 1})])
+def test_versions_and_sessions_of_all_keys_are_in_order_over_both(
+    machine: Machine, machines: Machines, path: str, asked: dict[str, int], level: str
+) -> None:
+    told = body(machine, f"/v1/stores/{path}", limit=7, isolation_level=level, **asked)
+    found = told["entries"]
+    while "cursor" in told:
+        told = body(machine, f"/v1/stores/{path}", cursor=told["cursor"])
+        found += told["entries"]
+    assert [entry["key"] for entry in found] == sorted(machines.sent)
+    assert {each["node"] for each in told["partitions"].values()} == set(machines.every)
+    parameters: dict[str, Any] = {**asked, "isolation_level": level}
+    accepts = [{"Accept": "application/x-ndjson"}, {"Accept": "application/vnd.apache.arrow.stream"}]
+    lines, arrow = (machine.server.client.get(f"/v1/stores/{path}", headers=h, params=parameters) for h in accepts)
+    assert [json.loads(line) for line in lines.text.splitlines()] == found
+    assert pa.ipc.open_stream(arrow.content).read_all()["key"].to_pylist() == sorted(machines.sent)
+
+
+def test_nodes_tell_who_they_are_and_who_owns_what(machines: Machines, machine: Machine) -> None:
+    told = body(machine, "/v1/nodes")
+    urls = {name: str(each.server.client.base_url).rstrip("/") for name, each in machines.every.items()}
+    assert (told["application"], told["node"]) == (machines.app.application_id, machine.name)
+    assert told["key_types"]["counts"] == "string"
+    assert {name: each["url"] for name, each in told["nodes"].items()} == urls
+    assert all(each["reached"] for each in told["nodes"].values())
+    owners = {p: each["node"] for p, each in machine.partitions().items()}
+    assert told["stores"]["counts"] == {p: urls[node] for p, node in owners.items()}
+    assert machine.get("/readyz").status_code == 200
+
+
+@pytest.fixture
+def tokens(machines: Machines) -> Iterator[Path]:
+    """The folder of the tokens files, which are each node's own."""
+    folder = machines.every["one"].server.serving.config.state_dir.parent
+    yield folder
+    for name in machines.every:
+        write_tokens(folder / f"{name}.json", everything="*")
+
+
+def as_holder(machine: Machine, token: str, path: str, **parameters: Any) -> httpx.Response:
+    return machine.server.client.get(path, headers={"Authorization": f"Bearer {token}"}, params=parameters)
+
+
+def test_a_token_is_looked_at_by_the_node_that_answers_too(machines: Machines, tokens: Path) -> None:
+    one, two = machines.every["one"], machines.every["two"]
+    write_tokens(tokens / "one.json", everything="*", narrow="*", unknown="*")
+    write_tokens(tokens / "two.json", everything="*", narrow=["windows"])
+    owners = {p: each["node"] for p, each in one.partitions().items()}
+    (theirs,) = (p for p, node in owners.items() if node == two.name)
+    (ours,) = (p for p, node in owners.items() if node == one.name)
+    for token, status, reason in (("narrow", 403, "FORBIDDEN"), ("unknown", 401, "UNAUTHENTICATED")):
+        refused = as_holder(one, token, "/v1/stores/counts/range", partition=theirs)
+        assert refused.json()["detail"].startswith("Node 'two': The token "), refused.text
+        assert refused.json()["detail"].endswith("Give all nodes the same server.tokens.file.")
+        assert (refused.status_code, refused.json()["reason"]) == (status, reason)
+        assert ("WWW-Authenticate" in refused.headers) == (status == 401)
+        assert as_holder(one, token, "/v1/stores/counts/range", partition=ours).status_code == 200
+        keys = {as_holder(one, token, f"/v1/stores/counts/keys/{key}").status_code for key in machines.sent}
+        assert keys == {200, status}
+        some = as_holder(one, token, "/v1/stores/counts/range", allow_partial="true").json()
+        assert set(some["partitions"]) == {ours}
+        assert some["failures"][theirs]["reason"] == reason
+    assert as_holder(one, "narrow", "/v1/stores/windows/windows", **EVERYTHING).status_code == 200
+    page = body(two, "/v1/stores/counts/range", limit=2)
+    for token, status in (("narrow", 403), ("unknown", 401), ("everything", 200)):
+        assert as_holder(one, token, "/v1/stores/counts/range", cursor=page["cursor"]).status_code == status
+
+
+def test_a_token_that_is_taken_back_ends_a_scan_that_another_node_keeps_open(machines: Machines, tokens: Path) -> None:
+    one = machines.every["one"]
+    page = body(one, "/v1/stores/counts/range", limit=2)
+    write_tokens(tokens / "two.json", other="*")
+    seen, answer = 0, one.get("/v1/stores/counts/range", cursor=page["cursor"])
+    while answer.status_code == 200 and "cursor" in answer.json():
+        seen, answer = seen + 1, one.get("/v1/stores/counts/range", cursor=answer.json()["cursor"])
+    assert (answer.status_code, answer.json()["reason"]) == (401, "UNAUTHENTICATED")
+
+
+def test_who_waits_for_another_node_is_refused_when_the_server_that_was_asked_stops(machines: Machines) -> None:
+    one = machines.every["one"]
+    (elsewhere,) = machines.every["two"].active()
+    ends: dict[str, dict[str, int]] = json.loads(machines.bound())
+    far = json.dumps({topic: dict.fromkeys(offsets, 10**9) for topic, offsets in ends.items()})
+    asked: dict[str, str | int] = {"partition": elsewhere, "position_bound": far, "wait_ms": 50_000}
+    stopping = served_here(machines.root / "one", *one.settings, app=machines.app, until_ready=False)
+    with stopping as here, ThreadPoolExecutor() as pool:
+        here.client.headers["Authorization"] = "Bearer everything"
+        wait_until(lambda: here.client.get("/readyz").status_code == 200, HANGING_S)
+        waiting = pool.submit(here.client.get, "/v1/stores/counts/range", params=asked)
+        wait_until(lambda: here.serving.limits.waiting > 0, HANGING_S)
+        assert here.serving.nodes is not None
+        (other,) = here.serving.nodes.others.values()
+        assert other.dialing is not None
+        other.dialing.get_loop().call_soon_threadsafe(here.serving.stop)
+        told = waiting.result(20)
+    assert (told.status_code, told.json()["reason"]) == (503, "NOT_READY")

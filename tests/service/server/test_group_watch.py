@@ -1,0 +1,119 @@
+"""What a server is told of its workers' group and of changelogs, by a real broker, and what follows of lag."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+from stateline.config.loading import load_config
+from stateline.deployment.instance_file import Instance, instance_path
+from stateline.log.kafka import KafkaLog
+from stateline.query.values import CopyStatus
+from stateline.server.state.group_watch import Ends, GroupWatch, Look, Wanted
+from stateline.server.state.ownership import Ownership
+from stateline.server.state.workers import Workers
+from stateline.server.wire.time_limits import TimeLimits
+from stateline_store import TopicPartition
+from stateline_store.clock import boot_ms, now_ms
+from support.apps import changes_app
+from support.kafka.shared_broker import SharedBroker
+from support.processes.running_worker import create
+from support.run.patience import HANGING_S
+
+
+def watch_of(servers: str, wanted: Wanted, kind: type[GroupWatch] = GroupWatch) -> GroupWatch:
+    """Of a group that has no members."""
+    config = load_config("app", environment={}, overrides=[f"bootstrap.servers={servers}"])
+    group = f"nobody-{uuid4().hex[:8]}"
+    return kind(config, group, lambda member: False, lambda client: False, lambda: wanted, lambda: None)
+
+
+async def kept(watch: GroupWatch, *, known: Collection[TopicPartition] = ()) -> None:
+    """Keep it until it says that nobody is elsewhere, and how long these changelogs are."""
+    keeping = asyncio.create_task(watch.keep())
+    async with asyncio.timeout(HANGING_S):
+        while watch.may_be_elsewhere() or any(watch.end(each) is None for each in known):
+            await asyncio.sleep(0.01)
+    keeping.cancel()
+
+
+def test_a_changelog_that_is_missing_leaves_the_ends_of_the_others_known(kafka_broker: SharedBroker) -> None:
+    topic = f"log-{uuid4().hex[:8]}"
+    with closing(KafkaLog(kafka_broker.bootstrap_servers)) as log:
+        create(log, {topic: 1})
+    there, beyond, missing = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(f"{topic}-no", 0)
+    watch = watch_of(kafka_broker.bootstrap_servers, Wanted({there, beyond, missing}, (), is_urgent=False))
+    asyncio.run(kept(watch, known=[there]))
+    assert watch.end(there) is not None
+    assert watch.end(beyond) is watch.end(missing) is None
+
+
+def test_who_has_the_tasks_is_told_before_it_is_known_how_long_changelogs_are(kafka_broker: SharedBroker) -> None:
+    goes_on = threading.Event()
+
+    class Slow(GroupWatch):
+        def _ask_ends(self, changelogs: Collection[TopicPartition]) -> Ends:
+            goes_on.wait(HANGING_S)
+            return super()._ask_ends(changelogs)
+
+    watch = watch_of(kafka_broker.bootstrap_servers, Wanted((), (), is_urgent=True), Slow)
+    try:
+        asyncio.run(kept(watch))
+    finally:
+        goes_on.set()
+
+
+def test_in_an_outage_nobody_waits_to_be_told_how_long_changelogs_are() -> None:
+    watch = watch_of("localhost:1", Wanted((), (), is_urgent=False))
+    long_ago_ms = boot_ms() - 10_000
+    watch._look = Look(long_ago_ms, (), {})
+    watch._elsewhere = {TopicPartition("in", 0)}
+    watch._unanswered_since_ms = long_ago_ms + 5_000
+    assert not asyncio.run(watch.settle())
+
+
+def test_what_kafka_said_before_a_worker_here_was_given_its_tasks_counts_no_more(tmp_path: Path) -> None:
+    watch = watch_of("localhost:1", Wanted((), (), is_urgent=False))
+    workers = Workers(tmp_path, lambda: None, TimeLimits())
+    ownership = Ownership(changes_app.build("t").topology(), workers, watch, exactly_once=False)
+    path = instance_path(tmp_path, "w")
+    path.parent.mkdir()
+
+    def may_be_elsewhere(generation: int) -> tuple[bool, bool]:
+        told = Instance(instance="w", generation=generation, pid=1, socket=tmp_path / "none", tasks={})
+        path.write_bytes(told.encode())
+        asyncio.run(workers.refresh())
+        return ownership.may_be_elsewhere("0_0"), ownership._has_been_elsewhere("0_0")
+
+    watch._unanswered_since_ms = boot_ms() - 10_000
+    watch._look = Look(boot_ms() - 5_000, (), {})
+    assert may_be_elsewhere(-1) == (False, False)
+    assert may_be_elsewhere(3) == (True, True)
+    assert watch._asked.is_set()
+    watch._look = Look(boot_ms(), (), {})
+    assert may_be_elsewhere(3) == may_be_elsewhere(-1) == (False, False)
+
+
+def test_what_a_copy_had_tells_nothing_of_one_that_was_made_anew(tmp_path: Path) -> None:
+    watch = watch_of("localhost:1", Wanted((), (), is_urgent=False))
+    topology = changes_app.build("t").topology()
+    ownership = Ownership(topology, Workers(tmp_path, lambda: None, TimeLimits()), watch, exactly_once=False)
+    store = topology.stores["counts"]
+    changelog = ownership.changelog(store, 0)
+    assert changelog is not None
+    watch._ends = Ends(boot_ms(), {changelog: 10})  # as Kafka has said just now
+
+    def lag(generation: int, offset: int) -> tuple[int | None, int | None]:
+        told = ownership.with_lag(CopyStatus("standby", 0, 0, 0), store, 0, generation, {changelog: offset})
+        return told.lag_records, told.lag_ms
+
+    assert lag(1, 9) == (0, 0)
+    ownership.left(store, 0, 1, now_ms())
+    assert lag(1, 3)[1] is not None
+    assert lag(2, 3) == (6, None)
+    ownership.left(store, 0, 2, now_ms() + 5_000)
+    assert lag(2, 3) == (6, None), "the clock was set back since"
