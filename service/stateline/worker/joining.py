@@ -16,7 +16,7 @@ join waits for that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from time import monotonic
 
 from stateline.deployment.nodes_topic import nodes_topic_id
@@ -27,6 +27,9 @@ from stateline.worker.lease import Lease
 from stateline_store import DoesNotExistError, RetryLaterError
 
 _log = logging.getLogger(__name__)
+
+# What each worker has said last, by its name, and at which offset: `WorkerEntries.all`.
+Known = Mapping[str, tuple[int, WorkerEntry]]
 
 _LOOK_INTERVAL_S = 0.5
 # How often it is looked whether the topic is still the one in which this worker has said what it is.
@@ -69,10 +72,10 @@ class Joining:
         if monotonic() < self._looks_again_s:
             return False
         self._say(self._entries)
-        members = self._admin.members(self._group)
+        members, known = self._admin.members(self._group), self._entries.all()
         why = "" if self._lease.holds else self._name_is_taken(members)
-        why = why or self._others(self._of_another_topology(members, self._entries))
-        why = why or self._say_nothing(members, self._entries)
+        why = why or self._others(self._of_another_topology(members, known))
+        why = why or self._say_nothing(members, known)
         self._looks_again_s = monotonic() + _LOOK_INTERVAL_S if why else 0.0
         if why and why != self._told:
             _log.warning("%s", why)
@@ -106,7 +109,7 @@ class Joining:
             return
         known = self._entries.all()
         own_at = known[self._name][0] if self._name in known else -1
-        before = [name for name in self._of_another_topology(members, self._entries) if known[name][0] < own_at]
+        before = [name for name in self._of_another_topology(members, known) if known[name][0] < own_at]
         if before:
             raise RetryLaterError(self._others(before))
 
@@ -120,15 +123,11 @@ class Joining:
             "group.instance.id)."
         )
 
-    def _of_another_topology(self, members: Collection[GroupMember], entries: WorkerEntries) -> list[str]:
+    def _of_another_topology(self, members: Collection[GroupMember], known: Known) -> list[str]:
         names = {entry_name(member) for member in members} - {self._name}
-        if not names:
-            return []
-        known, same = entries.all(), WorkerEntry(self._topology)
-        return sorted(name for name in names if name in known and known[name][1] != same)
+        return sorted(name for name in names if name in known and known[name][1].topology != self._topology)
 
-    def _say_nothing(self, members: Collection[GroupMember], entries: WorkerEntries) -> str:
-        known = entries.all()
+    def _say_nothing(self, members: Collection[GroupMember], known: Known) -> str:
         silent = sorted(name for name in map(entry_name, members) if name != self._name and name not in known)
         if not silent or self._lease.holds:
             self._unknown_since_s = None

@@ -19,7 +19,7 @@ from stateline.query.open_scan import OpenScan
 from stateline.server.state import cursors
 from stateline.server.state.cursors import Cursor, Cursors
 from stateline_store.rocksdb_engine import RocksDBEngine
-from support.http.paging import entries, follow, good, pages, refused
+from support.http.paging import EndlessScan, entries, follow, good, pages, refused
 from support.processes.open_files import open_files
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
@@ -128,22 +128,11 @@ def test_files_that_an_idle_reader_keeps_end_no_cursor(
 def test_cursors_of_who_has_fewer_outlive_what_others_keep_on_disk() -> None:
     """The oldest is of somebody who has two; another has four."""
 
-    class Scan:
-        held_bytes = 0
-
-        async def page(self, limit: int) -> list[Any]:
-            return []
-
-        async def has_more(self) -> bool:
-            return True
-
-        def close(self) -> None: ...
-
     kept = Cursors(bytes(32), ttl_s=60, most=9, most_bytes=0, on_disk=lambda: int(len(kept) > 4))
 
     async def run() -> list[tuple[str, float]]:
         for at, caller in enumerate(["few", "many", "many", "few", "many", "many"]):
-            cursor: Any = Cursor(None, None, {}, Scan(), 1, False, caller, opened_at_s=at)  # type: ignore[arg-type]
+            cursor: Any = Cursor(None, None, {}, EndlessScan(), 1, False, caller, opened_at_s=at)  # type: ignore[arg-type]
             await kept.begin(cursor)
         for _ in range(9):
             kept.expire()

@@ -15,18 +15,12 @@ from starlette.routing import Route
 from stateline.query import wire
 from stateline.server.nodes import http_over_link
 from stateline.server.nodes.answering import AskingNode
-from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.traffic import Traffic
 from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
-from support.processes.linked_nodes import HasNothing
+from support.processes.linked_nodes import GREETING, HasNothing, link_to
 from support.run.patience import HANGING_S
-
-HELLO = Hello("app", "one", "directory", "version", "topology", "url")
-
-
-def _nothing() -> None: ...
 
 
 @contextlib.asynccontextmanager
@@ -35,16 +29,10 @@ async def linked(*routes: Route) -> AsyncIterator[Link]:
     app = Starlette(routes=list(routes))
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await AskingNode(reader, writer, HELLO, HasNothing(), app, Traffic()).ended()
+        await AskingNode(reader, writer, GREETING, HasNothing(), app, Traffic()).ended()
 
-    server = await asyncio.start_server(accept, "127.0.0.1")
-    async with server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        link = Link(reader, writer, HELLO, _nothing, _nothing, Traffic())
-        try:
-            yield link
-        finally:
-            await link.close()
+    async with link_to(accept) as link:
+        yield link
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

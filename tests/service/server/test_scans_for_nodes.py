@@ -16,22 +16,18 @@ from stateline.query import open_scans
 from stateline.query.values import PartitionAnswer, Rest, Terms
 from stateline.query.wire import LENGTH, frame
 from stateline.server.nodes.answering import AskingNode
-from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.serving import Serving
 from stateline.server.state import cursors
 from stateline.server.state.cursors import Cursor, Cursors
 from stateline_store import CursorExpiredError, IsolationLevel, RangeQuery
-from support.processes.linked_nodes import until
+from support.http.paging import EndlessScan
+from support.processes.linked_nodes import GREETING, link_to, until
 from support.processes.query_server import OwningWorker, make_app
 from support.run.patience import HANGING_S
 
-HELLO = Hello("app", "one", "directory", "version", "topology", "url")
 TERMS = Terms("aircraft", IsolationLevel.READ_COMMITTED, limit=1)
-
-
-def _nothing() -> None: ...
 
 
 async def no_http(scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,20 +53,15 @@ class Asked:
         self.answering: list[asyncio.Task[None]] = []
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asking = AskingNode(reader, writer, HELLO, self.serving.for_nodes, no_http, Traffic())
+        asking = AskingNode(reader, writer, GREETING, self.serving.for_nodes, no_http, Traffic())
         self.answering.append(asyncio.create_task(asking.ended()))
         await asyncio.gather(*self.answering, return_exceptions=True)
         writer.close()
 
     @contextlib.asynccontextmanager
     async def link(self) -> AsyncIterator[Link]:
-        async with await asyncio.start_server(self.accept, "127.0.0.1") as server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            link = Link(reader, writer, HELLO, _nothing, _nothing, Traffic())
-            try:
-                yield link
-            finally:
-                await link.close()
+        async with link_to(self.accept) as link:
+            yield link
 
 
 async def begun(link: Link, partition: int = 0) -> Rest:
@@ -153,28 +144,15 @@ def test_a_link_that_is_ended_here_leaves_nothing_open(worker: OwningWorker, tmp
 
 
 def test_on_a_full_disk_scans_of_a_node_that_has_more_end_before_cursors_of_here() -> None:
-    class Scan:
-        held_bytes = 0
-
-        async def page(self, limit: int) -> list[Any]:
-            return []
-
-        async def has_more(self) -> bool:
-            return True
-
-        async def more(self, limit: int) -> Any: ...
-
-        def close(self) -> None: ...
-
     kept = Cursors(bytes(32), ttl_s=60, most=9, most_bytes=0, on_disk=lambda: len(kept) + len(kept.of_nodes) - 5)
 
     async def test() -> None:
         for at in range(2):
-            cursor: Any = Cursor(None, None, {}, Scan(), 1, False, "here", opened_at_s=at)  # type: ignore[arg-type]
+            cursor: Any = Cursor(None, None, {}, EndlessScan(), 1, False, "here", opened_at_s=at)  # type: ignore[arg-type]
             await kept.begin(cursor)
         node = object()
         for partition in (0, 0, 0, 1):
-            kept.of_nodes.keep(node, ("s", partition), Scan())
+            kept.of_nodes.keep(node, ("s", partition), EndlessScan())
         for _ in range(9):
             kept.expire()
         assert (len(kept), [scan.place[1] for scan in kept.of_nodes._kept.values()]) == (2, [0, 0, 1])
@@ -195,14 +173,11 @@ def test_each_piece_of_a_large_answer_is_a_sign_of_life() -> None:
             await writer.drain()
             writer.close()
 
-        async with asyncio.timeout(HANGING_S), await asyncio.start_server(answer, "127.0.0.1") as server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            link = Link(reader, writer, HELLO, _nothing, _nothing, Traffic())
+        async with asyncio.timeout(HANGING_S), link_to(answer) as link:
             link._exchange.heard_at_s = 0.0
             asking = asyncio.create_task(link.ends("aircraft", [0]))
             await until(lambda: link._exchange.heard_at_s > 0)
             go_on.set()
             assert await asking == {0: 1}
-            await link.close()
 
     asyncio.run(test())

@@ -18,6 +18,22 @@ LEVELS = ["read_committed", "read_uncommitted"]
 STORES = ["aircraft", "cache"]  # on disk, in memory
 
 
+class EndlessScan:
+    """What a cursor keeps open, where only the cursor matters."""
+
+    held_bytes = 0
+
+    async def page(self, limit: int) -> list[Any]:
+        return []
+
+    async def has_more(self) -> bool:
+        return True
+
+    async def more(self, limit: int) -> Any: ...
+
+    def close(self) -> None: ...
+
+
 class Rows:
     """Rows under a prefix of their own: some are committed, some staged, and more changes are at hand."""
 

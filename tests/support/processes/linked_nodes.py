@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,30 @@ from stateline.server.listeners import peer_listener
 from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.joining import peer_address
 from stateline.server.nodes.keys import node_keys, why_alone
+from stateline.server.nodes.link import Link
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.nodes import Nodes
+from stateline.server.nodes.traffic import Traffic
 from stateline_store import NotPresentError
 from support.run.patience import HANGING_S
+
+Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+GREETING = Hello("app", "one", "directory", "version", "topology", "url")
+
+
+def _nothing() -> None: ...
+
+
+@asynccontextmanager
+async def link_to(accept: Accept) -> AsyncIterator[Link]:
+    """A link, greeted by `GREETING`, to what answers as `accept` does. Closed in the end."""
+    async with await asyncio.start_server(accept, "127.0.0.1") as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        link = Link(reader, writer, GREETING, _nothing, _nothing, Traffic())
+        try:
+            yield link
+        finally:
+            await link.close()
 
 
 class HasNothing:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import CopyStatus, Terms
 from stateline.server.state.ownership import Ownership
-from stateline_store import NotActiveError, TopicPartition
+from stateline_store import NotActiveError
 
 
 class Owned(Ownership):
@@ -19,14 +17,7 @@ class Owned(Ownership):
     def is_active(self, task_id: str) -> bool:
         return True
 
-    def with_lag(
-        self,
-        copy: CopyStatus,
-        store: StoreDefinition,
-        partition: int,
-        generation: int,
-        offsets: Mapping[TopicPartition, int],
-    ) -> CopyStatus:
+    def with_lag(self, copy: CopyStatus, *_: object, **__: object) -> CopyStatus:
         return copy
 
     def is_owned(self, task_id: str) -> bool:
