@@ -6,12 +6,15 @@ and `mvn`; the jars are fetched once, as `stateline.demo.broker` says how, into 
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +33,9 @@ from support.run.patience import HANGING_S
 Made = TypeVar("Made")
 _STOP_DEADLINE_S = 60.0
 _CLASS_ARCHIVE = CACHE / f"kafka-{KAFKA_VERSION}.jsa"
+_STORAGE = CACHE / f"kafka-{KAFKA_VERSION}.storage"
+# Or else a controller writes and flushes a record that says nothing twice a second: half of what an idle broker costs.
+_QUIET = {"metadata.max.idle.interval.ms": "0"}
 
 
 def _class_archive() -> Path:
@@ -69,14 +75,34 @@ class KafkaBroker:
         self._directory = directory or Path(tempfile.mkdtemp(prefix="stateline-kafka-"))
         self._output = self._directory / "broker.log"
         try:
-            self._recipe = BrokerRecipe(CACHE, self._directory, ports or (free_port(), free_port()), heap, settings)
+            ours = {**_QUIET, **settings}
+            self._recipe = BrokerRecipe(CACHE, self._directory, ports or (free_port(), free_port()), heap, ours)
             self.bootstrap_servers = self._recipe.bootstrap_servers
             self._archive = archive or f"-XX:SharedArchiveFile={_class_archive()}"
-            self._recipe.format_storage(f"-XX:SharedArchiveFile={_CLASS_ARCHIVE}", cluster_id=cluster_id)
+            self._format_storage(cluster_id or _new_id(), ours.get("node.id", "1"))
             self._process = self._start(wait=cluster_id is None)
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
+
+    def _format_storage(self, cluster_id: str, node: str) -> None:
+        """Kafka's tool formats one storage per machine, in two seconds; others are copies with names of their own."""
+        storage = self._directory / "data"
+        with one_at_a_time("kafka-storage"):
+            if not _STORAGE.exists():
+                self._recipe.format_storage(f"-XX:SharedArchiveFile={_CLASS_ARCHIVE}")
+                unfinished = _STORAGE.with_suffix(".unfinished")
+                shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.copytree(storage, unfinished)
+                unfinished.rename(_STORAGE)
+        self._recipe.write_settings()
+        shutil.copytree(_STORAGE, storage, dirs_exist_ok=True)
+        meta = storage / "meta.properties"
+        text = meta.read_text()
+        for name, value in (("cluster.id", cluster_id), ("directory.id", _new_id()), ("node.id", node)):
+            text, found = re.subn(rf"^{re.escape(name)}=.*$", f"{name}={value}", text, flags=re.MULTILINE)
+            assert found == 1, f"{name} in {text}"
+        meta.write_text(text)
 
     def _start(self, *, wait: bool = True) -> subprocess.Popen[bytes]:
         with self._output.open("ab") as output:
@@ -136,6 +162,11 @@ class KafkaBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _new_id() -> str:
+    """As Kafka makes them; it takes none that begins with a dash."""
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
 def missing_is_a_failure() -> bool:

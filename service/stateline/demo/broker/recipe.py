@@ -56,15 +56,19 @@ class BrokerRecipe:
         """What runs it until SIGTERM, with these options of the JVM; after `format_storage`."""
         return self._java(*options, "kafka.Kafka", str(self._properties))
 
-    def format_storage(self, *options: str, cluster_id: str | None = None) -> None:
-        """Write its settings and make its storage, once; `cluster_id` for one of several brokers. Raises
-        `BrokerUnavailableError` with what Kafka says when that fails."""
+    def write_settings(self) -> None:
+        """Write its settings into its directory."""
         self._properties.write_text(
             "\n".join([(_HERE / "server.properties").read_text(), *(f"{k}={v}" for k, v in self.settings.items())])
             .replace("{broker_port}", str(self.ports[0]))
             .replace("{controller_port}", str(self.ports[1]))
             .replace("{log_dir}", str(self.directory / "data"))
         )
+
+    def format_storage(self, *options: str, cluster_id: str | None = None) -> None:
+        """Write its settings and make its storage, once; `cluster_id` for one of several brokers. Raises
+        `BrokerUnavailableError` with what Kafka says when that fails."""
+        self.write_settings()
         name = cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={name}", "-c", str(self._properties))
         done = subprocess.run(self._java(*options, *tool), capture_output=True, text=True, check=False)
