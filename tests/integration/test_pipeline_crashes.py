@@ -151,10 +151,10 @@ class Scene:
         put_class_archive(root / "state")
         self.processes = Processes(root, url, [
             *settings(str(root / "state"), f"embedded:{log_file}"),
-            f"spark.trigger.interval.ms={long_or_short(100, 500)}",
+            f"spark.trigger.interval.ms={long_or_short(100, 1_000)}",
             "pipeline.drivers=one",
             "processing.guarantee=exactly_once_v2",
-            f"commit.interval.ms={long_or_short(1, 20)}",
+            f"commit.interval.ms={long_or_short(1, 100)}",
             "group.instance.id=the-worker",
             f"server.port={port}",
         ])  # fmt: skip

@@ -13,6 +13,7 @@ from service.spark.departures import iso
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.log import Log
 from support.apps.pipeline_app import GAP_MS, KEPT_REST, MINUTE_MS, PARTITIONS, SHELF, VISITOR
+from support.run.length import long_or_short
 
 BOOKS = 40
 _BEGIN_MS = 1_356_998_400_000
@@ -20,6 +21,7 @@ _STEP_MS = 500  # between two entries: a minute has 120 of them
 _PER_ACCOUNT = 40  # entries, about; then the account is not seen again
 _OPEN_ACCOUNTS = 10
 _LATE_MS = 8_000  # a tenth of the entries, at most so much
+_PAUSE_S = long_or_short(0.1, 0.25)  # of the feeder, after ten entries
 
 
 class Entry(NamedTuple):
@@ -161,7 +163,7 @@ class Feeder(threading.Thread):
     def run(self) -> None:
         try:
             with closing(self._log.producer()) as producer:
-                while not self._stopping.wait(0.1):
+                while not self._stopping.wait(_PAUSE_S):
                     with self._writing:
                         if not self._wanted.is_set():
                             continue
