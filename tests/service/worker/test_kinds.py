@@ -32,8 +32,10 @@ from support.apps import kinds_app
 from support.apps.kinds_app import BOOM, RETENTION_MS, Event, Oracle
 from support.processes.forked import Forked
 from support.processes.running_worker import configured, create, produce
+from support.run.length import long_or_short
 
 COMMITTED = IsolationLevel.READ_COMMITTED
+GUARANTEES = ("at_least_once", "exactly_once_v2")
 # A whole number of segments of every store, and not long ago: a broker deletes windows that are older than it keeps.
 BASE_MS = (time.time_ns() // 1_000_000 // 3_600_000 - 2) * 3_600_000
 
@@ -50,15 +52,17 @@ class Setting:
         return f"{self.log}-{self.guarantee}-{'rocksdb' if self.persistent else 'memory'}"
 
 
-SETTINGS = [
-    Setting("embedded", guarantee, persistent)
-    for guarantee in ("at_least_once", "exactly_once_v2")
-    for persistent in (True, False)
-] + [
-    Setting("kafka", "at_least_once", True),
-    Setting("kafka", "exactly_once_v2", True),
-    Setting("kafka", "exactly_once_v2", False),
-]
+SETTINGS = long_or_short(
+    [
+        *(Setting("embedded", guarantee, disk) for guarantee in GUARANTEES for disk in (True, False)),
+        *(Setting("kafka", guarantee, True) for guarantee in GUARANTEES),
+        Setting("kafka", "exactly_once_v2", False),
+    ],
+    [
+        *(Setting("embedded", "at_least_once", disk) for disk in (True, False)),
+        *(Setting("kafka", "exactly_once_v2", disk) for disk in (True, False)),
+    ],
+)
 
 
 def events(count: int, first: int = 0) -> list[Event]:
