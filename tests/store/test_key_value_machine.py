@@ -22,6 +22,7 @@ from stateline_store import (
 )
 from stateline_store.rocksdb_options import Tuning
 from support.processes.killed import as_killed
+from support.run.length import long_or_short
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 CHANGELOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
@@ -194,6 +195,9 @@ def test_a_store_behaves_as_a_dict_that_is_copied_at_each_commit(kind: type[KeyV
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=long_or_short(12, 6),
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

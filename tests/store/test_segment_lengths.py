@@ -24,6 +24,7 @@ from stateline_store import (
 )
 from stateline_store.directory import notice_path, store_path
 from stateline_store.segments import EVERY_SEGMENT, segment_of
+from support.run.length import long_or_short
 
 MINUTE, DAY = 60_000, 86_400_000
 S = 10
@@ -49,7 +50,7 @@ def history(store: VersionedStore) -> list[object]:
 
 @example([(b"a", None, 5), (b"a", b"v", 12), (b"a", None, 25), (b"a", b"w", 47)], [(b"a", b"x", 7)], 8 * S)
 @example([(b"a", None, 5), (b"a", None, 15), (b"a", b"v", 25), (b"a", None, 35)], [(b"a", b"x", 30)], 8 * S)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=long_or_short(60, 25), deadline=None)
 @given(before=PUTS, after=PUTS, interval_ms=st.sampled_from([8 * S, 8 * S + 3, 40 * S]))
 def test_versions_are_the_same_in_longer_segments_and_go_on_the_same(
     before: list[tuple[bytes, bytes | None, int]], after: list[tuple[bytes, bytes | None, int]], interval_ms: int

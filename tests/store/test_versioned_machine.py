@@ -27,6 +27,7 @@ from stateline_store import (
 )
 from stateline_store.rocksdb_options import Tuning
 from support.processes.killed import as_killed
+from support.run.length import long_or_short
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 CHANGELOG = TopicPartition("changelog", 0)
@@ -272,7 +273,10 @@ def test_a_versioned_store_behaves_as_a_history_that_is_copied_at_each_commit(pe
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=long_or_short(20, 8),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 

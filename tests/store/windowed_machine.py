@@ -24,6 +24,7 @@ from stateline_store import (
 )
 from store.windowed_oracle import Oracle
 from support.processes.killed import as_killed
+from support.run.length import long_or_short
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 INPUT = TopicPartition("input", 0)
@@ -33,7 +34,12 @@ TIMES = st.sampled_from([0, 1, 59_999, 60_000, 99_999, 100_000, 100_001, 160_000
 BOUNDS = st.sampled_from([-1, 2**63]) | TIMES  # also what no row can have
 VALUES = st.sampled_from([b"", b"1", b"22"])
 LEVELS = st.sampled_from([COMMITTED, UNCOMMITTED])
-SETTINGS = settings(max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(
+    max_examples=long_or_short(15, 7),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 Store = TypeVar("Store", WindowStore, SessionStore)
 
