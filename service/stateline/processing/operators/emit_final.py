@@ -70,8 +70,9 @@ class EmitFinal:
 
     def _forget_later_half(self, last_ms: int) -> None:
         self._next.sort()  # a sorted list is a heap
-        # All of one time are known, or none.
-        self._known_to = max(self._next[len(self._next) // 2][0] - 1, last_ms)
+        # All of one time are known, or none. What is not known yet does not become so by forgetting.
+        middle_ms = self._next[len(self._next) // 2][0]
+        self._known_to = min(self._known_to, max(middle_ms - 1, last_ms))
         self._next = [(time_ms, key) for time_ms, key in self._next if time_ms <= self._known_to]
         self._waiting.intersection_update([key for _, key in self._next])
 

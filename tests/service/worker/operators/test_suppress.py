@@ -91,6 +91,21 @@ def test_each_window_that_closes_is_given_on_once_with_its_final_value_over_rest
         each_once(emitted(scene, sessions=kind == "sessions"), final(oracles(scene, make)))
 
 
+def test_windows_that_close_unknown_while_many_late_ones_open_are_given_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter([6, 4])
+    monkeypatch.setattr("stateline.worker.pace.Pace.cut", lambda _, records, at: (records[at : at + next(sizes)], 1))
+    monkeypatch.setattr("stateline.processing.operators.emit_final._KEYS", 3)
+    windows = TumblingWindows(timedelta(seconds=10), grace=timedelta(seconds=60))
+    scene = Scene(built(windows), tmp_path, 1)
+    # Only the first two of these windows fit into memory. Then late ones fill it in the slice that closes four of them.
+    opened = [("a", "v", BASE_MS + n * 10_000) for n in range(6)]
+    scene.send("events", [*opened, *((key, "v", BASE_MS) for key in "bcd"), ("a", "v", BASE_MS + 100_000)])
+    scene.work_off()
+    each_once(emitted(scene, sessions=False), final(oracles(scene, lambda: TimeWindows(10_000, 10_000, 60_000, count))))
+
+
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_a_silence_that_is_longer_than_the_retention_loses_no_final_result(tmp_path: Path, kind: str) -> None:
     windows, make = WINDOWS[kind]
