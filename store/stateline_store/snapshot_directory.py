@@ -151,12 +151,12 @@ class SnapshotDirectory:
             snapshot = read_manifest(self.path / snapshot_id)
         except FileNotFoundError as error:
             if (self.path / f"{_GONE}{snapshot_id}").exists():
-                raise _ended(snapshot_id) from error
+                raise lease_has_ended(snapshot_id) from error
             raise _unknown(snapshot_id) from error
         except OSError as error:
             raise refused(self.path / snapshot_id, "read", error) from error
         if snapshot.expires_at_ms <= now_ms:
-            raise _ended(snapshot_id)
+            raise lease_has_ended(snapshot_id)
         return snapshot
 
     def all(self, now_ms: int) -> list[Snapshot]:
@@ -312,7 +312,8 @@ class SnapshotDirectory:
             os.close(fd)
 
 
-def _ended(snapshot_id: str) -> CursorExpiredError:
+def lease_has_ended(snapshot_id: str) -> CursorExpiredError:
+    """What to raise of a snapshot that was there, and is not any more."""
     return CursorExpiredError(f"The lease of the snapshot {snapshot_id} has ended: make a new one.")
 
 

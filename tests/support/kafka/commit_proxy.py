@@ -21,9 +21,10 @@ Held = Literal["request", "answer"]
 class CommitProxy:
     """Passes connections on to `target` on this machine.
 
-    After `hold` the next EndTxn request, or the broker's answer to one, is not passed on: then `held` is set. Between
-    `cut` and `mend`, and while nobody listens at the target, connections are reset; between `fall_silent` and `mend`
-    nothing is passed on, and nobody is told.
+    After `hold` the next EndTxn request, or the broker's answer to one, is not passed on: then `held` is set. Behind a
+    request that is held nothing else is passed on until `mend`: who has given up waiting would settle it. Between `cut`
+    and `mend`, and while nobody listens at the target, connections are reset; between `fall_silent` and `mend` nothing
+    is passed on, and nobody is told.
     """
 
     def __init__(self, target: int, listener: socket.socket | None = None) -> None:
@@ -97,6 +98,7 @@ class CommitProxy:
                 if api_key == _END_TXN and self._hold is not None:
                     held, self._hold = self._hold, None
                     if held == "request":
+                        self._goes_on.clear()
                         self.held.set()
                         continue
                     unanswered.add(correlation)

@@ -14,6 +14,7 @@ from stateline_store import (
     TooManyRequestsError,
 )
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
+from stateline_store.snapshot_directory import lease_has_ended
 
 _Key = tuple[str, str]  # the snapshot's id and the part's directory
 
@@ -75,7 +76,7 @@ class OpenCheckpoints:
         try:
             return await asyncio.to_thread(Checkpoint, self._snapshots / snapshot_id, part)
         except NotPresentError as error:
-            raise CursorExpiredError(f"The snapshot {snapshot_id} is gone: make a new one.") from error
+            raise lease_has_ended(snapshot_id) from error
         except DamagedDataError as error:
             _log.warning("The snapshot %s cannot be read: %s", snapshot_id, error)
             raise CursorExpiredError(
