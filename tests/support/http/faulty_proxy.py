@@ -33,7 +33,8 @@ class Answered:
 
 @dataclass(frozen=True)
 class Cut:
-    """The connection is lost after so many bytes of the server's answer."""
+    """The connection is lost after so many bytes of the server's answer. After many it ends in the middle of the answer
+    instead: a reset takes from the other end what has come and was not read yet, which may be all."""
 
     after_bytes: int
 
@@ -122,6 +123,9 @@ class FaultyProxy:
                     data, left = data[:left], left - len(data)
                 sink.sendall(data)
                 if left is not None and left <= 0:
+                    if passed > _CHUNK:
+                        sink.shutdown(socket.SHUT_WR)
+                        return  # whoever passes the requests on sees the client hang up
                     break
         except OSError:
             pass  # the other end is gone, or `lose_connections` was called: both ends are closed below
