@@ -27,7 +27,7 @@ from typer.main import get_command
 from stateline import serdes
 from stateline.cli.main import cli
 from stateline.config.loading import load_config
-from stateline.config.settings import Config
+from stateline.config.settings import Config, dotted_name
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.log import Record, open_log
@@ -319,7 +319,7 @@ def test_the_settings_are_those_of_the_code() -> None:
 
 def test_the_prefixes_of_settings_that_are_passed_on_are_those_of_the_code() -> None:
     prefixes = {plain(row[0]).removesuffix(".…") for row in rows(document("docs/configuration.md"), "## Passed on")}
-    fields_of_dicts = {name for name, info in Config.model_fields.items() if info.default_factory is dict}
+    fields_of_dicts = {dotted_name(name) for name, info in Config.model_fields.items() if info.default_factory is dict}
     assert prefixes == fields_of_dicts
 
 

@@ -80,3 +80,25 @@ def forget(
     _, config = loaded(target, config_file, settings)
     forget_node(config, name)
     typer.echo(f"Node {name!r} is forgotten.", err=True)
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def drain(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="How many seconds to wait for it.")] = 60.0,
+) -> None:
+    """Have this node hand over its tasks, before it is stopped.
+
+    Its workers commit and leave their group for good, so that others have the tasks at once; without it
+    they wait for the node's session to end. The server goes on and asks the other nodes. Started anew, the
+    node takes tasks again.
+
+    Example: stateline node drain flights:app
+    """
+    from stateline.cli.drain_node import drain_node
+
+    _, config = loaded(target, config_file, settings)
+    drain_node(config, lambda name: typer.echo(f"{name} has handed over.", err=True), timeout)
+    typer.echo(f"Node {config.node!r} has no tasks. Stop it now.", err=True)

@@ -25,6 +25,7 @@ from stateline.config.sources import Given, from_environment, from_overrides, fr
 from stateline_store.errors import ConfigurationError
 
 DEFAULT_FILE = "stateline.toml"
+_PREFIXES = {f"{dotted_name(field)}.": field for field in PASSED_ON}
 _FIELDS = {dotted_name(field): field for field in Config.model_fields if field not in PASSED_ON}
 
 
@@ -89,7 +90,7 @@ def read_config(
 
 
 def _check_known(name: str, given: Given) -> None:
-    if name in _FIELDS or name.startswith(tuple(f"{prefix}." for prefix in PASSED_ON)):
+    if name in _FIELDS or name.startswith(tuple(_PREFIXES)):
         return
     near = difflib.get_close_matches(name.replace("_", ".").lower(), _FIELDS, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else "`stateline config` lists all settings."
@@ -102,10 +103,11 @@ def _validated(given: Mapping[str, Given]) -> Config:
         if field := _FIELDS.get(name):
             values[field] = setting.value
             continue
-        prefix, _, rest = name.partition(".")
+        prefix, field = next((prefix, field) for prefix, field in _PREFIXES.items() if name.startswith(prefix))
         if not isinstance(setting.value, str | int | float):
-            raise _refused(name, setting, allowed_values(prefix))
-        values.setdefault(prefix, {})[name if prefix == "spark" else rest] = as_text(setting.value)
+            raise _refused(name, setting, allowed_values(field))
+        key = name if field == "spark" else name.removeprefix(prefix)
+        values.setdefault(field, {})[key] = as_text(setting.value)
     try:
         return Config.model_validate(values)
     except ValidationError as error:

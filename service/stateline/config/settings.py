@@ -29,6 +29,7 @@ from stateline.config.types import (
     Allowed,
     BytesOrUnlimited,
     Count,
+    CountOrNone,
     CountOrUnlimited,
     Directory,
     Guarantee,
@@ -41,6 +42,7 @@ from stateline.config.types import (
     OptionalAddresses,
     OptionalFile,
     OptionalListen,
+    OptionalNames,
     OptionalNodeName,
     OptionalOrigins,
     OptionalText,
@@ -126,6 +128,16 @@ class Config(BaseModel):
     """The authority that has signed the certificates of all nodes, as PEM, and nobody else's."""
     node_peer_secret_file: OptionalFile = None
     """For nodes of one machine, instead of certificates: a file with a secret that all of them have."""
+    node_leave: Switch = False
+    """A node that is told to stop leaves its group for good: others have its tasks at once, not after its session."""
+    num_standby_replicas: CountOrNone = 0
+    """Copies of each task on other nodes, which follow its changelogs: if its node is lost, one of them takes over."""
+    max_warmup_replicas: Count = 2
+    """Standbys that a worker lets catch up at once; the next begins when one of these has."""
+    acceptable_recovery_lag: CountOrNone = 10_000
+    """A standby that lacks no more records than this has caught up: its task may move there."""
+    rack_aware_assignment_tags: OptionalNames = None
+    """Names of client.tag.* by which nodes are to differ that have further copies of one task, as zone,rack."""
     group_instance_id: OptionalText = None
     """Static membership: a restarted worker of this name keeps its tasks and its disk. Unset: <node>-<instance>."""
     session_timeout_ms: Milliseconds = 45_000
@@ -222,6 +234,8 @@ class Config(BaseModel):
     """The node (node.name) that runs the pipelines, where there are several. Unset: the first that has started them."""
     pipeline_restart_max_ms: Milliseconds = 30_000
     """The longest pause before a pipeline that failed starts again; the first is 500 ms, each is twice the last."""
+    client_tag: PassedOn = Field(default_factory=dict)
+    """client.tag.*: where this node stands, as client.tag.zone; rack.aware.assignment.tags says which of them count."""
     consumer: PassedOn = Field(default_factory=dict)
     """consumer.*: settings of librdkafka's consumer."""
     producer: PassedOn = Field(default_factory=dict)
@@ -259,6 +273,11 @@ class Config(BaseModel):
         before it, and no two of different machines may have one name."""
         return self.group_instance_id or f"{self.node}-{instance}"
 
+    @property
+    def rack_tags(self) -> list[str]:
+        """The names in rack.aware.assignment.tags."""
+        return [name.strip() for name in (self.rack_aware_assignment_tags or "").split(",") if name.strip()]
+
     def caller_share(self, most: int) -> int:
         """How many of these one caller may have: server.caller.share.percent, rounded up."""
         return -(-most * self.server_caller_share_percent // 100)
@@ -279,7 +298,7 @@ class Config(BaseModel):
                 yield self._row(dotted_name(field), value, about, allowed_values(field))
                 continue
             for key in sorted(value):
-                name = key if field == "spark" else f"{field}.{key}"
+                name = key if field == "spark" else f"{dotted_name(field)}.{key}"
                 yield self._row(name, value[key], about, allowed_values(field))
 
     def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
@@ -308,7 +327,7 @@ class Config(BaseModel):
         return value
 
 
-PASSED_ON = ("consumer", "producer", "admin", "spark")
+PASSED_ON = ("consumer", "producer", "admin", "spark", "client_tag")
 _SECRET = re.compile(r"password|secret(?!\.file$)|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 

@@ -87,9 +87,16 @@ MillisecondsOrUnlimited = Annotated[
 ]
 Wait = Annotated[_Whole, Field(ge=0, le=_MAX_INT), Allowed(f"a whole number of milliseconds from 0 to {_MAX_INT}")]
 Count = Annotated[_Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number from 1 to {_MAX_INT}")]
+CountOrNone = Annotated[_Whole, Field(ge=0, le=_MAX_INT), Allowed(f"a whole number from 0 to {_MAX_INT}")]
 Percent = Annotated[_Whole, Field(ge=1, le=100), Allowed("a whole number from 1 to 100")]
 Text = Annotated[str, Field(min_length=1), Allowed("a text that is not empty")]
 OptionalText = Annotated[str | None, Field(min_length=1), Allowed("a text that is not empty")]
+OptionalNames = Annotated[
+    str | None,
+    BeforeValidator(_joined),
+    Field(pattern=r"^[A-Za-z0-9._-]+(\s*,\s*[A-Za-z0-9._-]+)*$"),
+    Allowed("names separated by commas, as zone,rack"),
+]
 OptionalAddresses = Annotated[
     Annotated[str, AfterValidator(_addresses)] | None,
     BeforeValidator(_joined),

@@ -3,7 +3,7 @@
     {"instance", "process_id": UUID of the directory, "member_id": by which its consumer group knows it, or null,
      "generation": of the group when it was given the tasks, -1 of none, "pid",
      "socket": path where it answers queries,
-     "tasks": {task: "created" | "restoring" | "running" | "suspended"}}
+     "tasks": {task: "created" | "standby" | "restoring" | "running" | "suspended"}}
 
 On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
 lives; one that was killed leaves its file.
@@ -24,6 +24,9 @@ from stateline.deployment.json_files import decoded
 from stateline.deployment.topology_file import unreadable
 from stateline_store import DamagedDataError
 
+STANDBY = "standby"
+"""Of a task that another node has and that this worker follows. On disk: never change."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +41,10 @@ class Instance:
     pid: int
     socket: Path
     tasks: Mapping[str, str]
+
+    def has(self, task_id: str) -> bool:
+        """Whether its group has given it this task; one that it follows as a standby is another worker's."""
+        return self.tasks.get(task_id, STANDBY) != STANDBY
 
     @classmethod
     def decode(cls, content: bytes) -> Instance:

@@ -1,10 +1,13 @@
-"""What workers tell each other in ``<application.id>-nodes``, those of all nodes: of which topology each is.
+"""What workers tell each other in ``<application.id>-nodes``, those of all nodes: what each is, and what it follows.
 
     key   := 0x00 "worker/" name in the group, UTF-8: its static id, or else its client id
-    value := {"topology": digest of what it runs}                       JSON
+    value := {"topology": digest of what it runs, "directory": id of its state directory, "tags": {name: text}}    JSON
 
-In the log: never change. What else a value has is a newer build's. A worker that has gone leaves its entry: it counts
-for nothing while the group has no such member.
+    key   := 0x00 "standbys/" the same name
+    value := {"caught_up": [task, …], "joining": whether it is about to join the group}                            JSON
+
+In the log: never change. What else a value has is a newer build's. A worker that has gone leaves its entries: they
+count for nothing while the group has no such member.
 """
 
 from __future__ import annotations
@@ -12,43 +15,76 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 
 import orjson
 
 from stateline.deployment.nodes_topic import nodes_partition
-from stateline.log.interface import Consumer, GroupMember, Log
+from stateline.log.interface import Consumer, GroupMember, Log, Record
 from stateline_store import DoesNotExistError, LogUnavailableError
 from stateline_store.clock import now_ms
 
 _log = logging.getLogger(__name__)
 
 _KEY = b"\0worker/"
+_STANDBYS_KEY = b"\0standbys/"
 _READ_TIMEOUT_S = 15.0
+SAID_AGAIN_S = 10.0
+"""How often one that is about to join says so; one that has not for three times as long does not any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEntry:
-    """Of one worker. `topology`: `Topology.digest`."""
+    """Of one worker. `topology`: `Topology.digest`; `directory` is empty where an older build has not said it; `tags`
+    are its ``client.tag.*``."""
 
     topology: str
+    directory: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The value of its record."""
-        return orjson.dumps({"topology": self.topology})
+        return orjson.dumps(asdict(self))
 
     @classmethod
     def decode(cls, value: bytes) -> WorkerEntry | None:
         """What `encode` wrote; None for anything else, which may be a newer build's."""
         try:
-            found = orjson.loads(value)["topology"]
+            found = orjson.loads(value)
+            topology, directory, tags = found["topology"], found.get("directory", ""), found.get("tags", {})
+        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+            return None
+        if not (isinstance(topology, str) and isinstance(directory, str) and isinstance(tags, dict)):
+            return None
+        return cls(topology, directory, {name: str(tag) for name, tag in tags.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class StandbysEntry:
+    """What a worker follows: the tasks that have caught up, as texts. One that is `joining` says so again and again
+    (`SAID_AGAIN_S`), and waits until what will move to it, and to others because of it, has."""
+
+    caught_up: frozenset[str] = frozenset()
+    joining: bool = False
+
+    def encode(self) -> bytes:
+        """The value of its record."""
+        return orjson.dumps({"caught_up": sorted(self.caught_up), "joining": self.joining})
+
+    @classmethod
+    def decode(cls, value: bytes) -> StandbysEntry | None:
+        """As `WorkerEntry.decode`."""
+        try:
+            found = orjson.loads(value)
+            return cls(frozenset(map(str, found["caught_up"])), bool(found["joining"]))
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return None
-        return cls(found) if isinstance(found, str) else None
 
 
 class WorkerEntries:
-    """One worker's, on its thread. What is called raises what the log raises."""
+    """One worker's, on its thread. What is called raises what the log raises. `standbys` is, as of the last look with
+    `all`, what each follows by its name, and when that was read (`time.monotonic`)."""
 
     def __init__(self, log: Log, application_id: str, own: str, entry: WorkerEntry) -> None:
         """`own` is the worker's name in the group, `entry` what it says of itself."""
@@ -58,20 +94,25 @@ class WorkerEntries:
         self._entry = entry
         self._consumer: Consumer | None = None
         self._found: dict[str, tuple[int, WorkerEntry]] = {}
+        self.standbys: dict[str, tuple[float, StandbysEntry]] = {}
         self._own_at: int | None = None  # where its own entry is, until that was read
 
     def say(self) -> None:
         """Let the others know what this one is, from now on."""
-        producer = self._log.producer()
-        try:
-            key, value = _KEY + self._own.encode(), self._entry.encode()
-            producer.produce(self._place.topic, key, value, timestamp_ms=now_ms(), partition=self._place.partition)
-            self._own_at = producer.flush()[self._place]
-        finally:
-            producer.close()
+        self._own_at = self._write(_KEY, self._entry.encode())
         if self._consumer is None:
             self._consumer = self._log.consumer()
             self._consumer.assign({self._place: 0})  # it reads ahead until somebody looks
+
+    def say_standbys(self, entry: StandbysEntry) -> None:
+        """Let the others know what this one follows, from now on. After `say`."""
+        self._write(_STANDBYS_KEY, entry.encode())
+
+    def _write(self, key: bytes, value: bytes) -> int:
+        with closing(self._log.producer()) as producer:
+            name = key + self._own.encode()
+            producer.produce(self._place.topic, name, value, timestamp_ms=now_ms(), partition=self._place.partition)
+            return producer.flush()[self._place]
 
     def all(self) -> Mapping[str, tuple[int, WorkerEntry]]:
         """What each has said last, by its name, and at which offset: all of it that was said before this one did, and
@@ -86,10 +127,7 @@ class WorkerEntries:
                 self.close()
                 return {}
             for record in records:
-                if record.key is not None and record.key.startswith(_KEY) and record.value is not None:
-                    name = record.key[len(_KEY) :].decode(errors="replace")
-                    if (entry := WorkerEntry.decode(record.value)) is not None:
-                        self._found[name] = record.offset, entry
+                self._take(record)
                 if self._own_at is not None and record.offset >= self._own_at:
                     self._own_at = None
             if not records and self._own_at is None:
@@ -98,12 +136,26 @@ class WorkerEntries:
                 raise LogUnavailableError(f"{self._place.topic} could not be read in {_READ_TIMEOUT_S:g} s.")
         return self._found
 
+    def _take(self, record: Record) -> None:
+        key, value = record.key or b"", record.value
+        if value is None:
+            return
+        if key.startswith(_KEY) and (entry := WorkerEntry.decode(value)) is not None:
+            self._found[_name(key, _KEY)] = record.offset, entry
+        if key.startswith(_STANDBYS_KEY) and (standbys := StandbysEntry.decode(value)) is not None:
+            self.standbys[_name(key, _STANDBYS_KEY)] = time.monotonic(), standbys
+
     def close(self) -> None:
         """Let go of the log."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer = None
         self._found.clear()
+        self.standbys.clear()
+
+
+def _name(key: bytes, prefix: bytes) -> str:
+    return key[len(prefix) :].decode(errors="replace")
 
 
 def entry_name(member: GroupMember) -> str:

@@ -87,6 +87,7 @@ class EmbeddedConsumer:
         self._membership: _Membership | None = None
         self._deleted_since_s: float | None = None
         self._closed = False
+        self._leaves_for_good = False
 
     def subscribe(
         self,
@@ -337,6 +338,10 @@ class EmbeddedConsumer:
         """Nothing is to be done: every heartbeat is answered."""
         return True
 
+    def leave(self) -> None:
+        self._leaves_for_good = True
+        self.close()
+
     def close(self) -> None:
         if self._closed:
             return
@@ -349,7 +354,7 @@ class EmbeddedConsumer:
 
     def _leave(self) -> None:
         try:
-            if self._membership is not None and self._instance_id is None:
+            if self._membership is not None and (self._instance_id is None or self._leaves_for_good):
                 with self._file.write() as sql:
                     leave(sql, self._membership.claim)
         finally:

@@ -234,6 +234,10 @@ class Consumer(Protocol):
         It commits an offset of `place`, a partition whose offsets nobody uses; it must exist.
         """
 
+    def leave(self) -> None:
+        """Leave the group for good, also as a static member: others are given what this one had, at once. The listeners
+        are called with what is taken. Only `close` comes after it."""
+
     def close(self) -> None:
         """Leave (a static member stays known until its session times out) and release everything."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 
+from stateline.deployment.drain_request import drain_path
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
 from stateline.deployment.topology_file import PublishedTopology, publish_refusal, publish_topology, read_counted
 from stateline.log.interface import Consumer, TopicInfo
@@ -14,8 +16,8 @@ from stateline.worker.registration import Registration, socket_path
 from stateline.worker.task import Task
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import IsolationLevel, StateDirectory
-from stateline_store.task_id import TaskId
 
+_DRAIN_INTERVAL_S = 0.25
 _PROCESS_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -33,6 +35,9 @@ class DeploymentFiles:
         self._topology = topology
         self._level = level
         self._application = directory.application
+        self._drain = drain_path(directory.application, instance)
+        self._drain.unlink(missing_ok=True)  # it was meant for the process before this one
+        self._drain_looks_s = 0.0
 
     def client_id(self, prefix: str | None) -> str:
         """How brokers name this worker to others, as Kafka Streams does: with the id of its directory, by which those
@@ -48,11 +53,19 @@ class DeploymentFiles:
         found = _PROCESS_ID.search(client_id)
         return found is not None and found[0] != str(self._process_id)
 
-    def say_tasks(self, tasks: Mapping[TaskId, Task], consumer: Consumer | None) -> None:
-        """Say which tasks this worker has, by their ids, and in which state, and as whom its group knows it."""
-        states = {str(task_id): str(task.state) for task_id, task in tasks.items()}
+    def say_tasks(self, tasks: Iterable[Task], consumer: Consumer | None) -> None:
+        """Say which tasks this worker has, and in which state, and as whom its group knows it."""
+        states = {str(task.id): str(task.state) for task in tasks}
         known = (None, -1) if consumer is None else (consumer.member_id, consumer.generation)
         self.registration.update(self.socket, states, self._process_id, *known)
+
+    def is_to_drain(self) -> bool:
+        """Whether somebody wants this worker to hand over what it has (`stateline node drain`). Looks now and then."""
+        now_s = time.monotonic()
+        if now_s < self._drain_looks_s:
+            return False
+        self._drain_looks_s = now_s + _DRAIN_INTERVAL_S
+        return self._drain.exists()
 
     def say_topology(self, topics: TopicWatch) -> None:
         """Topics may have more partitions than at the start, or have been made anew with others.
@@ -77,4 +90,5 @@ class DeploymentFiles:
 
     def remove(self) -> None:
         """A clean exit: nothing of this worker is left but its name's lock file."""
+        self._drain.unlink(missing_ok=True)
         self.registration.remove()

@@ -16,6 +16,7 @@ from stateline.worker.deployment_files import DeploymentFiles
 from stateline.worker.joining import Joining
 from stateline.worker.lease import Lease
 from stateline.worker.query_socket import QuerySocket
+from stateline.worker.standby_assignment import StandbyAssignment
 from stateline.worker.task_manager import TaskManager
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
@@ -54,10 +55,13 @@ class GroupMember:
         queries: QuerySocket,
         lease: Lease,
         joining: Joining,
+        standbys: StandbyAssignment,
     ) -> None:
         self.failed: StatelineError | None = None
         self._log = log
         self._joining = joining
+        self._standbys = standbys
+        self._is_free = False
         self._group = topology.application_id
         self._static_id = config.group_instance_id
         self._client_id = deployment.client_id(config.consumer.get("client.id"))
@@ -83,15 +87,21 @@ class GroupMember:
     def join(self) -> None:
         """Make the consumer. It takes part in the group from the first `poll` on, and must be polled then."""
         self.failed = None
-        self._is_leaving = False
+        self._is_leaving = self._keeps_tasks = False
         self._consumer = self._log.consumer(self._group, instance_id=self._static_id, client_id=self._client_id)
-        self._is_subscribed = False
-        self._say_tasks()
+        self._is_subscribed = self._is_free = False
+        self.say_tasks()
 
     def subscribe(self) -> bool:
         """Take part in the group, if it does not yet; from then on it must be polled. False while it must not
-        (`joining`)."""
+        (`joining`), or has not caught up with what it will be given (`standby_assignment`)."""
         if not self._is_subscribed:
+            if not self._is_free and not self._joining.is_free():
+                return False
+            self._is_free = True
+            if not self._standbys.may_join():
+                return False
+            self._is_free = False  # catching up may have taken long
             if not self._joining.is_free():
                 return False
             self.consumer.subscribe(self._topic_names, self.assigned, self.revoked, self.suspended)
@@ -118,16 +128,22 @@ class GroupMember:
     def run_restored(self, timeout_s: float) -> None:
         """Go on with restoring; what is restored runs from now on, and servers see it."""
         if self._manager.run_restored(timeout_s, self.consumer):
-            self._say_tasks()
+            self.say_tasks()
             self._queries.announce_commit()  # what they restored was committed too, with its Position
 
-    def close(self) -> None:
-        """Leave the group, if it was joined. Who has a static id does not: its tasks stay its own until its session has
-        ended, and so does its lease."""
-        self._is_leaving = True
-        if self._static_id is None:
+    def say_tasks(self) -> None:
+        """Tell servers which tasks this worker has, and follows."""
+        self._deployment.say_tasks([*self._tasks.all.values(), *self._standbys.tasks], self._consumer)
+
+    def close(self, *, for_good: bool = False) -> None:
+        """Leave the group, if it was joined. Who has a static id does not, unless `for_good`: its tasks stay its own
+        until its session has ended, and so does its lease. Others have those of one that leaves within a second."""
+        self._is_leaving, self._keeps_tasks = True, self._static_id is not None and not for_good
+        if not self._keeps_tasks:
             self._lease.end()
         if self._consumer is not None:
+            if for_good and self._is_subscribed:
+                self._consumer.leave()
             self._consumer.close()
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
@@ -140,30 +156,27 @@ class GroupMember:
         self._manager.assign(partitions, self.consumer)
         self._deployment.say_topology(self._topics)
         self.run_restored(0.0)
-        self._say_tasks()
+        self.say_tasks()
 
     def suspended(self, partitions: list[TopicPartition]) -> None:
         """All is taken, and the group will say who gets what."""
         self._commit_to_let_go()
-        if self._is_leaving and self._static_id is not None:  # nobody else gets it before the session has ended
+        if self._is_leaving:  # nobody says who gets what, or not to this one
             self._manager.revoke(partitions)
         elif self.failed is None:
             self._manager.suspend()
         else:
             self._manager.revoke(partitions)
-        self._say_tasks()
+        self.say_tasks()
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """These are not the worker's any more, and may be another's already."""
-        if not self._is_leaving or self._static_id is None:
+        if not self._keeps_tasks:
             self._lease.end()
             self._manager.give_back(partitions)
         self._commit_to_let_go()
         self._manager.revoke(partitions)
-        self._say_tasks()
-
-    def _say_tasks(self) -> None:
-        self._deployment.say_tasks(self._tasks.all, self._consumer)
+        self.say_tasks()
 
     def _commit_to_let_go(self) -> None:
         """The whole group waits for it, so all of it has one deadline."""

@@ -24,6 +24,7 @@ from typing import TypeAlias
 from stateline.log.interface import Admin
 from stateline.model.table_topics import beginning_is_lost, forgets, never_read
 from stateline.model.topic import Topic
+from stateline.worker.standby_store import StandbyStore
 from stateline.worker.store_restore import StoreRestore
 from stateline.worker.task import Task
 from stateline_store import DamagedDataError, IsolationLevel, Position, TopicPartition
@@ -68,6 +69,58 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     bounds = admin.bounds(logs)
     _say_lost(tasks, bounds)
     return [_plan(task, {s: committed[s] for s in task.topology.sources if s in committed}, bounds) for task in tasks]
+
+
+def followed(task: Task, admin: Admin, group: str) -> list[StandbyStore]:
+    """What the stores of this standby, which are open, have to read, and from where. Raises as `plans`."""
+    committed = admin.committed(group, task.topology.sources)
+    logs = {*task.topology.sources, *(log for log, _ in task.topology.logged)}
+    bounds, ends = admin.bounds(logs), admin.committed_ends(logs)
+    found: list[StandbyStore] = []
+    for topic in task.topology.subtopology.sources:
+        source = TopicPartition(topic.name, task.topology.partition)
+        limit = limit_of(task, source, committed, bounds[source][0])
+        for table in task.topology.tables[topic.name]:
+            at = _resume_table(task, table, source, *bounds[source])
+            end = ends[source] if limit is None else min(ends[source], limit)
+            found.append(_standby_of(task, table, source, at, end, table_of=topic, limit=limit))
+    for changelog, name in task.topology.logged:
+        at = _resume_logged(task, name, changelog, *bounds[changelog], committed)
+        has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
+        found.append(_standby_of(task, name, changelog, at, ends[changelog], has_commits=has_commits))
+    return found
+
+
+def limit_of(task: Task, source: TopicPartition, committed: Mapping[TopicPartition, int], first: int) -> int | None:
+    """From which offset of this topic on a standby's tables of it take nothing: what its task reads by its group goes
+    through them together with everything else that is made of it. None where they may take all."""
+    return max(committed.get(source, first), first) if task.reads_by_group(source.topic) else None
+
+
+def _standby_of(
+    task: Task,
+    name: str,
+    changelog: TopicPartition,
+    next_offset: int,
+    end: int,
+    *,
+    table_of: Topic | None = None,
+    has_commits: bool = False,
+    limit: int | None = None,
+) -> StandbyStore:
+    return StandbyStore(
+        task.stores.by_name[name],
+        partial(task.commit_restored, name),
+        changelog,
+        next_offset,
+        end,
+        table_of=table_of,
+        types=task.topology.definitions[name].types,
+        max_timestamp_ahead_ms=task.settings.max_timestamp_ahead_ms,
+        has_commits=has_commits,
+        has_markers=task.settings.exactly_once,
+        limit=limit,
+    )
 
 
 def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
@@ -57,6 +58,11 @@ class WholeCommits:
         self._read_bytes = 0
 
     @property
+    def has_commits(self) -> bool:
+        """Whether the changelog has such records, as far as was read."""
+        return self._has_commits
+
+    @property
     def begins_at(self) -> int | None:
         """The offset of the commit whose end was not read yet; None when there is none."""
         return self._waiting[0].offset if self._waiting else None
@@ -84,6 +90,8 @@ class WholeCommits:
 
 class StoreRestore:
     """Reads from `next_offset` up to, not including, `end`; `restored` records were staged so far."""
+
+    _state: ClassVar[StoreState] = StoreState.RESTORING
 
     def __init__(
         self,
@@ -127,6 +135,16 @@ class StoreRestore:
             records = [record for record in records if self.next_offset <= record.offset < self.end]
         if not records:
             return
+        self._take(records)
+        if self.remaining and self._is_batch:
+            self.commit()
+
+    @property
+    def _is_batch(self) -> bool:
+        return self.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES
+
+    def _take(self, records: list[Record]) -> None:
+        """Stage what is whole of these, which follow."""
         self.next_offset = records[-1].offset + 1
         if self.table_of is not None:
             self._stage_table(self.table_of, records)
@@ -134,8 +152,6 @@ class StoreRestore:
             owned, self._newest_owner = without_former_owners(records, self._newest_owner)
             self._left_out += len(records) - len(owned)
             self._stage_changelog(self._commits.add(owned))
-        if self.remaining and self.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES:
-            self.commit()
 
     def finish(self, level: int) -> None:
         """Everything was read: commit it with its Position. It is said at this level of the log."""
@@ -163,7 +179,7 @@ class StoreRestore:
         """Tell readers in other processes how much is left."""
         if isinstance(self.store, TransactionalStore):
             self.store.announce_commit()
-            self.store.set_state(StoreState.RESTORING, self.remaining)
+            self.store.set_state(self._state, self.remaining)
 
     def _stage_table(self, topic: Topic, records: list[Record]) -> None:
         seen = None

@@ -3,6 +3,9 @@
 | from → to              | by                  | what happens                                                      |
 |------------------------|---------------------|-------------------------------------------------------------------|
 | CREATED → RESTORING    | `open`              | the directory is locked, the stores are open                      |
+| CREATED → STANDBY      | `follow`            | as `open`, of a task that another node has: its stores follow     |
+|                        |                     | their changelogs (`standby_tasks`)                                |
+| STANDBY → RESTORING    | `take_over`         | it is this worker's now: its stores read the rest                 |
 | RESTORING → RUNNING    | `run`               | the stores are restored: it processes records and commits         |
 | RUNNING → SUSPENDED    | `suspend`           | the group decides anew who has it; its stores stay open and       |
 |                        |                     | answer, as of the last commit, and nothing is written             |
@@ -36,6 +39,7 @@ class TaskState(enum.StrEnum):
     """Where a task is in its life."""
 
     CREATED = "created"
+    STANDBY = "standby"
     RESTORING = "restoring"
     RUNNING = "running"
     SUSPENDED = "suspended"
@@ -43,7 +47,8 @@ class TaskState(enum.StrEnum):
 
 
 _MOVES = {
-    TaskState.CREATED: {TaskState.RESTORING, TaskState.CLOSED},
+    TaskState.CREATED: {TaskState.RESTORING, TaskState.STANDBY, TaskState.CLOSED},
+    TaskState.STANDBY: {TaskState.RESTORING, TaskState.CLOSED},
     TaskState.RESTORING: {TaskState.RUNNING, TaskState.CLOSED},
     TaskState.RUNNING: {TaskState.SUSPENDED, TaskState.CLOSED},
     TaskState.SUSPENDED: {TaskState.RUNNING, TaskState.CLOSED},
@@ -52,13 +57,15 @@ _MOVES = {
 
 
 class Task:
-    """One owner thread: the worker's. `recreated` are topics with another id than when this task was open last."""
+    """One owner thread: the worker's. `recreated` are topics with another id than when this task was open last;
+    `was_standby` says of one that is restored that its stores can be read as those of a standby until it is."""
 
     def __init__(self, subtopology: Subtopology, partition: int, settings: TaskSettings) -> None:
         self.topology = TaskTopology(subtopology, partition, settings.application_id)
         self.id = self.topology.id
         self.settings = settings
         self.state = TaskState.CREATED
+        self.was_standby = False
         self.directory = settings.directory.task(str(self.id))
         self.recreated: frozenset[str] = frozenset()
         self._same_topics: frozenset[str] = frozenset()
@@ -99,14 +106,27 @@ class Task:
 
         Raises `LockedError` while another process holds the task; the task can then be opened again later.
         """
+        self._open()
+        self._move(TaskState.RESTORING)
+        self.stores.publish(StoreState.RESTORING)
+
+    def follow(self) -> None:
+        """As `open`, as a standby of a task that another node has. Whoever follows says what is left of it."""
+        self._open()
+        self._move(TaskState.STANDBY)
+
+    def take_over(self) -> None:
+        """The group has given this standby's task to this worker: it may have to be restored before `run`."""
+        self._move(TaskState.RESTORING)
+        self.was_standby = True
+
+    def _open(self) -> None:
         self._lock = self.settings.directory.lock_task(str(self.id))
         try:
             self.stores.open()
         except BaseException:
             self._release()
             raise
-        self._move(TaskState.RESTORING)
-        self.stores.publish(StoreState.RESTORING)
 
     def settle_topics(self, ids: Mapping[str, str]) -> None:
         """Let go of what was made from topics that were deleted and created anew since (`ids`: topic → topic id)."""

@@ -3,6 +3,7 @@
 | what the group does                            | what becomes of a task                                              |
 |------------------------------------------------|---------------------------------------------------------------------|
 | gives a partition                              | opened, restored, run; waits while another process holds it         |
+| gives one that is followed here                | reads the rest, runs (`standby_tasks`)                              |
 | takes a partition                              | closed, after a commit                                              |
 | takes all, to say soon who gets what           | suspended after a commit: it stays open and answers                 |
 | gives a suspended one back, as it was left     | goes on at once: nothing is closed, opened or restored              |
@@ -22,6 +23,7 @@ from stateline.model.topology import Topology
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.restore_plan import plans
 from stateline.worker.restorer import Restorer
+from stateline.worker.standby_tasks import StandbyTasks
 from stateline.worker.task import Task, TaskState
 from stateline.worker.task_settings import TaskSettings
 from stateline.worker.tasks import Tasks
@@ -50,6 +52,7 @@ class TaskManager:
         admin: Admin,
         topics: TopicWatch,
         settings: TaskSettings,
+        standbys: StandbyTasks,
         *,
         forget: Callable[[TopicPartition], None],
         count_restored: Callable[[int], None],
@@ -61,6 +64,7 @@ class TaskManager:
         self._admin = admin
         self._topics = topics
         self._settings = settings
+        self._standbys = standbys
         self._forget = forget
         self._restorer = Restorer(log, count_restored)
         self._upgrades = FormatUpgrades(log, admin)
@@ -85,8 +89,8 @@ class TaskManager:
         for subtopology in self._topology.subtopologies:
             names = {topic.name for topic in subtopology.sources}
             for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
-                if subtopology.task_id(number) not in self._tasks.all:
-                    task = Task(subtopology, number, self._settings)
+                if (task_id := subtopology.task_id(number)) not in self._tasks.all:
+                    task = self._standbys.take(task_id) or Task(subtopology, number, self._settings)
                     self._tasks.add(task)
                     consumer.pause(task.topology.sources)
                     added.append(task)
@@ -179,7 +183,9 @@ class TaskManager:
                 self._restorer.add(task, plan)
 
     def _is_opened(self, task: Task) -> bool:
-        """Open it, unless another process still holds its directory: the task waits then."""
+        """Open it, unless another process still holds its directory: the task waits then. One that was a standby is."""
+        if task.was_standby:
+            return True
         try:
             task.open()
         except LockedError as error:

@@ -25,7 +25,9 @@ from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry
 from stateline.dsl.app import App
 from stateline.log.interface import Log
+from stateline.model.standby_placement import Placeable
 from stateline.processing.failures import FailureHandler
+from stateline.query.values import HostedPartition
 from stateline.worker.commit_order import Committer
 from stateline.worker.commit_schedule import CommitSchedule
 from stateline.worker.deployment_files import DeploymentFiles
@@ -39,6 +41,8 @@ from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.reporting import Reporter
 from stateline.worker.snapshots import SnapshotMaker
+from stateline.worker.standby_assignment import StandbyAssignment
+from stateline.worker.standby_tasks import StandbyTasks
 from stateline.worker.task_executor import TaskExecutor
 from stateline.worker.task_manager import TaskManager
 from stateline.worker.task_settings import TaskSettings
@@ -50,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 # How long an idle poll waits; queries are answered in between.
 _IDLE_POLL_S = 0.005
+_DRAINED_POLL_S = 0.1
 # A worker that must start over this often, with less than this much time in between, gives up: its supervisor
 # backs off, and two workers that fence each other come to an end.
 _MAX_RESTARTS = 5
@@ -74,15 +79,20 @@ class Worker:
         place = None if log.embedded_file is not None else nodes_partition(app.application_id)
         self._lease = Lease(config.session_timeout_ms, place)
         self._tasks = Tasks(self._lease)
+        settings = TaskSettings.of(config, topology, directory, self.failures, self._global_tables.stores)
+        followed = StandbyTasks(topology, log, self._admin, settings, config.acceptable_recovery_lag)
         self._manager = TaskManager(
-            self._tasks, topology, log, self._admin, self._topics,
-            TaskSettings.of(config, topology, directory, self.failures, self._global_tables.stores),
+            self._tasks, topology, log, self._admin, self._topics, settings, followed,
             forget=lambda source: self._executor.forget(source),
             count_restored=reporter.figures.restored,
         )  # fmt: skip
-        snapshots = SnapshotMaker(directory, topology, self._tasks.hosted)
+
+        def hosted(store: str, partition: int) -> HostedPartition | None:
+            return self._tasks.hosted(store, partition) or followed.hosted(store, partition)
+
+        snapshots = SnapshotMaker(directory, topology, hosted)
         declared = {name: definition.description for name, definition in topology.stores.items()}
-        self._queries = QuerySocket(self._deployment.socket, self._tasks.hosted, snapshots, declared, self._lease)
+        self._queries = QuerySocket(self._deployment.socket, hosted, snapshots, declared, self._lease)
         self._committer = Committer(log, config, topology, config.member_name(instance), self.failures)
         self._commits = CommitSchedule(
             config.commit_interval_ms, self._tasks, self._committer, self._epochs, self._topics,
@@ -94,12 +104,19 @@ class Worker:
         )  # fmt: skip
         client_id = self._deployment.client_id(config.consumer.get("client.id"))
         name, digest = config.group_instance_id or client_id, topology.digest()
-        self._entries = None if place is None else WorkerEntries(log, app.application_id, name, WorkerEntry(digest))
+        entry = WorkerEntry(digest, str(directory.process_id()), config.client_tag)
+        self._entries = None if place is None else WorkerEntries(log, app.application_id, name, entry)
         joining = Joining(app.application_id, name, digest, self._admin, self._deployment, self._lease, self._entries)
+        own = Placeable(name, entry.directory, entry.tags)
+        self._standbys = StandbyAssignment(
+            config, topology, own, log, self._admin, self._entries, self._tasks, followed, self._topics
+        )
         self._group = GroupMember(
             log, config, topology, self._tasks, self._manager, self._commits, self._topics, self._deployment,
-            self._queries, self._lease, joining,
+            self._queries, self._lease, joining, self._standbys,
         )  # fmt: skip
+        self._leaves_for_good = config.node_leave
+        self._drained = False
         self._restarts = Restarts()
 
     def stop(self) -> None:
@@ -121,7 +138,8 @@ class Worker:
                     raise
                 except RetryLaterError as error:  # what starting over mends; everything else ends the worker
                     self._start_over(error)
-            self._commits.commit(self._group.consumer)
+            if not self._drained:
+                self._commits.commit(self._group.consumer)
         except PartitionsChangedError as error:
             self._manager.drop_all()
             self._deployment.refuse(error.reasons, self._topics)
@@ -151,11 +169,16 @@ class Worker:
         if not self._global_tables.advance(_IDLE_POLL_S):
             self._queries.serve_pending()
             return
+        if self._is_drained():
+            self._queries.serve_pending(_DRAINED_POLL_S)
+            return
+        if self._standbys.advance():
+            self._group.say_tasks()
+        wait_s = 0.0 if self._manager.is_restoring or self._standbys.is_busy else _IDLE_POLL_S
         if not self._group.subscribe():
-            self._queries.serve_pending(_IDLE_POLL_S)
+            self._queries.serve_pending(wait_s)
             return
         self._manager.open_waiting()
-        wait_s = 0.0 if self._manager.is_restoring else _IDLE_POLL_S
         records, consumer = self._group.poll(self._executor.poll_records, wait_s), self._group.consumer
         self._executor.work_off(records, consumer)
         if self._manager.is_restoring:
@@ -163,7 +186,19 @@ class Worker:
         self._manager.advance_upgrades()
         self._commits.commit_if_due(consumer)
         self._executor.between_slices(consumer)
-        self._housekeeping.clean_if_due(self._tasks.all)
+        self._housekeeping.clean_if_due([*self._tasks.all, *(task.id for task in self._standbys.tasks)])
+
+    def _is_drained(self) -> bool:
+        """Whether this worker was asked to hand over what it has, and so has nothing any more."""
+        if not self._drained and self._deployment.is_to_drain():
+            logger.info("Asked to drain: handing over all tasks, and leaving the group")
+            self._commits.commit(self._group.consumer)
+            self._group.close(for_good=True)
+            self._manager.drop_all()
+            self._standbys.close()
+            self._drained = True
+            self._group.say_tasks()
+        return self._drained
 
     def _start_over(self, error: StatelineError) -> None:
         """Drop what is not committed, settle the transaction, join again; every task restores from its own offsets."""
@@ -190,8 +225,13 @@ class Worker:
             last_first.callback(self._global_tables.close)
             if self._entries is not None:
                 last_first.callback(self._entries.close)
+            last_first.callback(self._standbys.close)
             last_first.callback(self._manager.close)
-            last_first.callback(self._group.close)
+            last_first.callback(self._close_group)
+
+    def _close_group(self) -> None:
+        if not self._drained:
+            self._group.close(for_good=self._leaves_for_good and self._executor.stopping)
 
 
 class Restarts:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from stateline.config.loading import load_config, read_config
-from stateline.config.settings import Config, dotted_name
+from stateline.config.settings import PASSED_ON, Config, dotted_name
 from stateline_store.errors import ConfigurationError
 from stateline_store.state_store import IsolationLevel
 
@@ -316,9 +316,16 @@ def test_what_links_nodes_has_no_use_on_the_embedded_log(setting: str) -> None:
 
 def test_every_setting_is_described_under_its_dotted_name() -> None:
     rows = load_config("flights").describe()
-    passed_on = {"consumer", "producer", "admin", "spark"}
-    assert [row.name for row in rows] == [dotted_name(f) for f in Config.model_fields if f not in passed_on]
+    assert [row.name for row in rows] == [dotted_name(f) for f in Config.model_fields if f not in PASSED_ON]
     assert all(row.description and row.allowed for row in rows)
+
+
+def test_tags_of_this_node_are_settings_of_any_name() -> None:
+    tags = ["client.tag.zone=eu-1", "client.tag.rack=7", "rack.aware.assignment.tags=zone, rack"]
+    config = load_config("flights", overrides=[KAFKA, *tags])
+    assert (config.client_tag, config.rack_tags) == ({"zone": "eu-1", "rack": "7"}, ["zone", "rack"])
+    assert {row.name: row.value for row in config.describe()}["client.tag.zone"] == "eu-1"
+    assert "rack.aware.assignment.tags = 'a b'" in refusal(overrides=["rack.aware.assignment.tags=a b"])
 
 
 def test_a_config_never_changes() -> None:

@@ -142,9 +142,9 @@ class Ownership:
         generation: int,
         offsets: Mapping[TopicPartition, int],
     ) -> CopyStatus:
-        """The same, and of a standby how far it is behind its changelog; `offsets` are those that it has applied,
-        `generation` is that of its commit notice."""
-        if copy.served_by != "standby" or self._group is None:
+        """The same, and of one that is not active how far it is behind its changelog; `offsets` are those that it has
+        applied, `generation` is that of its commit notice."""
+        if copy.served_by == "active" or self._group is None:
             return copy
         changelog = self.changelog(store, partition)
         if changelog is None or (found := self._group.end(changelog)) is None:

@@ -90,7 +90,7 @@ class Workers:
         """The instance that has this task: one that answers, else one that is there, else one that said so last;
         None when none did.
         """
-        owners = [name for name, instance in self.instances.items() if task_id in instance.tasks]
+        owners = [name for name, instance in self.instances.items() if instance.has(task_id)]
         for is_good in (self.answers, self.is_connected):
             if (best := next(filter(is_good, owners), None)) is not None:
                 return best
@@ -130,7 +130,7 @@ class Workers:
 
     def generation(self, task_id: str) -> int:
         """That of the group under which a worker here was given this task, as it has said; -1 when none has."""
-        found = (each.generation for each in self.instances.values() if task_id in each.tasks)
+        found = (each.generation for each in self.instances.values() if each.has(task_id))
         return max(found, default=-1)
 
     @property
@@ -146,7 +146,8 @@ class Workers:
                 continue
             had = {task_id for task_id, (owner, _) in self._leases.items() if owner == name}
             # Until its group has given it its tasks, one that was started anew has those of the process before.
-            told = had | instance.tasks.keys() if instance.generation >= 0 else instance.tasks.keys()
+            has = set(filter(instance.has, instance.tasks))
+            told = had | has if instance.generation >= 0 else has
             for task_id in told:
                 if instance.tasks.get(task_id) == "running":
                     self._leases[task_id] = name, connection.lease_until_ms

@@ -1,0 +1,144 @@
+"""A standby's store: a restore that has no end.
+
+Of a compacted topic the records that a later one replaced are missing, so rows may be behind the Position that stands
+beside them. They are not where offsets follow each other without a gap: then every record is there. Behind a gap no
+Position is claimed before everything is read that was there when the gap was seen: whatever replaced the missing
+records is in it. Until then the rows stay in memory, as long as they are not too many, and readers see the commit
+before; if they are, the copy is one whose restore has not come to its end.
+
+The marker of a transaction is an offset without a record, too. Of a changelog the last record of a commit tells where
+to expect one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import ClassVar
+
+from stateline.log.interface import Record
+from stateline.model.topic import Topic
+from stateline.processing.changelog import end_of_last_commit
+from stateline.worker.store_restore import StoreRestore
+from stateline_store import StateStore, StoreState, StoreTypes, TopicPartition, TransactionalStore
+
+
+class StandbyStore(StoreRestore):
+    """One store's. `end` is where it must have come to before it claims a Position again; `limit`, if there is one, the
+    offset from which on it takes nothing yet. `is_whole`: what was committed here last has its Position."""
+
+    _state: ClassVar[StoreState] = StoreState.STANDBY
+
+    def __init__(
+        self,
+        store: StateStore,
+        commit: Callable[[Mapping[TopicPartition, int]], None],
+        changelog: TopicPartition,
+        next_offset: int,
+        end: int,
+        *,
+        table_of: Topic | None = None,
+        types: StoreTypes | None = None,
+        max_timestamp_ahead_ms: int = -1,
+        has_commits: bool = False,
+        has_markers: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        """As `StoreRestore`; `has_markers`: the changelog is written by transactions, one for each commit."""
+        super().__init__(
+            store,
+            commit,
+            changelog,
+            next_offset,
+            end,
+            table_of=table_of,
+            types=types,
+            max_timestamp_ahead_ms=max_timestamp_ahead_ms,
+            has_commits=has_commits,
+        )
+        self.limit = limit
+        self.is_whole = False
+        self._has_markers = has_markers and table_of is None
+        # Where the next record is if there is no gap. It is not where the log says to go on: that is behind markers,
+        # also those of commits whose records were all replaced.
+        self._follows = next_offset
+        self._ends_commit = True  # whether a marker may come before it
+        self._ahead: list[Record] = []  # beyond the limit
+        self._read_to = next_offset
+        self._committed_to = next_offset
+
+    @property
+    def remaining(self) -> int:
+        """Offsets left before it claims a Position again. What waits for the end of its commit is not there yet: it may
+        have replaced records that are missing."""
+        begins_at = self._commits.begins_at if self._commits.has_commits else None
+        return max(0, self.end - (self.next_offset if begins_at is None else begins_at))
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether records wait for the limit to be moved."""
+        return bool(self._ahead)
+
+    @property
+    def reads_from(self) -> int:
+        """The offset of the next record that it was not given yet."""
+        return self._read_to
+
+    def read(self, records: list[Record], next_offset: int, end: int) -> None:
+        """These follow, if any; what comes next is at `next_offset`, and what was there when they were read ends before
+        `end`. Stages what is whole, and commits it when it is much."""
+        new = [record for record in records if record.offset >= self._read_to]
+        self._read_to = max([self._read_to, next_offset, *(record.offset + 1 for record in new[-1:])])
+        if self.limit is not None:
+            new, self._ahead = _parted(self._ahead + new, self.limit)
+            end, next_offset = min(end, self.limit), min(next_offset, self.limit)
+        if new:
+            if self._has_gap(new):
+                self.end = max(self.end, end)
+            self._take(new)
+        self.next_offset = max(self.next_offset, next_offset)
+        if self._is_batch:
+            self.let_go()
+
+    def commit_whole(self) -> None:
+        """Commit what was staged with the Position that it has, if it has one now."""
+        if self.remaining or self.next_offset == self._committed_to:
+            return
+        if not self._commits.has_commits:
+            self._stage_changelog(self._commits.take_rest())
+        if isinstance(self.store, TransactionalStore):
+            self.store.advance(self._position)
+        self._committed_to = self.next_offset
+        self.commit()
+        self.is_whole = self.restored > 0
+
+    def let_go(self) -> None:
+        """Commit all that is staged, for who goes on or because it is much, with its Position if it has one."""
+        self.commit_whole()
+        if self.store.approximate_num_uncommitted_bytes:
+            self.is_whole = False
+            self.commit()
+
+    def _has_gap(self, records: list[Record]) -> bool:
+        first, last = records[0].offset, records[-1].offset
+        follows, may_skip = self._follows, self._ends_commit
+        self._follows = last + 1
+        self._ends_commit = self._has_markers and _ends_commit(records[-1])
+        if first == follows and last - first + 1 == len(records):
+            return False
+        if not self._has_markers or not (first == follows or (may_skip and first == follows + 1)):
+            return True
+        return any(
+            after.offset != before.offset + 1 and not (after.offset == before.offset + 2 and _ends_commit(before))
+            for before, after in pairwise(records)
+        )
+
+
+def _ends_commit(record: Record) -> bool:
+    return end_of_last_commit([record]) == 1
+
+
+def _parted(records: list[Record], at: int) -> tuple[list[Record], list[Record]]:
+    """Those before this offset, and those from there on."""
+    before = [record for record in records if record.offset < at]
+    return before, records[len(before) :]

@@ -1,0 +1,281 @@
+"""Standbys: tasks that other nodes have, whose changelogs this worker follows without end.
+
+They have a consumer of their own, take at most half of the thread's time, and nothing of the group. Their stores are
+read as standbys by whoever accepts one, and when the group gives this worker such a task, it reads the rest and runs
+(`task_manager`). Which ones a worker has decides `standby_assignment`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stateline.log.interface import Admin, Consumer, Log
+from stateline.model.topology import Topology
+from stateline.query.values import HostedPartition
+from stateline.worker.polled_records import by_partition
+from stateline.worker.restore_plan import followed
+from stateline.worker.standby_store import StandbyStore
+from stateline.worker.task import Task
+from stateline.worker.task_settings import TaskSettings
+from stateline_store import (
+    DoesNotExistError,
+    LockedError,
+    RetryLaterError,
+    StatelineError,
+    StoreState,
+    TopicPartition,
+    TransactionalStore,
+)
+from stateline_store.steps import reached
+from stateline_store.task_id import TaskId
+
+_log = logging.getLogger(__name__)
+
+_SLICE_RECORDS = 5_000
+# How often what was read is committed, and so can be seen.
+_COMMIT_INTERVAL_S = 0.1
+# How often it is asked how far the group has come where tables must not be ahead of it.
+_LIMIT_INTERVAL_S = 1.0
+# What failed for a reason that lasts is tried again after so long.
+_PAUSE_S = 30.0
+_RETRY_S = 2.0
+# How often it is looked whether topics are still the same ones.
+_LOOK_INTERVAL_S = 60.0
+_UNKNOWN_END = 2**63 - 1
+
+
+@dataclass(slots=True)
+class _Followed:
+    task: Task
+    stores: list[StandbyStore] = field(default_factory=list)
+
+
+class StandbyTasks:
+    """One worker's, on its thread. `caught_up` says of a task whether it lacks at most as many records as
+    ``acceptable.recovery.lag``."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        log: Log,
+        admin: Admin,
+        settings: TaskSettings,
+        acceptable_lag: int,
+    ) -> None:
+        self._subtopologies = {each.ordinal: each for each in topology.subtopologies}
+        self._group = topology.application_id
+        self._log = log
+        self._admin = admin
+        self._settings = settings
+        self._acceptable_lag = acceptable_lag
+        self._consumer: Consumer | None = None
+        self._by_id: dict[TaskId, _Followed] = {}
+        self._paused_until_s: dict[TaskId, float] = {}
+        self._is_to_assign = False
+        self._is_full = False
+        self._took_s = self._ended_s = 0.0
+        self._commits_s = self._limits_s = self._looks_s = 0.0
+        self._topic_ids: dict[str, str] = {}  # of what is followed
+
+    @property
+    def ids(self) -> Collection[TaskId]:
+        """Those that it has."""
+        return self._by_id.keys()
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The same, themselves."""
+        return [each.task for each in self._by_id.values()]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is more to read at once."""
+        return self._is_full or self._is_to_assign
+
+    def hosted(self, store: str, partition: int) -> HostedPartition | None:
+        """This partition of a store, to be queried as a standby; None when it is none of these."""
+        for each in self._by_id.values():
+            found = each.task.stores.by_name.get(store) if each.task.id.partition == partition else None
+            if isinstance(found, TransactionalStore):
+                is_whole = all(one.is_whole for one in each.stores if one.store is found)
+                return HostedPartition(found, StoreState.STANDBY if is_whole else StoreState.RESTORING)
+        return None
+
+    def add(self, task_id: TaskId) -> bool:
+        """Follow this one too. False when that cannot begin now: another process has its directory, or what kept it
+        from being followed lasts."""
+        if time.monotonic() < self._paused_until_s.get(task_id, 0.0):
+            return False
+        task = Task(self._subtopologies[task_id.subtopology], task_id.partition, self._settings)
+        try:
+            task.follow()
+        except LockedError as error:
+            _log.debug("Standby %s waits: %s", task_id, error)
+            return False
+        except StatelineError as error:
+            self._pause(task_id, error)
+            return False
+        self._by_id[task_id] = _Followed(task)
+        self._is_to_assign = True
+        try:
+            ids = self._ids(task.topology.log_topics())
+            self._topic_ids |= ids
+            task.settle_topics(ids)
+            self._by_id[task_id].stores = followed(task, self._admin, self._group)
+            task.give_back()  # others own it: what was left of an earlier restore stays as it was said
+        except StatelineError as error:
+            self._pause(task_id, error)
+            return False
+        reached("standby:opened")
+        return True
+
+    def drop(self, task_ids: Iterable[TaskId]) -> None:
+        """Follow these no more: their directories are let go."""
+        for task_id in list(task_ids):
+            if (found := self._by_id.pop(task_id, None)) is not None:
+                self._is_to_assign = True
+                with contextlib.suppress(StatelineError):  # it is read again
+                    for store in found.stores:
+                        store.let_go()
+                found.task.close()
+
+    def take(self, task_id: TaskId) -> Task | None:
+        """The group has given this one to the worker: it is not followed any more, but open. None when it was not."""
+        found = self._by_id.pop(task_id, None)
+        if found is None:
+            return None
+        self._is_to_assign = True
+        try:
+            for store in found.stores:
+                store.let_go()
+        except StatelineError as error:  # it is opened anew, as any other
+            _log.warning("What was read for %s last cannot be committed: %s", task_id, error)
+            found.task.close()
+            return None
+        reached("standby:let-go")
+        found.task.take_over()
+        return found.task
+
+    def advance(self) -> None:
+        """Read and apply one slice, if it is this thread's time; commit when that is due."""
+        now_s = time.monotonic()
+        if not self._by_id or now_s - self._ended_s < self._took_s:
+            return
+        try:
+            if now_s >= self._looks_s:
+                self._look()
+            self._read()
+        except (RetryLaterError, DoesNotExistError) as error:
+            _log.info("Standbys are planned anew: %s", error)
+            self._add_anew(list(self._by_id))
+        self._ended_s = time.monotonic()
+        self._took_s = self._ended_s - now_s
+
+    def caught_up(self) -> set[TaskId]:
+        """Those that have."""
+        consumer = self._consumer
+        if consumer is None or self._is_to_assign:
+            return set()
+        return {
+            task_id
+            for task_id, each in self._by_id.items()
+            if all(self._lag(store, consumer) <= self._acceptable_lag for store in each.stores)
+        }
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        self.drop(list(self._by_id))
+        self._close_consumer()
+
+    def _lag(self, store: StandbyStore, consumer: Consumer) -> int:
+        if store.is_ahead:
+            return 0
+        known = consumer.lag(store.changelog)
+        return max(store.remaining, self._acceptable_lag + 1 if known is None else known)
+
+    def _add_anew(self, task_ids: Collection[TaskId]) -> None:
+        self.drop(task_ids)
+        for task_id in task_ids:
+            self.add(task_id)
+
+    def _pause(self, task_id: TaskId, error: StatelineError) -> None:
+        pause_s = _RETRY_S if isinstance(error, RetryLaterError) else _PAUSE_S
+        _log.warning("Task %s is not followed for %g s: %s", task_id, pause_s, error)
+        self._paused_until_s[task_id] = time.monotonic() + pause_s
+        self.drop([task_id])
+
+    def _look(self) -> None:
+        """Begin anew with those of whose topics one was deleted and created anew."""
+        self._looks_s = time.monotonic() + _LOOK_INTERVAL_S
+        ids = self._ids(topic for task in self.tasks for topic in task.topology.log_topics())
+        changed = {topic for topic, topic_id in self._topic_ids.items() if ids.get(topic, topic_id) != topic_id}
+        self._add_anew([t.id for t in self.tasks if not changed.isdisjoint(t.topology.log_topics())])
+
+    def _ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {name: info.topic_id for name, info in self._admin.topics(sorted({*topics})).items()}
+
+    def _read(self) -> None:
+        consumer = self._assigned()
+        if consumer is None:
+            return
+        records = consumer.poll(_SLICE_RECORDS, 0.0)
+        self._is_full = len(records) > _SLICE_RECORDS // 2
+        slices = by_partition(records)
+        now_s = time.monotonic()
+        limits = self._limits() if now_s >= self._limits_s else {}
+        is_due = now_s >= self._commits_s
+        if is_due:
+            self._commits_s = now_s + _COMMIT_INTERVAL_S
+        places = {log: _place(consumer, log) for log in (self._logs() if is_due else slices)}
+        for task_id, each in list(self._by_id.items()):
+            try:
+                for store in each.stores:
+                    store.limit = limits.get(store.changelog, store.limit)
+                    if store.changelog in places:
+                        store.read(slices.get(store.changelog, []), *places[store.changelog])
+                    if is_due:
+                        store.commit_whole()
+            except StatelineError as error:
+                self._pause(task_id, error)
+
+    def _logs(self) -> set[TopicPartition]:
+        return {store.changelog for each in self._by_id.values() for store in each.stores}
+
+    def _limits(self) -> Mapping[TopicPartition, int]:
+        """Where tables must not be ahead of the group: how far that has come."""
+        self._limits_s = time.monotonic() + _LIMIT_INTERVAL_S
+        sources = {store.changelog for each in self._by_id.values() for store in each.stores if store.limit is not None}
+        return self._admin.committed(self._group, sources) if sources else {}
+
+    def _assigned(self) -> Consumer | None:
+        """The consumer, which reads each changelog from where the furthest behind of its stores stands."""
+        if not self._is_to_assign:
+            return self._consumer
+        starts: dict[TopicPartition, int] = {}
+        for each in self._by_id.values():
+            for store in each.stores:
+                starts[store.changelog] = min(starts.get(store.changelog, store.reads_from), store.reads_from)
+        self._is_to_assign = self._is_full = False
+        if not starts:
+            self._close_consumer()
+        else:
+            self._consumer = self._consumer or self._log.consumer(auto_offset_reset="error")
+            self._consumer.assign(starts)
+        return self._consumer
+
+    def _close_consumer(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+
+def _place(consumer: Consumer, log: TopicPartition) -> tuple[int, int]:
+    """Where it goes on, and where the log ended when it was read last."""
+    at, lag = consumer.next_offset(log), consumer.lag(log)
+    if at is None or lag is None:
+        return -1, _UNKNOWN_END
+    return at, at + lag

@@ -1,0 +1,91 @@
+"""What a standby claims to have of a changelog that was compacted underneath it, against a dict."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from stateline.log import Record
+from stateline.processing.changelog import position_headers
+from stateline.worker.standby_store import StandbyStore
+from stateline_store import IsolationLevel, KeyValueStore, Position, StoreContext, TopicPartition
+
+LOG, IN = TopicPartition("log", 0), TopicPartition("in", 0)
+
+
+def written(
+    chance: random.Random, commits: int, *, markers: bool
+) -> tuple[list[Record], dict[int, dict[bytes, bytes]]]:
+    """A changelog of so many commits, some transactions of which were aborted, and what holds at each Position."""
+    records: list[Record] = []
+    offset, rows, at = 0, dict[bytes, bytes](), dict[int, dict[bytes, bytes]]()
+    for number in range(commits):
+        if markers and chance.random() < 0.1:
+            offset += chance.randrange(1, 5) + 1
+        keys = chance.sample([b"%d" % n for n in range(12)], chance.randrange(1, 5))
+        for n, key in enumerate(keys):
+            headers = position_headers(Position.of({IN: number})) if n == len(keys) - 1 else ()
+            value = None if chance.random() < 0.2 else b"%d" % offset
+            records.append(Record(*LOG, offset, 1, key, value, headers))
+            rows = {k: v for k, v in rows.items() if k != key} | ({} if value is None else {key: value})
+            offset += 1
+        at[number] = rows
+        offset += markers
+    return records, at
+
+
+def compacted(records: list[Record], chance: random.Random) -> list[Record]:
+    """Without some of those that a later record of their key replaces."""
+    newest = {record.key: record.offset for record in records}
+    return [r for r in records if r.offset == newest[r.key] or chance.random() < 0.5]
+
+
+def rows_of(store: KeyValueStore) -> dict[bytes, bytes]:
+    with store.reader(IsolationLevel.READ_COMMITTED).range(None, None) as rows:
+        return dict(rows)
+
+
+@pytest.mark.parametrize("markers", [False, True])
+def test_a_position_is_claimed_only_with_the_rows_that_held_there(
+    tmp_path: Path, markers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = 0
+    for seed in range(300):
+        chance = random.Random(seed)
+        monkeypatch.setattr("stateline.worker.store_restore._BATCH_BYTES", chance.choice([1, 300, 10_000_000]))
+        full, at = written(chance, 40, markers=markers)
+        store = KeyValueStore("kept", persistent=False)
+        store.init(StoreContext("0_0", tmp_path))
+        seen: list[tuple[Position, dict[bytes, bytes]]] = []
+
+        def commit(offsets: Mapping[TopicPartition, int], store: KeyValueStore = store) -> None:
+            store.commit(offsets)
+
+        end_at_start = full[chance.randrange(len(full))].offset + 1
+        standby = StandbyStore(store, commit, LOG, 0, end_at_start, has_markers=markers)
+        log, left, end = list(full), 0, end_at_start
+        while left < full[-1].offset + 1:
+            # What the log has now: it ends somewhere further on, and was compacted up to a place before that.
+            end = min(full[-1].offset + 1, max(left, end) + chance.randrange(30))
+            cleaned = chance.randrange(end + 1) if chance.random() < 0.5 else 0
+            log = compacted([r for r in log if r.offset < cleaned], chance) + [r for r in log if r.offset >= cleaned]
+            slice_ = [r for r in log if left <= r.offset < end][: chance.randrange(1, 20)]
+            left = slice_[-1].offset + 1 if slice_ else end
+            standby.read(slice_, left, end)
+            if chance.random() < 0.7:
+                standby.commit_whole()
+            position = store.position(IsolationLevel.READ_COMMITTED)
+            if standby.is_whole and position:
+                seen.append((position, rows_of(store)))
+        standby.let_go()
+        for position, rows in seen:
+            number = position.get(*IN)
+            assert number is not None
+            assert rows == at[number], f"seed {seed}, at {number}"
+            claimed += 1
+        assert rows_of(store) == at[39]
+        store.close()
+    assert claimed > 500, "it claims often"

@@ -1,0 +1,187 @@
+"""Workers that follow the tasks of others, and take them over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from service.worker.faults import GUARANTEES, counting, entries
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
+from stateline.deployment.drain_request import ask_to_drain
+from stateline.dsl.app import App
+from stateline.log import Log, Record
+from stateline.worker.worker import Worker
+from stateline_store import StateDirectory
+from support.kafka.shared_broker import SharedBroker
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+
+PARTITIONS = 4
+KEYS = [f"k{n}" for n in range(40)]
+RECORDS = entries(KEYS)
+SESSION_MS = 6_000  # the shortest that the broker takes
+
+
+@dataclass
+class Group:
+    """Workers of an application that counts, each on a directory of its own unless it shares one."""
+
+    app: App
+    topic: str
+    servers: str
+    root: Path
+    settings: dict[str, Any]
+    log: Log
+    stack: ExitStack
+    times: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+    found: dict[str, Stores] = field(default_factory=dict)
+
+    def config(self, node: str, **more: Any) -> Config:
+        return configured(
+            self.app,
+            self.root / node,
+            bootstrap__servers=self.servers,
+            session__timeout__ms=SESSION_MS,
+            num__standby__replicas=1,
+            **{"consumer.heartbeat.interval.ms": 300, **self.settings, **more},
+        )
+
+    @contextmanager
+    def worker(self, node: str, name: str = "", **more: Any) -> Iterator[Worker]:
+        """A worker of this node, which is called as its node unless it has a name."""
+        config = self.config(node, group__instance__id=name or node, **more)
+        with closing(configured_log(config)) as log, running(self.app, config, log, name or "worker-0") as worker:
+            yield worker
+
+    def stores(self, node: str) -> Stores:
+        if node not in self.found:
+            made = Stores(self.app, self.config(node), self.root / f"scratch-{node}")
+            self.found[node] = self.stack.enter_context(closing(made))
+        return self.found[node]
+
+    def send(self) -> None:
+        """One record of each key more."""
+        self.times += 1
+        self.ends |= {number: offset for (_, number), offset in produce(self.log, self.topic, RECORDS).items()}
+
+    def is_whole(self, node: str) -> Callable[[], bool]:
+        """Whether the copies of this node have everything that was sent, as their Positions say."""
+        stores = self.stores(node)
+        wanted = [(name, n, at) for n, at in self.ends.items() for name in ("counts", "newest")]
+        return lambda: all(stores.offset(name, self.topic, n) == at for name, n, at in wanted)
+
+    def check(self, node: str) -> None:
+        """Its copies hold what was sent, each record once."""
+        assert self.stores(node).rows("counts", PARTITIONS) == {k.encode(): b"%d" % self.times for k in KEYS}
+        assert self.stores(node).rows("newest", PARTITIONS) == {k.encode(): b"0" for k in KEYS}
+
+
+@pytest.fixture(params=GUARANTEES)
+def group(kafka_broker: SharedBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Group]:
+    name = f"standbys-{uuid4().hex[:8]}"
+    app, topic = counting(table=True, name=name, topic=f"{name}-in"), f"{name}-in"
+    settings = {"processing.guarantee": request.param, "transaction.timeout.ms": SESSION_MS}
+    with ExitStack() as stack:
+        config = configured(app, tmp_path / "log", bootstrap__servers=kafka_broker.bootstrap_servers)
+        log = stack.enter_context(closing(configured_log(config)))
+        create(log, {topic: PARTITIONS})
+        yield Group(app, topic, kafka_broker.bootstrap_servers, tmp_path, settings, log, stack)
+
+
+def has(worker: Worker, running: int, standby: int) -> Callable[[], bool]:
+    """Whether it runs so many tasks, and follows so many that have all."""
+
+    def looks() -> bool:
+        states = [str(task.state) for task in [*worker._tasks.all.values()]]
+        caught_up = len(worker._standbys._followed.caught_up())
+        return states == ["running"] * running and caught_up == standby == len(worker._standbys.tasks)
+
+    return looks
+
+
+def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_again(
+    group: Group, delivered: list[Record]
+) -> None:
+    group.send()
+    with group.worker("two") as two:
+        with group.worker("one") as one:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            for _ in range(3):
+                group.send()
+                for node in ("one", "two"):
+                    eventually(group.is_whole(node), f"{node} has all of it")
+                    group.check(node)
+            delivered.clear()
+        group.send()
+        eventually(has(two, 4, 0), "it has taken over what the other one had")
+        eventually(group.is_whole("two"), "and goes on with it")
+        group.check("two")
+        assert delivered == [], "it had all of it"
+
+
+def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
+    group: Group, delivered: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.send()
+    with group.worker("one") as one:
+        eventually(group.is_whole("one"), "one has read all")
+        with group.worker("two", max__warmup__replicas=1) as two:
+            assert has(one, 4, 0)(), "nothing is taken from it while the other one catches up"
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            assert delivered == []
+            group.send()
+            for node in ("one", "two"):
+                eventually(group.is_whole(node), f"{node} has all of it")
+                group.check(node)
+
+
+def test_what_another_worker_of_the_same_directory_is_given_is_followed_no_more(group: Group) -> None:
+    group.send()
+    with group.worker("one", "one-a") as a, group.worker("two") as two:
+        eventually(lambda: has(a, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        with group.worker("one", "one-b") as b:
+            eventually(lambda: len(a._tasks.running) + len(b._tasks.running) + len(two._tasks.running) == 4, "all run")
+            eventually(lambda: bool(b._tasks.running), "the third one has some")
+            own = {task.id for task in (*a._tasks.running, *b._tasks.running)}
+            eventually(
+                lambda: own.isdisjoint(t.id for t in (*a._standbys.tasks, *b._standbys.tasks)),
+                "no directory has a task twice",
+            )
+            group.send()
+            eventually(group.is_whole("one"), "it has all of it")
+            group.check("one")
+
+
+def test_a_drained_worker_has_given_everything_away_at_once_and_takes_nothing_until_it_is_started_anew(
+    group: Group,
+) -> None:
+    group.send()
+    with group.worker("two") as two:
+        for _ in range(2):
+            with group.worker("one") as one:
+                eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+                ask_to_drain(StateDirectory(group.root / "one", group.app.application_id).application, "worker-0")
+                eventually(has(two, 4, 0), "the other one has all", SESSION_MS / 1000 * 0.8)
+                eventually(has(one, 0, 0), "it has nothing")
+                group.send()
+                eventually(group.is_whole("two"), "and goes on")
+                group.check("two")
+                assert has(one, 0, 0)()
+
+
+def test_a_node_that_is_to_leave_when_it_stops_does_so_at_once(group: Group) -> None:
+    group.send()
+    with group.worker("two") as two:
+        with group.worker("one", node__leave="true") as one:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        eventually(has(two, 4, 0), "the other one has all", SESSION_MS / 1000 * 0.8)
+        group.send()
+        eventually(group.is_whole("two"), "and goes on")
+        group.check("two")
