@@ -1,0 +1,92 @@
+"""A node that is killed while another one follows what it has: who accepts a standby is answered all the while."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.kafka.shared_broker import SharedBroker
+from support.processes.machines import KEYS, Machine, Machines
+from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
+
+STALE: dict[str, Any] = {"max_staleness_ms": 60_000}
+
+
+@pytest.fixture
+def machines(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Machines]:
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of these nodes alone")
+    secret.chmod(0o600)
+    ways = dict.fromkeys(("one", "two"), kafka_broker.bootstrap_servers)
+    settings = (f"node.peer.secret.file={secret}", "num.standby.replicas=1")
+    with ExitStack() as stack:
+        made = Machines(ways, kafka_broker.bootstrap_servers, tmp_path, stack, *settings)
+        made.send()
+        for machine in made.every.values():
+            machine.start_worker()
+        wait_until(lambda: all(len(each.active()) == 1 for each in made.every.values()), HANGING_S)
+        yield made
+
+
+def follows_all(machine: Machine) -> bool:
+    """Whether this node has the other one's partition as a standby that lacks nothing."""
+    told = machine.get("/v1/stores/counts").json()["partitions"].values()
+    copies = [each["copies"].get(machine.name, {}) for each in told]
+    found = {(copy.get("state"), copy.get("lag_ms")) for copy in copies}
+    return found == {("active", 0), ("standby", 0)}
+
+
+def value(machine: Machine, key: str, **parameters: Any) -> tuple[int, Any, str]:
+    """Status, value, and who has answered."""
+    told = machine.get(f"/v1/stores/counts/keys/{key}", **parameters)
+    if told.status_code != 200:
+        return told.status_code, None, ""
+    (answered,) = told.json()["partitions"].values()
+    return 200, told.json()["value"], f"{answered['served_by']} {answered.get('node', machine.name)}"
+
+
+def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_it_owns_the_task(
+    machines: Machines,
+) -> None:
+    one, two = machines.every.values()
+    wait_until(lambda: follows_all(two), HANGING_S)
+    of_one = [key for key in KEYS if value(two, key)[2] == "active one"]
+    assert of_one
+    bound: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 0}
+    assert {value(two, key, **STALE)[2] for key in of_one} == {"standby two"}, "a copy that is here comes first"
+    one.stop_worker(signal.SIGKILL)
+    one.stop_server()
+    seen = set[str]()
+    while value(two, of_one[0], require_active="true")[0] != 200:
+        for key in of_one[:5]:
+            for accepted in (STALE, bound):
+                status, found, by = value(two, key, **accepted)
+                assert (status, found) == (200, machines.sent[key])
+                seen.add(by)
+    assert "standby two" in seen
+    machines.send()
+    for key in KEYS:
+        asked = {"position_bound": machines.bound(), "wait_ms": 30_000}
+        assert value(two, key, **asked) == (200, machines.sent[key], "active two")
+
+
+def test_a_standby_that_is_behind_is_not_taken_for_less(machines: Machines) -> None:
+    one, two = machines.every.values()
+    wait_until(lambda: follows_all(two), HANGING_S)
+    of_one = next(key for key in KEYS if value(two, key)[2] == "active one")
+    old = machines.bound()
+    one.stop_worker(signal.SIGKILL)
+    one.stop_server()
+    machines.send()
+    wait_until(lambda: value(two, of_one, **STALE)[2] == "standby two", HANGING_S)
+    assert value(two, of_one)[0] in (421, 503)
+    assert value(two, of_one, position_bound=old, wait_ms=0)[:2] == (200, 1)
+    assert value(two, of_one, position_bound=machines.bound(), wait_ms=0)[0] in (412, 421)
+    two.stop_worker(signal.SIGKILL)
+    assert value(two, of_one, **STALE)[:2] == (200, 1), "also while nobody follows"
