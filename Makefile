@@ -4,7 +4,7 @@
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
 # make check   lint, formatting, types, who imports whom
 # make bench   the benchmarks (BENCH=name for one)
-# make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30; CLUSTER=3 for three nodes, as root)
+# make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30; CLUSTER=3 for three nodes, as root; STANDBYS=1)
 # make lock    renew requirements.lock
 # make clean   remove the environment and caches; applications' state (.stateline) stays
 #
@@ -26,6 +26,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
 BENCH ?= *
 MINUTES ?= 30
+STANDBYS ?=
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -47,7 +48,7 @@ bench: $(INSTALLED) java maven
 	@for file in tests/benchmarks/bench_$(BENCH).py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
 chaos: $(INSTALLED) java maven
-	@$(BIN)/python tests/chaos/$(if $(CLUSTER),run_nodes.py $(CLUSTER),run.py) $(MINUTES) $(SEED)
+	@STANDBYS=$(STANDBYS) $(BIN)/python tests/chaos/$(if $(CLUSTER),run_nodes.py $(CLUSTER),run.py) $(MINUTES) $(SEED)
 
 lock: $(INSTALLED)
 	@echo "Looking for newer versions …"

@@ -18,12 +18,15 @@ import yaml  # type: ignore[import-untyped]  # PyYAML brings no types of its own
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.server.test_workers_metrics import TOLD
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.config.sources import PREFIX
+from stateline.deployment.worker_figures import WorkerFigures
 from stateline.server.nodes.keys import node_keys
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.telemetry.node_metrics import LinkCollector, Linked, Links, NodeCounts
+from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
 from stateline.spark.connector import JARS
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
@@ -292,7 +295,8 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
             # Workers tell their figures once a second.
             wait_until(lambda: "stateline_commit_latency_avg_seconds{" in client.get("/metrics").text)
             families = list(text_string_to_metric_families(client.get("/metrics").text))
-        families += list(text_string_to_metric_families(generate_latest(metrics_of_nodes()).decode()))
+        for registry in (metrics_of_nodes(), metrics_of_standbys()):
+            families += list(text_string_to_metric_families(generate_latest(registry).decode()))
         yield {s.name: set(s.labels) for family in families for s in family.samples}
     finally:
         process.terminate()
@@ -308,6 +312,16 @@ def metrics_of_nodes() -> CollectorRegistry:
     NodeCounts(registry).take(traffic)
     links.seen = Links([Linked("two", up=True, silent_s=0.1)])
     registry.register(links)
+    return registry
+
+
+def metrics_of_standbys() -> CollectorRegistry:
+    """Those that only a worker has that follows tasks of other nodes."""
+    told = TOLD | {"standbys": {"0_2": {"records": 3, "ms": 500}}}
+    reader = FiguresReader(ROOT)
+    reader.read = lambda: {"worker-0": WorkerFigures.decode(json.dumps(told).encode())}  # type: ignore[method-assign]
+    registry = CollectorRegistry()
+    registry.register(WorkerCollector(reader))
     return registry
 
 
@@ -346,7 +360,25 @@ def test_every_metric_of_stores_and_requests_is_on_the_dashboard(samples: dict[s
         "stateline_process_total",
         "stateline_process_seconds_total",
         "stateline_restore_total",
+        "stateline_standby_records_total",
     }
+
+
+def alerts() -> list[dict[str, Any]]:
+    (file,) = documents("grafana/provisioning/alerting/stateline.yaml")
+    return [rule for group in file["groups"] for rule in group["rules"]]
+
+
+def test_alerts_ask_for_metrics_and_labels_that_there_are(samples: dict[str, set[str]]) -> None:
+    assert len({rule["uid"] for rule in alerts()}) == len(alerts()) > 3
+    for rule in alerts():
+        value, above = rule["data"]
+        expression = value["model"]["expr"]
+        (name,) = re.findall(r"\bstateline_\w+", expression)
+        grouped = {label.strip() for label in re.findall(r"by \(([^)]*)\)", expression)[0].split(",")}
+        assert grouped <= samples[name] | {"instance"}, expression
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= grouped
+        assert (rule["condition"], above["model"]["expression"]) == (above["refId"], value["refId"])
 
 
 @pytest.mark.parametrize("expression", expressions())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from chaos.node_scene import NodeScene
+from stateline.deployment.drain_request import ask_to_drain
 from stateline.deployment.nodes_topic import nodes_partition
 from support.processes.host_nodes import Node
 
@@ -146,6 +147,37 @@ def rolling_restart(scene: NodeScene) -> None:
         scene.until(lambda node=node: scene.status(node, "/readyz") == 200)  # type: ignore[misc]
 
 
+def standby_killed_while_promoted(scene: NodeScene) -> None:
+    """A node is killed, and then the one that takes over, in the middle of that; both come back."""
+    node = any_node(scene)
+    others = [other for other in scene.nodes.values() if other is not node]
+    had = {other.name: scene.owned(other) for other in others}
+    node.end()
+    promoted: list[Node] = []
+
+    def one_takes_over() -> bool:
+        promoted[:] = [other for other in others if scene.owned(other) - had[other.name]]
+        return bool(promoted)
+
+    scene.until(one_takes_over)
+    promoted[0].end()
+    for each in (node, promoted[0]):
+        each.start()
+        each.until_it_answers()
+
+
+def drained(scene: NodeScene) -> None:
+    """A node hands over its tasks, is stopped and started again."""
+    node = any_node(scene)
+    application = node.state_directory / scene.application
+    ask_to_drain(application, "worker-0")
+    scene.until(lambda: not scene.owned(node))
+    until_taken_over(scene, node)
+    node.end(signal.SIGTERM)
+    node.start()
+    node.until_it_answers()
+
+
 Fault = Callable[[NodeScene], None]
 FAULTS: Mapping[Fault, int] = {
     restart_within_session: 3,
@@ -162,6 +194,8 @@ FAULTS: Mapping[Fault, int] = {
     rolling_restart: 1,
 }
 """How likely each is."""
+OF_STANDBYS: Mapping[Fault, int] = {standby_killed_while_promoted: 3, drained: 2}
+"""Those that come on top where tasks have standbys."""
 
 
 def any_node(scene: NodeScene) -> Node:

@@ -20,6 +20,7 @@ from confluent_kafka import murmur2
 from stateline.log import Log
 from stateline.log.kafka import KafkaLog
 from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.topic_configs import set_topic_configs
 from support.oracles.asked_by_clients import AsyncClientAsker, ClientAsker
 from support.oracles.asked_changes import ChangeReader
 from support.oracles.asked_once import ONCE
@@ -44,6 +45,8 @@ _CLIENTS, _CALM_CLIENTS = 4, 2
 _FEED_S = 0.4  # 40 records each time
 _CALM_FEED_S = 2.0
 _CALM_IDLE_S = 0.7  # of each client, after a question
+# Not `delete.retention.ms`: who is away for longer than that misses tombstones, whatever it does (Kafka's promise).
+_COMPACTED_ALL_THE_TIME = {"min.cleanable.dirty.ratio": "0.01", "segment.ms": "1000"}
 # A restore is committed on the way, a few records at a time: an answer from the middle of it would be seen.
 _SMALL_RESTORES = {"CRASH_RESTORE_SLICE": "25", "CRASH_RESTORE_BATCH_BYTES": "1"}
 
@@ -188,17 +191,26 @@ class NodeScene:
 
     def printed(self) -> str:
         """What was told, and what the nodes have said last."""
-        figures = f"{dict(self.oracle.told)}, asked: {dict(self.askers.asked)}, gaps: {self.oracle.longest_gap_s}, "
+        figures = (
+            f"{dict(self.oracle.told)}, asked: {dict(self.askers.asked)}, gaps: {dict(self.oracle.longest_gap_s)}, "
+        )
         figures += f"slowest: {self.askers.slowest}"
         return "\n".join([figures, *(node.printed() for node in (*self.nodes.values(), self.guest))])
 
 
 @contextmanager
 def node_scene(
-    broker: KafkaBroker, chance: random.Random, session_s: float, names: list[str], *, calm: bool = False
+    broker: KafkaBroker,
+    chance: random.Random,
+    session_s: float,
+    names: list[str],
+    *,
+    calm: bool = False,
+    standbys: int = 0,
 ) -> Iterator[NodeScene]:
     """Settled and asked when the block begins; what was wrong is raised at its end. When it is
-    `calm`, clients ask, and input comes, less often."""
+    `calm`, clients ask, and input comes, less often. Each task has so many `standbys`, whose changelogs are compacted
+    all the while."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(TemporaryDirectory(prefix="sl-")))
         net = stack.enter_context(network(root))
@@ -214,6 +226,7 @@ def node_scene(
             f"transaction.timeout.ms={session_ms}",
             "server.cursor.ttl.ms=10000",
             "server.changes.heartbeat.ms=500",
+            f"num.standby.replicas={standbys}",
         ]
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         made = make_nodes(net, [*names, GUEST], root, port, settings, APP, CRASH_RUN=run, **_SMALL_RESTORES)
@@ -224,6 +237,11 @@ def node_scene(
         try:
             try:
                 scene.begin()
+                if standbys:
+                    with closing(log.admin()) as admin:
+                        mine = [t for t in admin.topics() if t.startswith(f"{scene.application}-")]
+                    changelogs = [topic for topic in mine if topic.endswith("-changelog")]
+                    set_topic_configs(broker.bootstrap_servers, changelogs, _COMPACTED_ALL_THE_TIME)
                 yield scene
                 scene.read_changes_to_their_end()
             finally:

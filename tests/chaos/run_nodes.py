@@ -1,4 +1,5 @@
-"""The long run of faults over several nodes: `make chaos CLUSTER=3 MINUTES=30`. Prints each fault, then a report.
+"""The long run of faults over several nodes: `make chaos CLUSTER=3 MINUTES=30`, with standbys `STANDBYS=1`. Prints each
+fault, then a report.
 
 Each node is on a host of its own (network namespaces: root's alone). Input keeps coming, clients ask random nodes, and
 every answer is held against plain Python (`support/oracles/cluster_oracle.py`). What is wrong ends the run, with a
@@ -8,6 +9,7 @@ report as well.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import statistics
 import sys
@@ -18,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chaos.node_faults import FAULTS
+from chaos.node_faults import FAULTS, OF_STANDBYS
 from chaos.node_scene import NodeScene, node_scene
 from support.kafka.kafka_broker import KafkaBroker
 from support.oracles.cluster_askers import SLOW_S
@@ -27,16 +29,18 @@ from support.processes import hosts
 SESSION_S = 6.0  # the shortest that Kafka's brokers take by default
 
 
-def long_run(nodes: int, minutes: float, seed: int, names: Collection[str]) -> None:
+def long_run(nodes: int, minutes: float, seed: int, names: Collection[str], standbys: int) -> None:
     """Faults, or those of these names, for so long, and a report. Raises what was wrong."""
     chance, found = random.Random(seed), defaultdict[str, list[tuple[float, float]]](list)
-    faults = [fault for fault in FAULTS if not names or fault.__name__ in names]
-    weights = [FAULTS[fault] for fault in faults]
+    known = {**FAULTS, **(OF_STANDBYS if standbys else {})}
+    faults = [fault for fault in known if not names or fault.__name__ in names]
+    weights = [known[fault] for fault in faults]
+    called = [f"node-{number}" for number in range(1, nodes + 1)]
     scene: NodeScene | None = None
     began_s = time.monotonic()
     with KafkaBroker() as broker:
         try:
-            with node_scene(broker, chance, SESSION_S, [f"node-{number}" for number in range(1, nodes + 1)]) as scene:
+            with node_scene(broker, chance, SESSION_S, called, standbys=standbys) as scene:
                 while (now_s := time.monotonic()) < began_s + 60 * minutes:
                     fault = chance.choices(faults, weights)[0]
                     print(f"{(now_s - began_s) / 60:5.1f} min  {fault.__name__}: ", end="", flush=True)
@@ -71,23 +75,26 @@ def report(scene: NodeScene, found: Mapping[str, Sequence[tuple[float, float]]])
     print("\n| what was wrong | |\n|---|---|")
     for kind, number in oracle.wrong.items():
         print(f"| {kind} | {number} |")
-    print(f"\nLongest time in which nobody was answered of a partition: {max(oracle.longest_gap_s.values()):.1f} s")
+    print("\n| asked with | longest time without an answer of a partition |\n|---|---|")
+    for kind, gap_s in sorted(oracle.longest_gap_s.items()):
+        print(f"| {kind} | {gap_s:.1f} s |")
     print(f"Slowest question: {askers.slowest[0]:.1f} s, {askers.slowest[1]}")
     print("; ".join([f"Workers that gave up, and were started again: {len(scene.gave_up)}", *scene.gave_up]))
 
 
 def main() -> None:
-    """Arguments: number of nodes, minutes, seed, names of faults."""
+    """Arguments: number of nodes, minutes, seed, names of faults. STANDBYS is how many each task has."""
     if (why := hosts.missing()) is not None:
         sys.exit(f"Several nodes on this machine: {why}.")
     logging.getLogger("stateline.kafka").setLevel(logging.CRITICAL)
-    known = {fault.__name__ for fault in FAULTS}
+    standbys = int(os.environ.get("STANDBYS") or 0)
+    known = {fault.__name__ for fault in (*FAULTS, *(OF_STANDBYS if standbys else ()))}
     if unknown := set(sys.argv[4:]) - known:
         sys.exit(f"No such fault: {', '.join(sorted(unknown))}. There are {', '.join(sorted(known))}.")
     nodes, minutes = int(sys.argv[1]), float(sys.argv[2])
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else random.randrange(1 << 30)
-    print(f"{nodes} nodes, {minutes:g} minutes, seed {seed}", flush=True)
-    long_run(nodes, minutes, seed, sys.argv[4:])
+    print(f"{nodes} nodes, {standbys} standbys, {minutes:g} minutes, seed {seed}", flush=True)
+    long_run(nodes, minutes, seed, sys.argv[4:], standbys)
 
 
 if __name__ == "__main__":

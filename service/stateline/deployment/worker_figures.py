@@ -3,7 +3,8 @@
     {"instance", "updated_at_ms", "totals": {…}, "rates": {…}, "ratios": {…}, "commit_latency": {…},
      "skipped", "dead_lettered", "dropped_by_operators", "uncommitted_bytes", "uncommitted_max_bytes",
      "block_cache_usage", "lag": {task: {topic: offsets}}, "dropped": {task: puts},
-     "rocksdb": {task: {store: {property: value}}}}
+     "rocksdb": {task: {store: {property: value}}},
+     "standbys": {task: {"records": that its copy lacks, "ms": since it lacked none; null when unknown}}}
 
 On disk: never change. Indented by two, replaced by rename once a second.
 """
@@ -11,7 +12,7 @@ On disk: never change. Indented by two, replaced by rename once a second.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -33,6 +34,10 @@ class Totals:
     processed: int | None = None
     process_seconds: float | None = None
     restored: int | None = None
+    followed: int | None = None
+    follow_seconds: float | None = None
+    promotions: int | None = None
+    promotion_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class Rates:
     commits: float | None = None
     processed: float | None = None
     restored: float | None = None
+    followed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,17 @@ class CommitLatency:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyLag:
+    """Of a standby's copies: how many records they lack, and how long ago they lacked none; None for unknown."""
+
+    records: int | None = None
+    ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """One worker's; its members are the file's. `lag`, `dropped` and `rocksdb` are by task; what is not known is left
-    out of them. `uncommitted_max_bytes` is -1 for no limit."""
+    """One worker's; its members are the file's. `lag`, `dropped`, `rocksdb` and `standbys` are by task; what is not
+    known is left out of them. `uncommitted_max_bytes` is -1 for no limit."""
 
     instance: str
     updated_at_ms: int
@@ -80,6 +94,7 @@ class WorkerFigures:
     lag: Mapping[str, Mapping[str, int]]
     dropped: Mapping[str, int]
     rocksdb: Mapping[str, Mapping[str, Mapping[str, int]]]
+    standbys: Mapping[str, StandbyLag] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, content: bytes) -> WorkerFigures:

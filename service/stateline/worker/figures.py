@@ -26,6 +26,10 @@ class _Counted(Totals):
     processed: int = 0
     process_seconds: float = 0.0
     restored: int = 0
+    followed: int = 0
+    follow_seconds: float = 0.0
+    promotions: int = 0
+    promotion_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,20 @@ class Figures:
         """So many records were read from changelogs."""
         self._totals = replace(self._totals, restored=self._totals.restored + records)
 
+    def followed(self, records: int, seconds: float) -> None:
+        """So many records were read for standbys, and staged and committed there."""
+        totals = self._totals
+        self._totals = replace(
+            totals, followed=totals.followed + records, follow_seconds=totals.follow_seconds + seconds
+        )
+
+    def promoted(self, seconds: float) -> None:
+        """A standby runs now, so long after its task was given to this worker."""
+        totals = self._totals
+        self._totals = replace(
+            totals, promotions=totals.promotions + 1, promotion_seconds=totals.promotion_seconds + seconds
+        )
+
     def committed(self, seconds: float, *, forced: bool) -> None:
         """A commit succeeded. `forced`: it came before its time, to free memory."""
         totals = self._totals
@@ -89,10 +107,11 @@ class Figures:
         committing_s = totals.commit_seconds - before.commit_seconds
         processing_s = totals.process_seconds - before.process_seconds
         processed, restored = totals.processed - before.processed, totals.restored - before.restored
+        followed = totals.followed - before.followed
         slowest_s = max(sample.slowest_s for sample in list(samples)[1:])
         return Work(
             totals,
-            Rates(commits / elapsed_s, processed / elapsed_s, restored / elapsed_s),
+            Rates(commits / elapsed_s, processed / elapsed_s, restored / elapsed_s, followed / elapsed_s),
             Ratios(min(committing_s / elapsed_s, 1.0), min(processing_s / elapsed_s, 1.0)),
             CommitLatency(committing_s / commits, slowest_s) if commits else CommitLatency(None, None),
         )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
-from stateline.deployment.worker_figures import WorkerFigures
+from stateline.deployment.worker_figures import StandbyLag, WorkerFigures
 from stateline.log.interface import Consumer
 from stateline.processing.failures import FailureHandler
 from stateline.worker.figures import Figures
@@ -26,11 +26,13 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class Reporter:
-    """One worker's, on its thread. `figures` is what the worker counts into."""
+    """One worker's, on its thread. `figures` is what the worker counts into; `standby_lags` says how far behind those
+    are that it follows."""
 
     def __init__(self, instance: Registration, failures: FailureHandler, uncommitted_max_bytes: int) -> None:
         now_s = time.monotonic()
         self.figures = Figures(now_s)
+        self.standby_lags: Callable[[], Mapping[str, StandbyLag]] = dict
         self._instance = instance
         self._failures = failures
         self._uncommitted_max_bytes = uncommitted_max_bytes
@@ -72,6 +74,7 @@ class Reporter:
             lag={str(task.id): _lag(task, consumer) for task in running},
             dropped={str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened},
             rocksdb={str(task.id): _properties(task) for task in opened},
+            standbys=self.standby_lags(),
         )
 
 

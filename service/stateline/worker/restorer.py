@@ -42,7 +42,7 @@ class Restorer:
     def add(self, task: Task, task_plan: TaskPlan) -> None:
         """Restore this task; `advance` returns it when it is done (at once when there is nothing to read)."""
         for restore in task_plan.restores:
-            if not task.was_standby:  # what it has can be read on: it lacks the newest commits at most
+            if task.taken_over_s is None:  # what it has can be read on: it lacks the newest commits at most
                 restore.say_remaining()
             logger.log(
                 self._level, "Restoring %s of task %s: %d offsets", restore.store.name, task.id, restore.remaining

@@ -20,7 +20,7 @@ for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_S = 2.0
 _JOINING_INTERVAL_S = 0.5
-_LOOK_TIMEOUT_S = 0.5
+# How long a turn of all this may wait for Kafka: what this worker owns waits meanwhile.
+_PATIENCE_S = 1.0
 # Who wants to join waits no longer when so long nothing has caught up further.
 _STANDSTILL_S = 60.0
 
@@ -157,16 +158,19 @@ class StandbyAssignment:
         if self._entries is None or not self._replicas:
             return False
         before = {*self._followed.ids}
-        self._followed.advance()
-        if monotonic() >= self._looks_s:
-            self._looks_s = monotonic() + (_LOOK_INTERVAL_S if self._joining_since_s is None else _JOINING_INTERVAL_S)
-            try:
-                with self._log.patience.for_all(_LOOK_TIMEOUT_S):
-                    self._look(self._entries)
-            except (RetryLaterError, DoesNotExistError) as error:
-                _log.debug("Which standbys are wanted is not known now: %s", error)
-        self._fill()
+        with self._log.patience.for_all(_PATIENCE_S):
+            self._followed.advance()
+            if monotonic() >= self._looks_s:
+                self._look_again(self._entries)
+            self._fill()
         return before != {*self._followed.ids}
+
+    def _look_again(self, entries: WorkerEntries) -> None:
+        self._looks_s = monotonic() + (_LOOK_INTERVAL_S if self._joining_since_s is None else _JOINING_INTERVAL_S)
+        try:
+            self._look(entries)
+        except (RetryLaterError, DoesNotExistError) as error:
+            _log.debug("Which standbys are wanted is not known now: %s", error)
 
     def may_join(self) -> bool:
         """Whether a worker that is no member now has caught up with what it will be given; `advance` goes on with that.
@@ -258,6 +262,8 @@ class StandbyAssignment:
         }
         if behind != self._behind:
             self._behind, self._moved_s = behind, monotonic()
+            if behind:
+                _log.info("Before joining, %d tasks catch up, here or at others: %s", len(behind), _listed(behind))
         return not behind
 
     def _caught_up(self) -> frozenset[str]:
@@ -280,6 +286,11 @@ class StandbyAssignment:
             if room <= 0:
                 return
             room -= self._followed.add(task)
+
+
+def _listed(tasks: Iterable[TaskId], most: int = 10) -> str:
+    texts = [str(task) for task in sorted(tasks)]
+    return ", ".join(texts[:most]) + (" …" if len(texts) > most else "")
 
 
 def _is_rebuilt(store: StoreDefinition) -> bool:

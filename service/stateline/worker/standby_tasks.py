@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stateline.deployment.worker_figures import StandbyLag
 from stateline.log.interface import Admin, Consumer, Log
 from stateline.model.topology import Topology
 from stateline.query.values import HostedPartition
+from stateline.worker.figures import Figures
 from stateline.worker.polled_records import by_partition
 from stateline.worker.restore_plan import followed
 from stateline.worker.standby_store import StandbyStore
@@ -52,6 +54,7 @@ _UNKNOWN_END = 2**63 - 1
 class _Followed:
     task: Task
     stores: list[StandbyStore] = field(default_factory=list)
+    complete_s: float | None = None  # when it lacked nothing
 
 
 class StandbyTasks:
@@ -65,6 +68,7 @@ class StandbyTasks:
         admin: Admin,
         settings: TaskSettings,
         acceptable_lag: int,
+        figures: Figures,
     ) -> None:
         self._subtopologies = {each.ordinal: each for each in topology.subtopologies}
         self._group = topology.application_id
@@ -72,11 +76,13 @@ class StandbyTasks:
         self._admin = admin
         self._settings = settings
         self._acceptable_lag = acceptable_lag
+        self._figures = figures
         self._consumer: Consumer | None = None
         self._by_id: dict[TaskId, _Followed] = {}
         self._paused_until_s: dict[TaskId, float] = {}
         self._is_to_assign = False
         self._is_full = False
+        self._records = 0  # that were read since they were counted
         self._took_s = self._ended_s = 0.0
         self._commits_s = self._limits_s = self._looks_s = 0.0
         self._topic_ids: dict[str, str] = {}  # of what is followed
@@ -141,7 +147,8 @@ class StandbyTasks:
                 with contextlib.suppress(StatelineError):  # it is read again
                     for store in found.stores:
                         store.let_go()
-                found.task.close()
+                with contextlib.suppress(StatelineError):  # the disk takes nothing: what it has is there
+                    found.task.close()
 
     def take(self, task_id: TaskId) -> Task | None:
         """The group has given this one to the worker: it is not followed any more, but open. None when it was not."""
@@ -174,6 +181,8 @@ class StandbyTasks:
             self._add_anew(list(self._by_id))
         self._ended_s = time.monotonic()
         self._took_s = self._ended_s - now_s
+        self._figures.followed(self._records, self._took_s)
+        self._records = 0
 
     def caught_up(self) -> set[TaskId]:
         """Those that have."""
@@ -183,19 +192,28 @@ class StandbyTasks:
         return {
             task_id
             for task_id, each in self._by_id.items()
-            if all(self._lag(store, consumer) <= self._acceptable_lag for store in each.stores)
+            if (lag := _lag(each.stores, consumer)) is not None and lag <= self._acceptable_lag
         }
+
+    def lags(self) -> dict[str, StandbyLag]:
+        """By task how far behind it is, as of now."""
+        found: dict[str, StandbyLag] = {}
+        consumer, now_s = self._consumer, time.monotonic()
+        for task_id, each in self._by_id.items():
+            if consumer is None or self._is_to_assign:
+                found[str(task_id)] = StandbyLag()
+                continue
+            records = _lag(each.stores, consumer)
+            if records == 0:
+                each.complete_s = now_s
+            ms = None if each.complete_s is None else int((now_s - each.complete_s) * 1000)
+            found[str(task_id)] = StandbyLag(records, ms)
+        return found
 
     def close(self) -> None:
         """Let go of all of them."""
         self.drop(list(self._by_id))
         self._close_consumer()
-
-    def _lag(self, store: StandbyStore, consumer: Consumer) -> int:
-        if store.is_ahead:
-            return 0
-        known = consumer.lag(store.changelog)
-        return max(store.remaining, self._acceptable_lag + 1 if known is None else known)
 
     def _add_anew(self, task_ids: Collection[TaskId]) -> None:
         self.drop(task_ids)
@@ -203,8 +221,8 @@ class StandbyTasks:
             self.add(task_id)
 
     def _pause(self, task_id: TaskId, error: StatelineError) -> None:
-        pause_s = _RETRY_S if isinstance(error, RetryLaterError) else _PAUSE_S
-        _log.warning("Task %s is not followed for %g s: %s", task_id, pause_s, error)
+        level, pause_s = (logging.INFO, _RETRY_S) if isinstance(error, RetryLaterError) else (logging.WARNING, _PAUSE_S)
+        _log.log(level, "Task %s is not followed for %g s: %s", task_id, pause_s, error)
         self._paused_until_s[task_id] = time.monotonic() + pause_s
         self.drop([task_id])
 
@@ -223,7 +241,8 @@ class StandbyTasks:
         if consumer is None:
             return
         records = consumer.poll(_SLICE_RECORDS, 0.0)
-        self._is_full = len(records) > _SLICE_RECORDS // 2
+        self._records = len(records)
+        self._is_full = self._records > _SLICE_RECORDS // 2
         slices = by_partition(records)
         now_s = time.monotonic()
         limits = self._limits() if now_s >= self._limits_s else {}
@@ -271,6 +290,13 @@ class StandbyTasks:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+
+def _lag(stores: Sequence[StandbyStore], consumer: Consumer) -> int | None:
+    """How many records the one that is furthest behind lacks, of those that it may take; None for unknown."""
+    lags = [0 if store.is_ahead else consumer.lag(store.changelog) for store in stores]
+    remaining = max((store.remaining for store in stores), default=0)
+    return None if None in lags else max([remaining, *(lag for lag in lags if lag is not None)])
 
 
 def _place(consumer: Consumer, log: TopicPartition) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import time
 from collections.abc import Mapping
 
 from stateline.model.topology import Subtopology
@@ -58,14 +59,14 @@ _MOVES = {
 
 class Task:
     """One owner thread: the worker's. `recreated` are topics with another id than when this task was open last;
-    `was_standby` says of one that is restored that its stores can be read as those of a standby until it is."""
+    `taken_over_s` is when a standby became this worker's (`time.monotonic`), None of any other."""
 
     def __init__(self, subtopology: Subtopology, partition: int, settings: TaskSettings) -> None:
         self.topology = TaskTopology(subtopology, partition, settings.application_id)
         self.id = self.topology.id
         self.settings = settings
         self.state = TaskState.CREATED
-        self.was_standby = False
+        self.taken_over_s: float | None = None
         self.directory = settings.directory.task(str(self.id))
         self.recreated: frozenset[str] = frozenset()
         self._same_topics: frozenset[str] = frozenset()
@@ -118,7 +119,7 @@ class Task:
     def take_over(self) -> None:
         """The group has given this standby's task to this worker: it may have to be restored before `run`."""
         self._move(TaskState.RESTORING)
-        self.was_standby = True
+        self.taken_over_s = time.monotonic()
 
     def _open(self) -> None:
         self._lock = self.settings.directory.lock_task(str(self.id))

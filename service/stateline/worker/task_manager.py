@@ -20,6 +20,7 @@ from contextlib import ExitStack
 
 from stateline.log.interface import Admin, Consumer, Log
 from stateline.model.topology import Topology
+from stateline.worker.figures import Figures
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.restore_plan import plans
 from stateline.worker.restorer import Restorer
@@ -55,10 +56,9 @@ class TaskManager:
         standbys: StandbyTasks,
         *,
         forget: Callable[[TopicPartition], None],
-        count_restored: Callable[[int], None],
+        figures: Figures,
     ) -> None:
-        """`forget` drops what is kept elsewhere of a source's records; `count_restored` is told of records as they are
-        read from changelogs."""
+        """`forget` drops what is kept elsewhere of a source's records."""
         self._tasks = tasks
         self._topology = topology
         self._admin = admin
@@ -66,7 +66,8 @@ class TaskManager:
         self._settings = settings
         self._standbys = standbys
         self._forget = forget
-        self._restorer = Restorer(log, count_restored)
+        self._figures = figures
+        self._restorer = Restorer(log, figures.restored)
         self._upgrades = FormatUpgrades(log, admin)
         self._locked_since: dict[TaskId, float] = {}  # tasks whose directory another process holds
         self._suspended_since_s = 0.0
@@ -165,6 +166,10 @@ class TaskManager:
             task.run(plan.next_offsets, plan.proven_positions(), plan.ends)
             self._read(task, plan.next_offsets, consumer)
             consumer.resume(task.topology.sources)
+            if task.taken_over_s is not None:
+                took_s = time.monotonic() - task.taken_over_s
+                self._figures.promoted(took_s)
+                logger.info("Task %s, a standby here until now, runs after %.3f s", task.id, took_s)
         return bool(restored)
 
     def advance_upgrades(self) -> None:
@@ -184,7 +189,7 @@ class TaskManager:
 
     def _is_opened(self, task: Task) -> bool:
         """Open it, unless another process still holds its directory: the task waits then. One that was a standby is."""
-        if task.was_standby:
+        if task.taken_over_s is not None:
             return True
         try:
             task.open()

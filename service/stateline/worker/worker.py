@@ -80,11 +80,12 @@ class Worker:
         self._lease = Lease(config.session_timeout_ms, place)
         self._tasks = Tasks(self._lease)
         settings = TaskSettings.of(config, topology, directory, self.failures, self._global_tables.stores)
-        followed = StandbyTasks(topology, log, self._admin, settings, config.acceptable_recovery_lag)
+        followed = StandbyTasks(topology, log, self._admin, settings, config.acceptable_recovery_lag, reporter.figures)
+        reporter.standby_lags = followed.lags
         self._manager = TaskManager(
             self._tasks, topology, log, self._admin, self._topics, settings, followed,
             forget=lambda source: self._executor.forget(source),
-            count_restored=reporter.figures.restored,
+            figures=reporter.figures,
         )  # fmt: skip
 
         def hosted(store: str, partition: int) -> HostedPartition | None:

@@ -28,13 +28,15 @@ from support.processes.query_server import OwningWorker
 TOLD: dict[str, Any] = {
     "instance": "worker-0", "updated_at_ms": 1_795_259_814_382,
     "totals": {"commits": 12, "forced_commits": 3, "commit_seconds": 0.5, "processed": 9_000, "process_seconds": 4.5,
-               "restored": 70},
-    "rates": {"commits": 1.5, "processed": 900.0, "restored": 7.0}, "ratios": {"commit": 0.05, "process": 0.45},
+               "restored": 70, "followed": 80, "follow_seconds": 0.25, "promotions": 2, "promotion_seconds": 0.125},
+    "rates": {"commits": 1.5, "processed": 900.0, "restored": 7.0, "followed": 8.0},
+    "ratios": {"commit": 0.05, "process": 0.45},
     "commit_latency": {"avg_s": 0.04, "max_s": 0.2}, "skipped": 4, "dead_lettered": 5, "dropped_by_operators": 6,
     "uncommitted_bytes": 600,
     "uncommitted_max_bytes": 67_108_864, "block_cache_usage": 1_000, "lag": {"0_0": {"orders": 8}},
     "dropped": {"0_0": 2}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 11}},
                                         "0_1": {"totals": {"estimate-num-keys": 31}}},
+    "standbys": {"0_2": {"records": 3, "ms": 500}, "0_3": {"records": None, "ms": None}},
 }  # fmt: skip
 _LABELS = ("worker", "task", "topic", "store")
 
@@ -87,13 +89,17 @@ def test_everything_that_a_worker_tells_is_a_metric(instances: Path) -> None:
         "dead_lettered_records_total": 5, "operators_dropped_records_total": 6,
         "commit_rate": 1.5, "commit_latency_avg_seconds": 0.04,
         "commit_latency_max_seconds": 0.2, "commit_ratio": 0.05, "process_rate": 900, "process_ratio": 0.45,
-        "restore_rate": 7, "uncommitted_bytes": 600, "uncommitted_max_bytes": 67_108_864,
+        "standby_records_total": 80, "standby_seconds_total": 0.25, "promotions_total": 2,
+        "promotion_seconds_total": 0.125, "standby_rate": 8, "restore_rate": 7,
+        "uncommitted_bytes": 600, "uncommitted_max_bytes": 67_108_864,
         "rocksdb_block_cache_usage_bytes": 1_000,
     }  # fmt: skip
     assert found == {(name, "worker-0"): value for name, value in of_worker.items()} | {
         ("dropped_records_total", "worker-0", "0_0"): 2,
         ("input_lag_records", "worker-0", "0_0", "orders"): 8,
         ("rocksdb_estimate_num_keys", "worker-0", "totals"): 11 + 31,
+        ("standby_lag_records", "worker-0", "0_2"): 3,
+        ("standby_lag_seconds", "worker-0", "0_2"): 0.5,
     }
 
 

@@ -25,6 +25,9 @@ def test_every_sample_is_what_a_list_of_all_events_says() -> None:
             figures.committed(took_s, forced=forced)
         figures.processed(processed, 0.25)
         figures.restored(restored)
+        figures.followed(2 * restored, 0.125)
+        if restored > 4_000:
+            figures.promoted(0.5)
         found = figures.sample(float(now))
         recent, every = seconds[max(0, now - int(WINDOW_S)) : now], seconds[:now]
         elapsed = min(now, int(WINDOW_S))
@@ -36,11 +39,16 @@ def test_every_sample_is_what_a_list_of_all_events_says() -> None:
             "processed": sum(processed for _, processed, _ in every),
             "process_seconds": 0.25 * now,
             "restored": sum(restored for _, _, restored in every),
+            "followed": 2 * sum(restored for _, _, restored in every),
+            "follow_seconds": 0.125 * now,
+            "promotions": sum(restored > 4_000 for _, _, restored in every),
+            "promotion_seconds": 0.5 * sum(restored > 4_000 for _, _, restored in every),
         }
         assert asdict(found.rates) == {
             "commits": pytest.approx(len(slow) / elapsed),
             "processed": pytest.approx(sum(processed for _, processed, _ in recent) / elapsed),
             "restored": pytest.approx(sum(restored for _, _, restored in recent) / elapsed),
+            "followed": pytest.approx(2 * sum(restored for _, _, restored in recent) / elapsed),
         }
         assert found.ratios.process == pytest.approx(0.25)
         assert found.ratios.commit == pytest.approx(min(sum(slow) / elapsed, 1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -17,9 +18,12 @@ from stateline.deployment.configured_log import configured_log
 from stateline.deployment.drain_request import ask_to_drain
 from stateline.dsl.app import App
 from stateline.log import Log, Record
+from stateline.worker import standby_tasks
+from stateline.worker.standby_store import StandbyStore
 from stateline.worker.worker import Worker
-from stateline_store import StateDirectory
+from stateline_store import RetryLaterError, StateDirectory, TopicPartition
 from support.kafka.shared_broker import SharedBroker
+from support.kafka.topic_configs import set_topic_configs
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 PARTITIONS = 4
@@ -76,6 +80,10 @@ class Group:
         stores = self.stores(node)
         wanted = [(name, n, at) for n, at in self.ends.items() for name in ("counts", "newest")]
         return lambda: all(stores.offset(name, self.topic, n) == at for name, n, at in wanted)
+
+    def has(self, node: str, number: int) -> bool:
+        """Whether this node's copy of a partition has everything that was sent there."""
+        return self.stores(node).offset("counts", self.topic, number) == self.ends[number]
 
     def check(self, node: str) -> None:
         """Its copies hold what was sent, each record once."""
@@ -185,3 +193,58 @@ def test_a_node_that_is_to_leave_when_it_stops_does_so_at_once(group: Group) -> 
         group.send()
         eventually(group.is_whole("two"), "and goes on")
         group.check("two")
+
+
+def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_node_nothing_else(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(standby_tasks, "_RETRY_S", 0.5)
+    is_full = threading.Event()
+    commit = StandbyStore.commit
+
+    def refuse(store: StandbyStore) -> None:
+        if is_full.is_set():
+            raise RetryLaterError("The disk is full: make room.")
+        commit(store)
+
+    monkeypatch.setattr(StandbyStore, "commit", refuse)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        is_full.set()
+        group.send()
+        eventually(lambda: "The disk is full" in caplog.text, "it meets the full disk")
+        for worker in (one, two):
+            node, own = "one" if worker is one else "two", [task.id.partition for task in worker._tasks.running]
+            eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
+        is_full.clear()
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
+
+
+def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    changelog = f"{group.app.application_id}-counts-changelog"
+    group.send()
+    with group.worker("one") as one:
+        with group.worker("two") as two:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            followed = {task.id.partition for task in two._standbys.tasks}
+        places = [TopicPartition(changelog, n) for n in followed]
+        with closing(group.log.admin()) as admin:
+            for _ in range(2):
+                ends = {place: admin.log_end(place) for place in places}
+                group.send()
+                eventually(lambda: all(group.has("one", n) for n in followed), "what it owns goes on")
+            set_topic_configs(group.servers, [changelog], {"cleanup.policy": "compact,delete"})
+            admin.delete_records(ends)  # what is left has every key
+        with group.worker("two") as two:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            group.send()
+            for node in ("one", "two"):
+                eventually(group.is_whole(node), f"{node} has all of it")
+                group.check(node)
+    assert "it is deleted and rebuilt from there" in caplog.text

@@ -62,6 +62,16 @@ class Question:
     def committed(self) -> bool:
         return self.terms.get("isolation_level") != "read_uncommitted"
 
+    def takes(self, topic: str, partition: int) -> str:
+        """Which copies of this partition it takes: the setting that says so."""
+        if not self.committed:
+            return "read_uncommitted"
+        if self.terms.get("require_active"):
+            return "require_active"
+        if str(partition) in self.bound.get(topic, {}):
+            return "position_bound"
+        return "max_staleness_ms" if "max_staleness_ms" in self.terms else "read_committed"
+
 
 @dataclass
 class _Active:
@@ -83,10 +93,11 @@ class ClusterOracle:
         """How often which answer was given: by role, or reason."""
         self.wrong: Counter[str] = Counter(dict.fromkeys(WRONG, 0))
         """How often what was wrong."""
-        self.longest_gap_s: dict[int, float] = {}
-        """Per partition for how long nobody was answered."""
+        self.longest_gap_s: defaultdict[str, float] = defaultdict(float)
+        """For how long nobody was answered of one partition, by what was asked for (`Question.takes`), and by any."""
         self._topic = topic
-        self._answered_s: dict[int, float] = {}
+        self._began_s = 0.0
+        self._answered_s: dict[tuple[str, int], float] = {}
         self._active: defaultdict[int, _Active] = defaultdict(_Active)
         self._claims: dict[tuple[str, int], str] = {}
         self._generations: list[int] = []
@@ -148,7 +159,7 @@ class ClusterOracle:
     def gap_begins(self, now_s: float) -> None:
         """From now on it is meant to be answered again and again."""
         with self._lock:
-            self._answered_s = dict.fromkeys(set(self.expected.homes.values()), now_s)
+            self._began_s = now_s
 
     def _refused(self, status: int, problem: Mapping[str, Any], reasons: Mapping[str, int]) -> None:
         reason = problem.get("reason")
@@ -185,10 +196,10 @@ class ClusterOracle:
         role, node = copy["served_by"], copy.get("node", question.node)
         self.told[role] += 1
         self.told["forwarded"] += node != question.node
-        since_s = self._answered_s.get(partition, question.received_s)
-        gap_s = max(self.longest_gap_s.get(partition, 0.0), question.received_s - since_s)
-        self.longest_gap_s[partition] = gap_s
-        self._answered_s[partition] = max(since_s, question.received_s)
+        for kind in (question.takes(self._topic, partition), "any"):
+            since_s = self._answered_s.get((kind, partition), self._began_s or question.received_s)
+            self.longest_gap_s[kind] = max(self.longest_gap_s[kind], question.received_s - since_s)
+            self._answered_s[kind, partition] = max(since_s, question.received_s)
         owner_alone = bool(question.terms.get("require_active"))
         if (owner_alone and role != "active") or (not question.committed and role == "standby"):
             self._fail("wrong", f"{role} for the owner: {question} {copy}")

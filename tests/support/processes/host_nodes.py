@@ -48,6 +48,7 @@ class Node:
         self.url = f"http://{host.address}:{_HTTP}"
         self.kafka = CommitProxy(broker_port, host.listener(broker_port))
         self.processes: dict[str, Forked] = {}
+        self.state_directory = root / host.name
         self._log = root / f"{host.name}.log"
         self._log.touch()
         self._lock = threading.RLock()
@@ -56,7 +57,7 @@ class Node:
         self.settings = [
             *settings,
             f"bootstrap.servers=127.0.0.1:{broker_port}",
-            f"state.dir={root / host.name}",
+            f"state.dir={self.state_directory}",
             f"node.name={host.name}",
             f"server.host={host.address}",
             f"server.port={_HTTP}",

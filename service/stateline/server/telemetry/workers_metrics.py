@@ -72,6 +72,10 @@ _COUNTERS = (
     _Of("totals.processed", "process", "Records processed since the worker started."),
     _Of("totals.process_seconds", "process_seconds", "How long that took."),
     _Of("totals.restored", "restore", "Changelog records read since the worker started."),
+    _Of("totals.followed", "standby_records", "Changelog records read for standbys since the worker started."),
+    _Of("totals.follow_seconds", "standby_seconds", "How long it took to read and apply them."),
+    _Of("totals.promotions", "promotions", "Standbys that have taken their tasks over since the worker started."),
+    _Of("totals.promotion_seconds", "promotion_seconds", "How long it took until they ran."),
     _Of("skipped", "skipped_records", "Records left out by a policy."),
     _Of("dead_lettered", "dead_lettered_records", "Records sent to the dead-letter topic."),
     _Of(
@@ -88,6 +92,7 @@ _GAUGES = (
     _Of("rates.processed", "process_rate", "Records processed per second, of the last 30 s."),
     _Of("ratios.process", "process_ratio", "Share of the time that went to processing, of the last 30 s."),
     _Of("rates.restored", "restore_rate", "Changelog records read per second, of the last 30 s."),
+    _Of("rates.followed", "standby_rate", "Changelog records read for standbys per second, of the last 30 s."),
     _Of("uncommitted_bytes", "uncommitted_bytes", "About how much the next commit frees."),
     _Of("uncommitted_max_bytes", "uncommitted_max_bytes", "The worker's share of the limit; -1 for none."),
     _Of("block_cache_usage", "rocksdb_block_cache_usage_bytes", "What its stores have in RocksDB's block cache."),
@@ -129,6 +134,7 @@ class WorkerCollector(Collector):
         yield from (_filled(_gauge(one.metric, one.about), one.attribute, found) for one in _GAUGES)
         yield _age(found)
         yield _lag(found)
+        yield from _standbys(found)
         yield _dropped(found)
         yield from _rocksdb(found)
 
@@ -158,6 +164,19 @@ def _lag(found: _FiguresByWorker) -> Metric:
             for topic, lag in topics.items():
                 gauge.add_metric([worker, task, topic], lag)
     return gauge
+
+
+def _standbys(found: _FiguresByWorker) -> Iterator[Metric]:
+    records = _gauge("standby_lag_records", "Changelog records that a standby lacks.", "task")
+    seconds = _gauge("standby_lag_seconds", "How long ago a standby lacked none; absent before.", "task")
+    for worker, figures in found.items():
+        for task, lag in figures.standbys.items():
+            if lag.records is not None:
+                records.add_metric([worker, task], lag.records)
+            if lag.ms is not None:
+                seconds.add_metric([worker, task], lag.ms / 1000)
+    yield records
+    yield seconds
 
 
 def _dropped(found: _FiguresByWorker) -> Metric:

@@ -1,0 +1,207 @@
+"""Standbys: how fast one follows and what that costs, how soon it has taken over, and what it takes from ingest.
+
+Two nodes, exactly once, each a worker on a directory of its own; the store counts records per key. Its input and its
+changelog are written first as a worker would have left them (`bench_recovery.fill`).
+
+- follow: a node that comes reads its half of the changelog before it joins: ≥ 300,000 records/s.
+- cost: both nodes process the same records without and with one standby of each task, in turns. What the standbys add
+  to the processor time of both, ÷ what it is without: ≤ 0.5. Ingest with ÷ without, on the same cores: ≥ 0.75.
+- promotion: a node is killed; from when the group gives its tasks to the other one until they run: ≤ 1 s, and until
+  the server there answers with `require_active`: the session's timeout + 2 s.
+
+`bench_standbys.py RECORDS` takes another number of records of the changelog.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from bench_recovery import KEYS, PARTITIONS, RECORDS, Input, fill
+from figures import at_least, at_most
+from processes import answers, free_port, process, until
+from recovery_app import made
+
+from stateline.deployment.instance_file import read_instances
+from stateline.log import Log
+from stateline.log.kafka import KafkaLog
+from stateline_store import TopicPartition
+from support.kafka.kafka_broker import KafkaBroker
+
+SESSION_MS = 10_000
+INGESTED, ROUNDS = 1_000_000, 3
+_RUNS = re.compile(r"a standby here until now, runs after ([\d.]+) s")
+_HERE = Path(__file__).parent
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+APPLICATION = made("store").application_id
+
+
+class Node:
+    """One of them: its directory, and its worker while it runs."""
+
+    def __init__(self, servers: str, root: Path, name: str, standbys: int) -> None:
+        self.name, self.directory = name, root / name
+        self.directory.mkdir()
+        self.output = root / f"{name}.txt"
+        self.settings = {
+            "bootstrap.servers": servers,
+            "state.dir": self.directory,
+            "node.name": name,
+            "processing.guarantee": "exactly_once_v2",
+            "session.timeout.ms": SESSION_MS,
+            "transaction.timeout.ms": SESSION_MS,
+            "num.standby.replicas": standbys,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self, name: str, **more: object) -> list[str]:
+        settings = {**self.settings, **{key.replace("_", "."): value for key, value in more.items()}}
+        pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        return ["-m", "stateline", name, "recovery_app:app", *pairs]
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *self.command("worker")], cwd=_HERE, stdout=output, stderr=output
+            )
+        try:
+            yield
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+    def tasks(self) -> list[str]:
+        """The states of its tasks."""
+        found = read_instances(self.directory / APPLICATION).get("worker-0")
+        return [] if found is None else sorted(found.tasks.values())
+
+    def cpu_s(self) -> float:
+        """Processor time of its worker so far."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+
+def follow(servers: str, root: Path, records: int) -> None:
+    """A second node comes: from the first task that it follows until it has joined with its half."""
+    one, two = (Node(servers, root, name, 1) for name in ("one", "two"))
+    with one.working():
+        until(lambda: one.tasks() == ["running"] * PARTITIONS, "the first node has restored all", 0.02)
+        with two.working():
+            until(lambda: "standby" in two.tasks(), "it follows", 0.002)
+            began_s = time.perf_counter()
+            until(lambda: "running" in two.tasks(), "it has joined", 0.002)
+            at_least("a standby follows, records/s", records / 2 / (time.perf_counter() - began_s), 300_000)
+
+
+class Places:
+    """Where the group stands, and where its input ends."""
+
+    def __init__(self, log: Log) -> None:
+        self._log, self._admin = log, log.admin()
+        self._input = [TopicPartition("events", p) for p in range(PARTITIONS)]
+
+    def is_worked_off(self) -> bool:
+        committed = self._admin.committed(APPLICATION, self._input)
+        return committed == self._admin.committed_ends(self._input)
+
+    def more(self, input_: Input, count: int) -> None:
+        """So many records more of input."""
+        with closing(self._log.producer()) as producer:
+            now_ms = time.time_ns() // 1_000_000
+            for partition, keys in enumerate(input_.keys):
+                rows = [(keys[n % len(keys)], b"v", now_ms) for n in range(count // PARTITIONS)]
+                producer.produce_all("events", partition, rows)
+            producer.flush()
+
+    def close(self) -> None:
+        self._admin.close()
+
+
+def ingest(servers: str, log: Log, root: Path, input_: Input, standbys: int) -> tuple[float, float]:
+    """Records per second, and processor seconds of both nodes for all of them."""
+    nodes = [Node(servers, root, name, standbys) for name in ("one", "two")]
+    settled = sorted(["running"] * (PARTITIONS // 2) + ["standby"] * (PARTITIONS // 2 * standbys))
+    with ExitStack() as stack, closing(Places(log)) as places:
+        for node in nodes:
+            stack.enter_context(node.working())
+        until(lambda: all(node.tasks() == settled for node in nodes), "both have their tasks", 0.1)
+        time.sleep(3.0)
+        for node in nodes:
+            node.send(signal.SIGSTOP)
+        places.more(input_, INGESTED)
+        before = sum(node.cpu_s() for node in nodes)
+        began_s = time.perf_counter()
+        for node in nodes:
+            node.send(signal.SIGCONT)
+        until(places.is_worked_off, "all is processed", 0.02)
+        rate = INGESTED / (time.perf_counter() - began_s)
+        time.sleep(2.0)
+        return rate, sum(node.cpu_s() for node in nodes) - before
+
+
+def cost(servers: str, log: Log, root: Path, input_: Input) -> None:
+    found: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
+    for number in range(ROUNDS):
+        for standbys, seen in found.items():
+            place = root / f"ingest-{number}-{standbys}"
+            place.mkdir()
+            seen.append(ingest(servers, log, place, input_, standbys))
+            print(f"  {standbys} standbys: {seen[-1][0]:,.0f} records/s, {seen[-1][1]:.1f} s of processor", flush=True)
+            time.sleep(SESSION_MS / 1000 + 2)  # their names are the group's until then
+    pairs = [*zip(found[0], found[1], strict=True)]
+    at_most("what standbys add ÷ what owners cost", statistics.median(b[1] / a[1] - 1 for a, b in pairs), 0.5)
+    at_least("ingest with a standby each ÷ without", statistics.median(b[0] / a[0] for a, b in pairs), 0.75)
+
+
+def promotion(servers: str, root: Path) -> None:
+    one, two = (Node(servers, root, name, 1) for name in ("one", "two"))
+    port = free_port()
+    with two.working():
+        until(lambda: two.tasks() == ["running"] * PARTITIONS, "the first node has restored all", 0.02)
+        with process(two.command("serve", server_port=port), root / "server.txt"), one.working():
+            until(lambda: two.tasks() == ["running"] * 2 + ["standby"] * 2, "each follows the other", 0.02)
+            time.sleep(6.0)
+            killed_s = time.perf_counter()
+            one.send(signal.SIGKILL)
+            path = "/v1/stores/counts/count?require_active=true"
+            until(lambda: answers(port, path), "the other one has all", 0.005)
+            took_s = time.perf_counter() - killed_s
+            at_most("after the loss of a node its tasks answer beyond the session", took_s - SESSION_MS / 1000, 2, " s")
+            at_most("promotion of a standby", max(map(float, _RUNS.findall(two.output.read_text()))), 1, " s")
+
+
+def main(arguments: Sequence[str]) -> None:
+    records = int(arguments[0]) if arguments else RECORDS
+    input_ = Input(min(KEYS, records // 10))
+    os.environ["RECOVERY_JOB"] = "store"
+    with KafkaBroker() as broker, closing(KafkaLog(broker.bootstrap_servers)) as log:
+        fill(log, records, input_)
+        servers = broker.bootstrap_servers
+        with tempfile.TemporaryDirectory() as directory:
+            follow(servers, Path(directory), records)
+        time.sleep(SESSION_MS / 1000 + 2)
+        with tempfile.TemporaryDirectory() as directory:
+            promotion(servers, Path(directory))
+    with KafkaBroker() as broker, closing(KafkaLog(broker.bootstrap_servers)) as log:
+        fill(log, KEYS, input_)
+        with tempfile.TemporaryDirectory() as directory:
+            cost(broker.bootstrap_servers, log, Path(directory), input_)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
