@@ -71,11 +71,13 @@ FIGURES = orjson.dumps(
     {
         "instance": "worker-0", "updated_at_ms": 1795259814382,
         "totals": {"commits": 12, "forced_commits": 0, "commit_seconds": 0.5, "processed": 9, "process_seconds": 0.0,
-                   "restored": 0},
-        "rates": {"commits": 1.5, "processed": 900.0, "restored": 0.0}, "ratios": {"commit": 0.25, "process": 0.5},
+                   "restored": 0, "followed": 4, "follow_seconds": 0.25, "promotions": 1, "promotion_seconds": 0.125},
+        "rates": {"commits": 1.5, "processed": 900.0, "restored": 0.0, "followed": 8.0},
+        "ratios": {"commit": 0.25, "process": 0.5},
         "commit_latency": {"avg_s": None, "max_s": 0.25}, "skipped": 0, "dead_lettered": 1, "dropped_by_operators": 2,
         "uncommitted_bytes": 3, "uncommitted_max_bytes": -1, "block_cache_usage": 4, "lag": {"0_0": {"orders": 5}},
         "dropped": {"0_0": 6}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 7}}},
+        "standbys": {"0_1": {"records": 3, "ms": None}},
     },
     option=orjson.OPT_INDENT_2,
 )  # fmt: skip
@@ -187,3 +189,10 @@ def test_another_version_of_a_declaration_is_a_newer_format_and_one_without_topi
         PipelineDeclaration.decode(orjson.dumps(tree | {"version": 2}))
     del tree["topics"]
     assert PipelineDeclaration.decode(orjson.dumps(tree)).topics is None
+
+
+def test_figures_of_a_build_that_had_no_standbys_are_read() -> None:
+    tree = orjson.loads(FIGURES)
+    del tree["standbys"], tree["totals"]["followed"], tree["rates"]["followed"]
+    found = WorkerFigures.decode(orjson.dumps(tree))
+    assert (found.standbys, found.totals.followed, found.rates.followed) == ({}, None, None)

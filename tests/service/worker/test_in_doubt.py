@@ -139,6 +139,9 @@ def test_a_transaction_in_doubt_is_settled_and_every_record_counts_once(
     produce(behind.past, source, records(200))
     with closing(Stores(app, config, tmp_path / "scratch")) as found, running(app, config, behind.log):
         eventually(lambda: found.offset("counts", source, 0) == 199, "the first records are committed")
+        places = TopicPartition(changelog, 0), name, TopicPartition(source, 0)
+        # A broker says that a transaction is committed before its records can be read.
+        eventually(lambda: behind.has_ended(*places, 0), "the first transaction is over")
         before, known = identities(state), read_all(behind.past, changelog, 1)
         assert len(before) == 1
         delivered.clear()
@@ -148,7 +151,6 @@ def test_a_transaction_in_doubt_is_settled_and_every_record_counts_once(
         if held == "answer":
             # A lone broker that is killed before its coordinator has written the markers forgets them as it starts
             # ("these partitions are likely deleted already"), and the transaction stays open for ever.
-            places = TopicPartition(changelog, 0), name, TopicPartition(source, 0)
             eventually(lambda: behind.has_ended(*places, 200), "the transaction is committed")
         behind.fail(fault)
         counted = len(calls)
