@@ -1,13 +1,17 @@
-"""`stateline node drain`: a node's workers leave their group, and others have its tasks at once."""
+"""`stateline node drain`: a node's workers leave their group, and others have its tasks at once, and its pipelines,
+where another node may run them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from stateline.config.settings import Config
-from stateline.deployment.drain_request import ask_to_drain
+from stateline.deployment.drain_request import ask_pipeline_to_drain, ask_to_drain
 from stateline.deployment.instance_file import Instance, lock_path, read_instances
+from stateline.deployment.pipeline_status import lock_path as pipeline_lock_path
+from stateline.deployment.pipeline_status import pipelines_directory
 from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory
 from stateline_store.inspection import lock_holder
 
@@ -15,32 +19,47 @@ _LOOK_INTERVAL_S = 0.1
 
 
 def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) -> None:
-    """Have every worker of this state directory hand over what it has, and wait until they have; `told` hears of each.
+    """Have every worker and every pipeline of this state directory hand over what it has, and wait until they have;
+    `told` hears of each. Pipelines stay where no other node can reach their checkpoints.
 
     Raises `DoesNotExistError` when none runs here, `RetryLaterError` when they have not in this time: they go on with
     it.
     """
     application = StateDirectory(config.state_dir, config.application_id).application
     waiting = {name for name in read_instances(application) if _lives(config, name)}
-    if not waiting:
+    pipelines = list(pipelines_directory(config.state_dir, config.application_id).glob("*/"))
+    running = [path for path in pipelines if config.pipelines_move and _runs(path)]
+    if not waiting and not running:
         raise DoesNotExistError(
-            f"No worker of {config.application_id} runs on {application}: nothing is to be drained."
+            f"No worker of {config.application_id} runs on {application}, and no pipeline that may move: nothing is to "
+            "be drained."
         )
     for name in waiting:
         ask_to_drain(application, name)
+    for path in pipelines if config.pipelines_move else ():
+        ask_pipeline_to_drain(path)  # also of one that waits for its turn
     deadline_s = time.monotonic() + timeout_s
-    while waiting:
+    while waiting or running:
+        stopped = [path for path in running if not _runs(path)]
+        for path in stopped:
+            told(f"pipeline {path.name}")
+        running = [path for path in running if path not in stopped]
         found = read_instances(application)
         done = {name for name in waiting if name not in found or _has_left(found[name]) or not _lives(config, name)}
         for name in sorted(done):
             told(name)
         waiting -= done
-        if waiting and time.monotonic() > deadline_s:
+        left = [*sorted(waiting), *(f"pipeline {path.name}" for path in running)]
+        if left and time.monotonic() > deadline_s:
             raise RetryLaterError(
-                f"{', '.join(sorted(waiting))} has not handed over within {timeout_s:g} s, and goes on with it: ask "
+                f"{', '.join(left)} has not handed over within {timeout_s:g} s, and goes on with it: ask "
                 "again, or look at its log."
             )
-        time.sleep(_LOOK_INTERVAL_S if waiting else 0.0)
+        time.sleep(_LOOK_INTERVAL_S if left else 0.0)
+
+
+def _runs(pipeline: Path) -> bool:
+    return lock_holder(pipeline_lock_path(pipeline))[0] is not False
 
 
 def _lives(config: Config, instance: str) -> bool:

@@ -92,7 +92,8 @@ def drain(
     """Have this node hand over its tasks, before it is stopped.
 
     Its workers commit and leave their group for good, so that others have the tasks at once; without it
-    they wait for the node's session to end. The server goes on and asks the other nodes. Started anew, the
+    they wait for the node's session to end. Its pipelines stop, and another node goes on with them where
+    pipeline.checkpoint.location is set. The server goes on and asks the other nodes. Started anew, the
     node takes tasks again.
 
     Example: stateline node drain flights:app

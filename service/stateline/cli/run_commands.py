@@ -106,7 +106,8 @@ def pipeline(
 
     One runs in this process. Several run in a process each, or with pipeline.drivers=one in this one; one that fails
     is started again. --available-now reads what is there now, in this process, and ends. Of several nodes one runs
-    them: that of pipeline.node, or else the first that has started any.
+    them: that of pipeline.node, or else the first that has started any. With pipeline.checkpoint.location any of them
+    does, and another one when that is lost.
 
     Example: stateline pipeline flights:app delays
     """

@@ -45,6 +45,7 @@ from stateline.config.types import (
     OptionalNames,
     OptionalNodeName,
     OptionalOrigins,
+    OptionalSharedDirectory,
     OptionalText,
     OptionalUrl,
     PassedOn,
@@ -232,6 +233,8 @@ class Config(BaseModel):
     """Under `stateline run`: a driver process for each pipeline, or one for all of them, which takes less memory."""
     pipeline_node: OptionalText = None
     """The node (node.name) that runs the pipelines, where there are several. Unset: the first that has started them."""
+    pipeline_checkpoint_location: OptionalSharedDirectory = None
+    """Where all nodes reach the checkpoints of pipelines: another one takes over. Unset: below state.dir, on one."""
     pipeline_restart_max_ms: Milliseconds = 30_000
     """The longest pause before a pipeline that failed starts again; the first is 500 ms, each is twice the last."""
     client_tag: PassedOn = Field(default_factory=dict)
@@ -267,6 +270,11 @@ class Config(BaseModel):
     def runs_pipelines(self) -> bool:
         """Whether pipelines may run here by pipeline.node; unset, any node may be the one that does."""
         return self.pipeline_node in (None, self.node)
+
+    @property
+    def pipelines_move(self) -> bool:
+        """Whether another node may go on with a pipeline: pipeline.checkpoint.location is set."""
+        return self.pipeline_checkpoint_location is not None
 
     def member_name(self, instance: str) -> str:
         """What this worker is called in its group, and by its transactions: the same one, started anew, fences the one

@@ -41,6 +41,12 @@ def _not_empty(value: object) -> object:
     return value
 
 
+def _absolute(value: Path) -> Path:
+    if not value.is_absolute():
+        raise ValueError("relative, or a URL")
+    return value
+
+
 def _addresses(value: str) -> str:
     if value != "*":
         for each in value.split(","):
@@ -153,6 +159,11 @@ CountOrUnlimited = Annotated[
     _Whole, Field(le=_MAX_INT), Allowed(f"-1 (no limit) or a whole number from 1 to {_MAX_INT}")
 ]
 Directory = Annotated[Path, BeforeValidator(_not_empty), Allowed("a directory")]
+OptionalSharedDirectory = Annotated[
+    Annotated[Path, AfterValidator(_absolute)] | None,
+    BeforeValidator(_not_empty),
+    Allowed("the absolute path of a directory that all nodes have mounted there (a URL is none: mount what it names)"),
+]
 OptionalFile = Annotated[Path | None, BeforeValidator(_not_empty), Allowed("a file")]
 Port = Annotated[_Whole, Field(ge=0, le=65535), Allowed("a port from 0 (any free one) to 65535")]
 PassedOn = Annotated[dict[str, str], Allowed("text, numbers, true or false")]

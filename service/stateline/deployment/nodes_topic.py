@@ -10,7 +10,7 @@ In the log: never change. What else a value has is a newer build's. It finds the
 lives, and what it has, it says itself (`server.nodes.link`).
 
 Nobody reads the topic by a group, so the offsets of it that members commit mean nothing: that they are taken proves
-that a member is one (`worker.lease`).
+that a member is one (`deployment.lease`).
 """
 
 from __future__ import annotations

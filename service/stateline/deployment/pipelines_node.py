@@ -1,9 +1,12 @@
-"""Which node of an application runs its pipelines: one, because their checkpoints are in its state directory.
+"""Which node of an application runs its pipelines: one, because their checkpoints are in its state directory; or any
+of those that reach them, where `pipeline.checkpoint.location` says where they are instead (`pipeline_lease` decides).
 
 A record of the topic ``<application.id>-nodes`` says it, the newest one with this key:
 
     key   := 0x00 "pipelines"                  no node is called so: no setting has this byte
     value := {"node": its name, "directory": id of its state directory}      JSON
+
+or, for checkpoints at a location, the node that was the first to say so, and ``location:`` with the location's id.
 
 In the log: never change. The first node that starts them writes it, in a transaction whose id is
 ``<application.id>-pipelines/``: of several that begin at once Kafka fences all but one, and the others then find its
@@ -21,6 +24,7 @@ import orjson
 
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
+from stateline.deployment.checkpoint_location import location_id
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.nodes_topic import PIPELINES_KEY, ensure_nodes_topic, records_until_now
 from stateline.log.interface import Log
@@ -34,6 +38,7 @@ from stateline_store import (
 )
 from stateline_store.clock import now_ms
 
+_LOCATION = "location:"
 # Whoever is fenced tries again: as often as all drivers of many nodes may begin at once.
 _ATTEMPTS = 50
 
@@ -42,8 +47,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PipelinesNode:
-    """A node's name, for people, and the id of its state directory, which has the checkpoints: a node may be renamed,
-    and one of the same name with another directory is not the one."""
+    """A node's name, for people, and the id of what has the checkpoints, its state directory or a location: a node may
+    be renamed, and one of the same name with another directory is not the one."""
 
     node: str
     directory: str
@@ -53,7 +58,12 @@ def be_pipelines_node(config: Config) -> None:
     """Make this node the one that runs the application's pipelines, unless another one is.
 
     Raises `ConfigurationError`, which names that node, when another one is: by `pipeline.node`, or without that because
-    it was the first to start them. One machine, on the embedded log, always is. Raises what the log raises.
+    it was the first to start them. One machine, on the embedded log, always is.
+
+    With `pipeline.checkpoint.location` each may be that has the right one. Raises `ConfigurationError` for another
+    directory than the one that others use, one that cannot be read or written, and on the embedded log.
+
+    Raises what the log raises.
     """
     if not config.runs_pipelines:
         raise ConfigurationError(
@@ -61,21 +71,26 @@ def be_pipelines_node(config: Config) -> None:
             f"this is node {config.node!r}: start them there."
         )
     if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
+        if config.pipelines_move:
+            raise ConfigurationError(
+                "pipeline.checkpoint.location is for nodes on Kafka; the embedded log is one machine's: leave it out."
+            )
         return
-    directory = StateDirectory(config.state_dir, config.application_id).process_id()
-    own = PipelinesNode(config.node, str(directory))
+    state = str(StateDirectory(config.state_dir, config.application_id).process_id())
+    own = PipelinesNode(config.node, _LOCATION + location_id(config) if config.pipelines_move else state)
     with closing(configured_log(config)) as log:
-        _claim(log, config, own)
+        _claim(log, config, own, state)
 
 
-def _claim(log: Log, config: Config, own: PipelinesNode) -> None:
+def _claim(log: Log, config: Config, own: PipelinesNode, state: str) -> None:
+    """`state` is the id of the state directory, which may have had them before they were at a location."""
     with closing(log.admin()) as admin:
         place = ensure_nodes_topic(config.application_id, admin)
     for _ in range(_ATTEMPTS):
         found = _newest(log, place)
-        if found == own:
+        if found == own or (found is not None and config.pipelines_move and found.directory == own.directory):
             return
-        if found is not None and config.pipeline_node is None and found.directory != own.directory:
+        if found is not None and config.pipeline_node is None and found.directory not in (own.directory, state):
             raise _elsewhere(config, found)
         try:
             _write(log, place, config.application_id, found, own)
@@ -86,6 +101,19 @@ def _claim(log: Log, config: Config, own: PipelinesNode) -> None:
 
 def _elsewhere(config: Config, found: PipelinesNode) -> ConfigurationError:
     application, own = config.application_id, config.node
+    if config.pipelines_move:
+        return ConfigurationError(
+            f"The checkpoints of {application!r} are elsewhere, as node {found.node!r} has said, and not in "
+            f"{config.pipeline_checkpoint_location} as it is on this node, {own!r}: mount the same directory on all "
+            f"nodes (pipeline.checkpoint.location). To have them here from now on, stop the pipelines on all nodes, "
+            f"bring {application}/pipelines here from where it was, and start node {found.node!r} first, or set "
+            f"pipeline.node={own} for the first start."
+        )
+    if found.directory.startswith(_LOCATION):
+        return ConfigurationError(
+            f"The checkpoints of {application!r} are where pipeline.checkpoint.location of node {found.node!r} says: "
+            f"set it on this node, {own!r}, too."
+        )
     here = f"this is node {own!r}" if found.node != own else f"{config.state_dir} is another directory than it had"
     return ConfigurationError(
         f"The pipelines of {application!r} run on node {found.node!r}, where their checkpoints are, and {here}: start "

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 
 from stateline.config.settings import Config
+from stateline.deployment.lease import Lease
 from stateline.log.interface import Consumer, Log, Record
 from stateline.model.topology import Topology
 from stateline.worker.commit_schedule import CommitSchedule
 from stateline.worker.deployment_files import DeploymentFiles
 from stateline.worker.joining import Joining
-from stateline.worker.lease import Lease
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.standby_assignment import StandbyAssignment
 from stateline.worker.task_manager import TaskManager

@@ -19,11 +19,11 @@ import logging
 from collections.abc import Collection, Mapping
 from time import monotonic
 
+from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import nodes_topic_id
 from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry, entry_name
 from stateline.log.interface import Admin, GroupMember
 from stateline.worker.deployment_files import DeploymentFiles
-from stateline.worker.lease import Lease
 from stateline_store import DoesNotExistError, RetryLaterError
 
 _log = logging.getLogger(__name__)

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from stateline.deployment.lease import Lease
 from stateline.query.open_scan import OpenScan
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rows
@@ -36,7 +37,6 @@ from stateline.query.wire import (
     frame,
 )
 from stateline.worker.hosted_queries import HostedQueries, Lookup
-from stateline.worker.lease import Lease
 from stateline.worker.query_connection import QueryConnection
 from stateline.worker.snapshots import SnapshotMaker
 from stateline.worker.unix_listener import listen

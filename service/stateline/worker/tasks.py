@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stateline.deployment.lease import Lease
 from stateline.query.values import HostedPartition
-from stateline.worker.lease import Lease
 from stateline.worker.task import Task, TaskState
 from stateline_store import StoreState, TopicPartition, TransactionalStore
 from stateline_store.task_id import TaskId

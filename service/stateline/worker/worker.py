@@ -20,6 +20,7 @@ import time
 from contextlib import ExitStack
 
 from stateline.config.settings import Config
+from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import ensure_nodes_topic, nodes_partition
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry
@@ -36,7 +37,6 @@ from stateline.worker.global_tables import GlobalTables
 from stateline.worker.group_member import GroupMember
 from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.joining import Joining
-from stateline.worker.lease import Lease
 from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.reporting import Reporter

@@ -3,6 +3,8 @@
 Files, all below ``<state.dir>/<application.id>/pipelines/<name>/``: ``checkpoint`` is Spark's; ``.lock``
 belongs to the driver process, ``.spark-lock`` to its JVM, which can outlive a killed driver by a moment and
 is the one that writes the checkpoint; ``status.json`` says how far the pipeline is (see `drivers.status`).
+With ``pipeline.checkpoint.location`` the checkpoint, and it alone, is below that instead: locks and status are about
+processes of this machine, and one that has stopped would not let go of a lock that others wait for.
 """
 
 from __future__ import annotations
@@ -51,6 +53,12 @@ def pipeline_directory(config: Config, name: str) -> Path:
     return pipelines_directory(config.state_dir.resolve(), config.application_id) / name
 
 
+def checkpoint_directory(config: Config, name: str) -> Path:
+    """Where the pipeline's checkpoint is, which other nodes may reach too (``pipeline.checkpoint.location``)."""
+    place = config.pipeline_checkpoint_location or config.state_dir.resolve()
+    return pipelines_directory(place, config.application_id) / name / "checkpoint"
+
+
 def message_of(error: BaseException) -> str:
     """The error in one line; with its type, unless it is one of Stateline's."""
     text = " ".join(str(error).split())
@@ -67,6 +75,8 @@ class PipelineRun:
     directory: Path
     frames: TopicFrames
     status: StatusFile
+    may_write: Callable[[], bool] = lambda: True
+    """Whether nobody else can have the pipeline at this moment."""
 
     def until(
         self, stopping: threading.Event, *, available_now: bool = False, progress: Progress | None = None
@@ -85,8 +95,10 @@ class PipelineRun:
         with declared_operators() as operators:
             result = _result_frame(self.pipeline, self.frames)
         letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
-        checkpoint = self.directory / "checkpoint"
-        sink = EpochSink(self.log, self.config.application_id, self.pipeline, checkpoint, letters, operators)
+        checkpoint, application_id = checkpoint_directory(self.config, self.pipeline.name), self.config.application_id
+        sink = EpochSink(
+            self.log, application_id, self.pipeline, checkpoint, letters, operators, may_write=self.may_write
+        )
         listener = StatusListener(self.status, progress, lambda: sink.last)
         streams = self.frames.session.streams
         streams.addListener(listener)
@@ -110,7 +122,7 @@ class PipelineRun:
         writer = (
             result.writeStream.queryName(self.pipeline.name)
             .outputMode(self.pipeline.output_mode)
-            .option("checkpointLocation", str(self.directory / "checkpoint"))
+            .option("checkpointLocation", str(checkpoint_directory(self.config, self.pipeline.name)))
             .foreachBatch(gate)
         )
         if available_now:

@@ -27,6 +27,17 @@ _JVM_LOCK_TIMEOUT_S = 60.0  # a killed driver's JVM ends its micro-batch first
 _LOCK_ATTEMPTS = 5  # a server that looks whether the pipeline runs has the lock for microseconds
 
 
+class Stopping(threading.Event):
+    """Set when a driver is to stop, in order. `by_signal`: its process is to end, too."""
+
+    by_signal = False
+
+    def tell(self) -> None:
+        """For handlers of signals."""
+        self.by_signal = True
+        self.set()
+
+
 def pipeline_lock(directory: Path) -> TaskLock:
     """The driver's own lock of a pipeline's directory. Raises `LockedError` while another driver has it."""
     for _ in range(_LOCK_ATTEMPTS - 1):
@@ -39,7 +50,7 @@ def pipeline_lock(directory: Path) -> TaskLock:
 
 @contextmanager
 def driver_session(
-    config: Config, stopping: threading.Event, session: SparkSession | None = None
+    config: Config, stopping: Stopping, session: SparkSession | None = None
 ) -> Iterator[SparkSession | None]:
     """The caller's session, or one that is started here and ended with the block; None when `stopping` was set first.
 
@@ -62,9 +73,9 @@ def driver_session(
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[Stopping]:
     """Set by SIGTERM and SIGINT while the block runs; never set off the main thread."""
-    stopping = threading.Event()
+    stopping = Stopping()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     handle_signals(stopping)
     try:
@@ -75,11 +86,11 @@ def stop_on_signals() -> Iterator[threading.Event]:
                 signal.signal(number, handler)
 
 
-def handle_signals(stopping: threading.Event) -> None:
+def handle_signals(stopping: Stopping) -> None:
     """Let SIGTERM and SIGINT set it from now on; does nothing off the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
+        stopping.tell()
 
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
@@ -91,7 +102,7 @@ class _StoppedEarly(BaseException):
 
 
 @contextmanager
-def _interruptible(stopping: threading.Event) -> Iterator[None]:
+def _interruptible(stopping: Stopping) -> Iterator[None]:
     """Let a signal end the block, which only starts Spark, at once: that takes 3 to 15 s, and nothing is written yet.
 
     Its JVM is killed: left in the middle of its start it would never end.
@@ -100,7 +111,7 @@ def _interruptible(stopping: threading.Event) -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal armed
-        stopping.set()
+        stopping.tell()
         if armed:
             armed = False
             raise _StoppedEarly
@@ -114,7 +125,7 @@ def _interruptible(stopping: threading.Event) -> Iterator[None]:
         finally:
             armed = False
     except (_StoppedEarly, KeyboardInterrupt):  # Spark's own handler of SIGINT raises the latter
-        stopping.set()
+        stopping.tell()
         kill_jvm(spare=others)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
@@ -28,15 +28,17 @@ from stateline.model.topology import Topology
 from stateline.processes.supervisor import RestartPolicy
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import recording_class_archive
+from stateline.spark.drivers.leases import begin_anew, leased
 from stateline.spark.drivers.master_watch import watched_master
 from stateline.spark.drivers.one_pipeline import (
     MAX_ROWS_PER_BATCH,
     PipelineRun,
+    checkpoint_directory,
     message_of,
     pipeline_directory,
     pipeline_of,
 )
-from stateline.spark.drivers.process import LOOK_INTERVAL_S, driver_session, pipeline_lock, stop_on_signals
+from stateline.spark.drivers.process import LOOK_INTERVAL_S, Stopping, driver_session, pipeline_lock, stop_on_signals
 from stateline.spark.drivers.status import Progress, StatusFile
 from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.sources.frames import topic_frames
@@ -63,24 +65,46 @@ def run_pipelines(
 
     `progress` is called after each micro-batch, on another thread. A `session` of the caller's is used and left
     running; one of the driver's own has its class archive recorded when there is none. Signals are handled only on the
-    main thread.
+    main thread. Where another node may run them (`pipeline.checkpoint.location`), it waits until these are this one's,
+    and when that is drained, for the signal; losing one ends the process.
 
     Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs one of them, and
     `ConfigurationError` without Spark's Kafka connector where it is needed, before anything is started; the caller's
     mistake once all pipelines have failed because of one; `StatelineError` when Spark ended or its cluster has gone.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
-    with ExitStack() as resources, stop_on_signals() as stopping:
-        ending = _Ending(stopping, alone=len(pipelines) == 1)
+    terms = _Terms(available_now, progress, max_rows_per_batch, own_sessions=len(pipelines) > 1)
+    with stop_on_signals() as stopping:
+        if config.pipelines_move:
+            begin_anew(pipelines, config)
+        while True:
+            with leased(pipelines, config, log, stopping, available_now=available_now) as may_write:
+                if not stopping.is_set():
+                    ending = _Ending(stopping, alone=len(pipelines) == 1, may_write=may_write)
+                    _run(app, pipelines, config, log, terms, ending, session)
+            if stopping.by_signal or not stopping.is_set():
+                return
+            stopping.clear()  # drained
+
+
+def _run(
+    app: App,
+    pipelines: Sequence[Pipeline],
+    config: Config,
+    log: Log,
+    terms: _Terms,
+    ending: _Ending,
+    session: SparkSession | None,
+) -> None:
+    with ExitStack() as resources:
         driven = [resources.enter_context(closing(_Driven(p, config, log, ending))) for p in pipelines]
         if session is None:
             _require_connector(driven, config, log)
         if able := _that_have_their_topics(driven, app, config, log):
-            with driver_session(config, stopping, session) as running:
+            with driver_session(config, ending.stopping, session) as running:
                 if running is not None:
                     if session is None:
                         resources.enter_context(recording_class_archive(config))
-                    terms = _Terms(available_now, progress, max_rows_per_batch, own_sessions=len(driven) > 1)
                     _drive(able, running, terms, ending)
         _judge(driven, ending)
 
@@ -90,7 +114,7 @@ def _that_have_their_topics(driven: Sequence[_Driven], app: App, config: Config,
     with closing(log.admin()) as admin:
         mistakes = _missing_topics(app.topology(), [one.pipeline for one in driven], admin)
         able = [one for one in driven if not one.refuse(mistakes)]
-        places = [(one.pipeline, pipeline_directory(config, one.pipeline.name)) for one in able]
+        places = [(one.pipeline, checkpoint_directory(config, one.pipeline.name)) for one in able]
         warn_of_tables(app.topology(), admin, places)
     return able
 
@@ -99,10 +123,12 @@ def _that_have_their_topics(driven: Sequence[_Driven], app: App, config: Config,
 class _Ending:
     """Why all pipelines of a driver end: shared by their threads."""
 
-    stopping: threading.Event
+    stopping: Stopping
     """Set by a signal, and when Spark has ended."""
     alone: bool
     """There is one only: what it ends with, the driver does."""
+    may_write: Callable[[], bool]
+    """Whether no other node can have these pipelines at this moment."""
     lost_spark: str | None = None
     """Why Spark cannot be used any more."""
 
@@ -186,7 +212,7 @@ class _Driven:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", name)  # and none waits for another's tasks
         frames = topic_frames(session, self.config, self.log, max_rows_per_batch=terms.max_rows_per_batch)
         directory = pipeline_directory(self.config, name)
-        run = PipelineRun(self.pipeline, self.config, self.log, directory, frames, self._status)
+        run = PipelineRun(self.pipeline, self.config, self.log, directory, frames, self._status, self.ending.may_write)
         run.until(self.ending.stopping, available_now=terms.available_now, progress=terms.progress)
 
     def _fail(self, error: Exception) -> None:

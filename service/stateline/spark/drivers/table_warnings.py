@@ -17,16 +17,16 @@ from stateline_store import TopicPartition
 _logger = logging.getLogger(__name__)
 
 
-def warn_of_tables(topology: Topology, admin: Admin, directories: Iterable[tuple[Pipeline, Path]]) -> None:
+def warn_of_tables(topology: Topology, admin: Admin, checkpoints: Iterable[tuple[Pipeline, Path]]) -> None:
     """Log a warning for each topic that one of these pipelines reads as a table, or writes, and whose settings let it
-    lose rows; and for each table that is read from the beginning, when that is gone. `directories`: where they are.
+    lose rows; and for each table that is read from the beginning, when that is gone. `checkpoints`: where theirs are.
 
     A `static` topic is always read from the beginning; `tables` are by a pipeline without a checkpoint.
     """
     from_beginning: set[str] = set()
     named: set[str] = set()
-    for pipeline, directory in directories:
-        is_new = checkpoint_query_id(directory / "checkpoint") is None
+    for pipeline, checkpoint in checkpoints:
+        is_new = checkpoint_query_id(checkpoint) is None
         from_beginning |= {topic.name for topic in (*pipeline.static, *(pipeline.tables if is_new else ()))}
         named |= {topic.name for topic in (*pipeline.static, *pipeline.tables, *pipeline.results)}
     report_other_settings(topology, admin, of=named)

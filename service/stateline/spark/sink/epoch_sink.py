@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -75,8 +75,9 @@ class EpochSink:
         checkpoint: Path,
         dead_letters: DeadLetters | None = None,
         operators: Sequence[Declared] = (),
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`operators` are those with state that the pipeline's function has declared."""
+        """`operators` are those with state that its function has declared, `may_write` is `EpochWriter`'s."""
         self.failure: Exception | None = None
         self.last: Written | None = None
         self._log = log
@@ -84,7 +85,7 @@ class EpochSink:
         self._checkpoint = checkpoint
         self._dead_letters = dead_letters
         self._identity = Identity(application_id, pipeline, checkpoint, operators)
-        self._writer = EpochWriter(log, application_id, pipeline)
+        self._writer = EpochWriter(log, application_id, pipeline, may_write)
         self._results: Mapping[str, TopicInfo] = {}  # the topics written to, as of the start
         self._counted: Mapping[str, TopicInfo] = {}  # whose partitions must stay
         self._table: ResultTable | None = None

@@ -7,7 +7,7 @@ also settles a commit whose outcome is unknown: the markers then tell whether it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stateline.deployment.epoch_marker import EPOCHS_SETTINGS, EpochMarker, ResultEnds
@@ -19,7 +19,7 @@ from stateline.spark.sink.result_records import RecordParts, ResultRecord
 from stateline.spark.sink.rows import SHOWN_CHARACTERS
 from stateline.spark.sink.topic_records import last_offsets
 from stateline.spark.sink.written import StepClock
-from stateline_store import InvalidArgumentError, RecordError, TopicPartition
+from stateline_store import FencedError, InvalidArgumentError, RecordError, TopicPartition
 from stateline_store.clock import now_ms
 from stateline_store.steps import reached
 
@@ -37,7 +37,11 @@ class EpochWriter:
     """Writes epochs of one pipeline. One thread uses it. `markers` are the newest ones, as far as is known, in order;
     they are final once `take_over` has fenced everybody else."""
 
-    def __init__(self, log: Log, application_id: str, pipeline: Pipeline) -> None:
+    def __init__(
+        self, log: Log, application_id: str, pipeline: Pipeline, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`may_write` is asked before another driver is fenced: whether that one cannot be the one to write by now."""
+        self._may_write = may_write
         self.markers: deque[EpochMarker] = deque(maxlen=LOOK_BACK)
         self._log = log
         self._pipeline = pipeline
@@ -73,8 +77,11 @@ class EpochWriter:
             admin.create_topics([NewTopic(self._topic, 1, EPOCHS_SETTINGS)])
 
     def take_over(self) -> None:
-        """A producer that has fenced and settled whatever was before it; only then is the marker's word final."""
+        """A producer that has fenced and settled whatever was before it; only then is the marker's word final. Raises
+        `FencedError`, and leaves the other alone, where this driver may not write."""
         self.close()
+        if not self._may_write():
+            raise FencedError("Its lease is over: another node may run the pipeline.")
         self._producer = self._log.producer(self._transactional_id)
         self._producer.init_transactions()
         self.markers = deque(newest_markers(self._log, self._topic), LOOK_BACK)

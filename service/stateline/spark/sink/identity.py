@@ -12,13 +12,15 @@ What does not belong together would be written twice, or left out, unnoticed; so
 | a table or result has more partitions than at the beginning   | keys would be in two partitions                    |
 | a result topic has another id than the marker says            | it was deleted and made anew                       |
 | the marker knows the pipeline's result topic not              | the pipeline writes to another topic than before   |
-| a replay ends elsewhere than its marker says                 | the checkpoint lost a part                         |
+| a replay ends elsewhere than its marker says, or the newest   | the checkpoint lost a part, or two drivers have    |
+| micro-batch of the checkpoint does                           | written it at once                                 |
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from stateline.log.interface import TopicInfo
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import (
+    checkpoint_end_offsets,
     checkpoint_query_id,
     claim,
     newest_commit,
@@ -71,6 +74,7 @@ class Identity:
             self._check_topics(marker, {name: topics[name].topic_id for name in topic_names(self.pipeline)})
         if settled:
             self._check_finished(marker, -1 if finished is None else finished)
+            self._check_newest(marker)
         counted = self._check_declared(topics, in_use=marker is not None or finished is not None or not settled)
         claim(self.checkpoint, self.application_id, self.pipeline.name)
         return counted
@@ -122,6 +126,13 @@ class Identity:
             "results in between would be missing. Bring back what belongs together; or, to start over, "
             f"{self._start_over}."
         )
+
+    def _check_newest(self, marker: EpochMarker | None) -> None:
+        """What comes next begins where the checkpoint says that this one has ended, be it replayed or not."""
+        with suppress(FileNotFoundError):
+            if marker is not None:
+                ends = checkpoint_end_offsets(self.checkpoint, marker.batch_id)
+                self._compare(replace(marker, end_offsets=ends), marker)
 
     def _check_topics(self, marker: EpochMarker, topic_ids: Mapping[str, str]) -> None:
         if marker.topic_ids and self.pipeline.writes.name not in marker.topic_ids:

@@ -1,4 +1,4 @@
-"""Until when nobody else can have this worker's tasks.
+"""Until when nobody else can have what a group has given this member: a worker its tasks, a driver its pipeline.
 
 A group gives a member's tasks to others when it has heard nothing of it for the session timeout. So who has the group's
 word that it is a member may say `active` for that long, counted from when it asked; a little less, for clocks differ.
@@ -22,7 +22,7 @@ _MARGIN_PER_SESSION = 10  # one part of so many is not used
 
 
 class Lease:
-    """One worker's, on its thread."""
+    """One member's, on its thread."""
 
     def __init__(self, session_timeout_ms: int, place: TopicPartition | None) -> None:
         """`place` is the partition to commit an offset of; None where nobody else can have the tasks at all."""

@@ -1,0 +1,56 @@
+"""``<pipeline.checkpoint.location>/<application>/pipelines/.location``: which directory this is, for all nodes.
+
+    {"location": UUID}
+
+On disk: never change. Who comes first makes it. Two machines that have another directory at one path, because one has
+not mounted it, are told apart by it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from uuid import uuid4
+
+import orjson
+
+from stateline.config.settings import Config
+from stateline.deployment.pipeline_status import pipelines_directory
+from stateline_store import ConfigurationError, DamagedDataError
+
+_NAME = ".location"
+
+
+def location_id(config: Config) -> str:
+    """The id of the directory in `pipeline.checkpoint.location`, made if need be.
+
+    Raises `ConfigurationError` when there is no such directory or this user may not write there, `DamagedDataError`
+    when its file holds no id.
+    """
+    place = config.pipeline_checkpoint_location
+    assert place is not None, "whoever asks has looked"
+    if not place.is_dir():
+        raise _unusable(config, "there is no such directory: mount it here, or make it")
+    folder = pipelines_directory(place, config.application_id)
+    path, made = folder / _NAME, folder / f"{_NAME}.{uuid4()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        made.write_bytes(orjson.dumps({"location": str(uuid4())}))  # each time: may it be written to?
+        with suppress(FileExistsError):  # it appears whole, of one node alone: by NFS, too, which locks no directory
+            path.hardlink_to(made)
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unusable(config, f"{error.filename or path}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+    try:
+        return str(orjson.loads(content)["location"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedDataError(f"{path} is not the JSON that Stateline writes: delete that file.") from error
+
+
+def _unusable(config: Config, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"pipeline.checkpoint.location = {str(config.pipeline_checkpoint_location)!r} (from "
+        f"{config.origin('pipeline.checkpoint.location')}) cannot be used: {why}."
+    )

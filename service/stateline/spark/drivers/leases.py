@@ -1,0 +1,89 @@
+"""Has a driver wait until its pipelines are this node's, where another could run them, and end when they are not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+from stateline.config.settings import Config
+from stateline.deployment.drain_request import pipeline_drain_path
+from stateline.deployment.pipeline_lease import PipelineLease
+from stateline.deployment.pipeline_status import status_path
+from stateline.log import Log
+from stateline.model.pipeline import Pipeline
+from stateline.spark.drivers.one_pipeline import pipeline_directory
+from stateline.spark.drivers.process import LOOK_INTERVAL_S, Stopping, kill_descendants, pipeline_lock
+from stateline_store import LockedError
+from stateline_store.directory import make_directory
+
+_PATIENCE_SESSIONS = 2  # a driver that does what is there now and ends waits so long for one that was killed
+_logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def leased(
+    pipelines: Sequence[Pipeline], config: Config, log: Log, stopping: Stopping, *, available_now: bool
+) -> Iterator[Callable[[], bool]]:
+    """Run the block when no other node can run these pipelines, or `stopping` is set; it gets what says whether that is
+    still so. Where they cannot move, that is at once, and for good.
+
+    The driver ends, with its JVM, when it loses one. Raises `LockedError` when another node runs one of them and this
+    is `available_now`, and what the log raises that waiting does not mend.
+    """
+    if not config.pipelines_move:
+        yield lambda: True
+        return
+    leases: list[PipelineLease] = []
+    with ExitStack() as held:
+        for name in sorted(pipeline.name for pipeline in pipelines):  # in order: no two wait for each other
+            lease = held.enter_context(closing(_lease(config, log, name, stopping)))
+            leases.append(lease)
+            _wait(lease, config, name, stopping, available_now=available_now)
+        yield lambda: all(lease.holds for lease in leases)
+
+
+def begin_anew(pipelines: Sequence[Pipeline], config: Config) -> None:
+    """A driver has been started: what was drained takes part again."""
+    for pipeline in pipelines:
+        directory = pipeline_directory(config, pipeline.name)
+        make_directory(directory)
+        pipeline_drain_path(directory).unlink(missing_ok=True)
+
+
+def _lease(config: Config, log: Log, name: str, stopping: Stopping) -> PipelineLease:
+    drain = pipeline_drain_path(pipeline_directory(config, name))
+    return PipelineLease(log, config, name, lost=_end_driver, is_drained=drain.exists, give_up=stopping.set)
+
+
+def _wait(lease: PipelineLease, config: Config, name: str, stopping: Stopping, *, available_now: bool) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_SESSIONS * config.session_timeout_ms / 1000
+    told = False
+    while not lease.holds and not stopping.wait(LOOK_INTERVAL_S):
+        if lease.failure is not None:
+            raise lease.failure
+        if not told and lease.owner not in (None, config.node):
+            told = True
+            _logger.info("pipeline %s runs on node %r; this one takes over when that is lost", name, lease.owner)
+            _forget_status(config, name)
+        if available_now and time.monotonic() > deadline_s:
+            raise LockedError(f"Pipeline {name!r} runs on node {lease.owner!r}: stop it there first.")
+
+
+def _forget_status(config: Config, name: str) -> None:
+    """That of a driver of before: how far the pipeline is, the other node tells."""
+    directory = pipeline_directory(config, name)
+    with suppress(LockedError):
+        lock = pipeline_lock(directory)
+        status_path(directory).unlink(missing_ok=True)
+        lock.release()
+
+
+def _end_driver(why: str) -> None:
+    """At once, without what a stop in order does: its JVM must not write any more. (That of ``spark-submit``, which has
+    started this process, ends with it; what it writes until then is fenced like all else.)"""
+    kill_descendants()
+    _logger.error("%s The driver ends, and waits for its turn when it is started again.", why)
+    os._exit(1)

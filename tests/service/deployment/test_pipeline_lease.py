@@ -1,0 +1,157 @@
+"""Which node may run a pipeline whose checkpoint several reach: the table, and drivers that ask a real group."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
+from stateline.deployment.checkpoint_location import location_id
+from stateline.deployment.configured_log import configured_log
+from stateline.deployment.pipeline_lease import PipelineLease, Seen, State, lease_group, next_state
+from stateline.deployment.pipelines_node import be_pipelines_node
+from stateline_store import ConfigurationError
+from support.kafka.shared_broker import SharedBroker
+from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
+
+GIVEN = Seen(alone=True, given=True, confirmed=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "seen", "after"),
+    [
+        ("waiting", Seen(), "waiting"),  # somebody is in the group
+        ("waiting", Seen(alone=True), "joining"),
+        ("waiting", Seen(alone=True, drained=True), "waiting"),
+        ("joining", Seen(alone=True), "joining"),  # the group has not decided
+        ("joining", Seen(alone=True, given=True), "joining"),  # and not confirmed it
+        ("joining", Seen(given=True, confirmed=True), "joining"),  # another one is about to leave
+        ("joining", Seen(given=True, confirmed=True, late=True), "waiting"),  # or has the lease
+        ("joining", Seen(alone=True, late=True), "joining"),
+        ("joining", Seen(given=False), "waiting"),
+        ("joining", Seen(alone=True, given=True, confirmed=True, drained=True), "waiting"),
+        ("joining", GIVEN, "held"),
+        ("held", Seen(given=False, confirmed=True), "held"),  # whoever else is there by now does not begin
+        ("held", Seen(confirmed=True, drained=True), "held"),  # until its driver has stopped
+        ("held", Seen(alone=True, given=True), "lost"),
+        ("lost", GIVEN, "lost"),
+    ],
+)
+def test_a_pipeline_is_had_by_who_is_given_it_alone_and_confirmed_until_it_is_not(
+    state: State, seen: Seen, after: State
+) -> None:
+    assert next_state(state, seen) == after
+
+
+def config(broker: SharedBroker, name: str, root: Path, node: str, location: str | None = "shared") -> Config:
+    given = [
+        f"bootstrap.servers={broker.bootstrap_servers}", f"state.dir={root / node}", f"node.name={node}",
+        "session.timeout.ms=6000", *([] if location is None else [f"pipeline.checkpoint.location={root / location}"]),
+    ]  # fmt: skip
+    return load_config(name, environment={}, overrides=given)
+
+
+@pytest.fixture
+def name() -> str:
+    """Of an application that no other test has."""
+    return f"flights-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "shared").mkdir()
+    return tmp_path
+
+
+def test_of_drivers_that_begin_at_once_one_has_the_pipeline_and_the_next_when_that_has_left(
+    kafka_broker: SharedBroker, root: Path, name: str
+) -> None:
+    lost: list[str] = []
+    with ExitStack() as stack:
+        made: list[PipelineLease] = []
+        for node in ("one", "two", "three"):
+            log = stack.enter_context(closing(configured_log(config(kafka_broker, name, root, node))))
+            made.append(PipelineLease(log, config(kafka_broker, name, root, node), "delays", lost=lost.append))
+            stack.callback(made[-1].close)
+
+        while made:
+            wait_until(lambda: any(lease.holds for lease in made), HANGING_S)
+            (owner,) = [lease for lease in made if lease.holds]
+            wait_until(lambda: {lease.owner for lease in made} == {made[0].owner}, HANGING_S)  # all know who it is
+            owner.close()
+            assert not owner.holds
+            made.remove(owner)
+    assert lost == []
+
+
+def test_who_is_not_confirmed_any_more_is_told_so_before_its_session_ends(
+    kafka_broker: SharedBroker, root: Path, name: str
+) -> None:
+    """Somebody deletes what the group has: nothing is confirmed from then on."""
+    lost: list[str] = []
+    given = config(kafka_broker, name, root, "one")
+    with closing(configured_log(given)) as log, closing(log.admin()) as admin:
+        with closing(PipelineLease(log, given, "delays", lost=lost.append)) as lease:
+            wait_until(lambda: lease.holds, HANGING_S)
+            admin.delete_topics([f"{name}-nodes"])
+            wait_until(lambda: bool(lost), HANGING_S)
+            assert not lease.holds
+        assert admin.members(lease_group(name, "delays")) == []
+
+
+def refusal(of: Config) -> str:
+    """Why pipelines do not run there; empty where they do."""
+    try:
+        be_pipelines_node(of)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def test_every_node_may_run_pipelines_that_has_the_same_directory_and_no_other(
+    kafka_broker: SharedBroker, root: Path, name: str
+) -> None:
+    one, two = (config(kafka_broker, name, root, node) for node in ("one", "two"))
+    assert (refusal(one), refusal(two), refusal(one)) == ("", "", "")
+    assert "set it on this node, 'two', too" in refusal(config(kafka_broker, name, root, "two", None))
+    (root / "not-mounted").mkdir()
+    refused = refusal(config(kafka_broker, name, root, "two", "not-mounted"))
+    assert f"not in {root / 'not-mounted'} as it is on this node" in refused
+    (root / "shared").rename(root / "moved")
+    assert not refusal(config(kafka_broker, name, root, "two", "moved"))
+
+
+def test_pipelines_go_to_a_location_from_the_node_that_had_them(
+    kafka_broker: SharedBroker, root: Path, name: str
+) -> None:
+    assert not refusal(config(kafka_broker, name, root, "one", None))
+    two = config(kafka_broker, name, root, "two")
+    assert "start node 'one' first" in refusal(two)
+    assert not refusal(config(kafka_broker, name, root, "one"))
+    assert not refusal(two)
+
+
+def test_a_location_that_cannot_be_one_is_refused_before_anything_else(root: Path) -> None:
+    def of(location: str, *more: str) -> Config:
+        given = [f"state.dir={root / 'state'}", f"pipeline.checkpoint.location={location}", *more]
+        return load_config("flights", environment={}, overrides=given)
+
+    for relative in ("shared", "hdfs://namenode/shared", "s3a://bucket/shared"):
+        with pytest.raises(ConfigurationError, match="absolute path of a directory that all nodes have mounted"):
+            of(relative)
+    assert "the embedded log is one machine's" in refusal(of(str(root / "shared")))
+    with pytest.raises(ConfigurationError, match="no such directory: mount it"):
+        location_id(of(str(root / "nowhere")))
+    (root / "file").mkdir()
+    (root / "file" / "flights").touch()
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        location_id(of(str(root / "file")))
+    found = location_id(of(str(root / "shared")))
+    assert location_id(of(str(root / "shared"))) == found
+    assert os.listdir(root / "shared" / "flights" / "pipelines") == [".location"]
