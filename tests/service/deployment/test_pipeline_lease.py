@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from stateline.cli.drain_node import drain_node
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.checkpoint_location import location_id
 from stateline.deployment.configured_log import configured_log
+from stateline.deployment.drain_request import pipeline_drain_path
 from stateline.deployment.pipeline_lease import PipelineLease, Seen, State, lease_group, next_state
 from stateline.deployment.pipelines_node import be_pipelines_node
-from stateline_store import ConfigurationError
+from stateline_store import ConfigurationError, TaskLock
 from support.kafka.shared_broker import SharedBroker
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
@@ -103,6 +107,34 @@ def test_who_is_not_confirmed_any_more_is_told_so_before_its_session_ends(
             wait_until(lambda: bool(lost), HANGING_S)
             assert not lease.holds
         assert admin.members(lease_group(name, "delays")) == []
+
+
+def test_a_node_that_is_drained_gives_a_pipeline_up_and_takes_none(
+    kafka_broker: SharedBroker, root: Path, name: str
+) -> None:
+    given = config(kafka_broker, name, root, "one")
+    directory = root / "one" / name / "pipelines" / "delays"
+    directory.mkdir(parents=True)
+    asked, told = pipeline_drain_path(directory), list[str]()
+    with closing(configured_log(given)) as log, ThreadPoolExecutor() as beside:
+        stopped = threading.Event()
+        lock = TaskLock(directory / ".lock")
+        lease = PipelineLease(log, given, "delays", lost=told.append, is_drained=asked.exists, give_up=stopped.set)
+        with closing(lease):
+            wait_until(lambda: lease.holds, HANGING_S)
+            draining = beside.submit(drain_node, given, told.append, HANGING_S)
+            assert stopped.wait(HANGING_S)
+            assert lease.holds  # its driver has not stopped yet
+            lock.release()
+            draining.result()
+        assert told == ["pipeline delays"]
+        with closing(log.admin()) as admin:
+            waiting = PipelineLease(log, given, "delays", lost=told.append, is_drained=asked.exists)
+            another = PipelineLease(log, config(kafka_broker, name, root, "two"), "delays", lost=told.append)
+            with closing(waiting), closing(another):
+                wait_until(lambda: another.holds, HANGING_S)
+                (member,) = admin.members(lease_group(name, "delays"))
+                assert member.client_id == "two"
 
 
 def refusal(of: Config) -> str:
