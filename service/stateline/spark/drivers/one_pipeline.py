@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
@@ -28,6 +29,7 @@ from stateline.spark.drivers.root_cause import first_line, is_of_other_state, ki
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
 from stateline.spark.operators.declared import declared_operators
 from stateline.spark.operators.ktable import KTable
+from stateline.spark.sink.checkpoint import planned_ends
 from stateline.spark.sink.dead_letters import dead_letters_of
 from stateline.spark.sink.epoch_sink import EpochSink
 from stateline.spark.sources.frames import TopicFrames
@@ -96,8 +98,9 @@ class PipelineRun:
             result = _result_frame(self.pipeline, self.frames)
         letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
         checkpoint, application_id = checkpoint_directory(self.config, self.pipeline.name), self.config.application_id
+        planned = partial(planned_ends, self.frames.session) if self.config.pipelines_move else None
         sink = EpochSink(
-            self.log, application_id, self.pipeline, checkpoint, letters, operators, may_write=self.may_write
+            self.log, application_id, self.pipeline, checkpoint, letters, operators, self.may_write, planned
         )
         listener = StatusListener(self.status, progress, lambda: sink.last)
         streams = self.frames.session.streams

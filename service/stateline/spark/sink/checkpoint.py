@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pyspark.sql import SparkSession
 
 from stateline.deployment.pipeline_declaration import keep
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
 _OWNER = "stateline.json"
+
+
+Ends = tuple[str | None, ...]
+"""Where a micro-batch ends in each source, as that writes it; None for a source that has nothing yet."""
 
 
 def checkpoint_query_id(checkpoint: Path) -> str | None:
@@ -26,7 +31,7 @@ def checkpoint_query_id(checkpoint: Path) -> str | None:
         return None
 
 
-def checkpoint_end_offsets(checkpoint: Path, batch_id: int) -> tuple[str | None, ...]:
+def checkpoint_end_offsets(checkpoint: Path, batch_id: int) -> Ends:
     """Where the micro-batch ends in each source, as Spark wrote it down before it computed the batch.
 
     The file is Spark's OffsetSeqLog: ``v1``, a line of metadata, then one line per source, "-" for none.
@@ -40,6 +45,16 @@ def checkpoint_end_offsets(checkpoint: Path, batch_id: int) -> tuple[str | None,
             "does not know. Use pyspark 4.2 or 4.3."
         )
     return tuple(None if line == "-" else line for line in offsets)
+
+
+def planned_ends(session: SparkSession, query_id: str, batch_id: int) -> Ends:
+    """The same as the query that runs has it in memory. Where two drivers plan one micro-batch within milliseconds, one
+    on a file system that replaces when it renames has another plan than the file."""
+    query: Any = session.streams.get(query_id)
+    assert query is not None, "a query that computes is there"
+    plan = query._jsq.streamingQuery().offsetLog().get(batch_id).get().offsets()
+    ends = (plan.apply(source) for source in range(plan.size()))
+    return tuple(str(end.get().json()) if end.isDefined() else None for end in ends)
 
 
 def newest_commit(checkpoint: Path) -> int | None:

@@ -39,7 +39,7 @@ from stateline.log import Log, TopicInfo
 from stateline.model.pipeline import Pipeline
 from stateline.processing.records import OutputRecord
 from stateline.spark.operators.declared import Declared
-from stateline.spark.sink.checkpoint import checkpoint_end_offsets
+from stateline.spark.sink.checkpoint import Ends, checkpoint_end_offsets
 from stateline.spark.sink.dead_letters import DeadLetters
 from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.epoch_writer import Epoch, EpochWriter
@@ -59,6 +59,10 @@ _ATTEMPTS = 5  # with pauses of 0.1, 0.2, 0.4 and 0.8 s; after that the query fa
 _FIRST_PAUSE_S = 0.1
 
 
+Planned = Callable[[str, int], Ends]
+"""Where a micro-batch ends that a query computes: its id, the batch's number."""
+
+
 class EpochSink:
     """Writes micro-batches; pass it to Spark's `foreachBatch`.
 
@@ -76,14 +80,18 @@ class EpochSink:
         dead_letters: DeadLetters | None = None,
         operators: Sequence[Declared] = (),
         may_write: Callable[[], bool] = lambda: True,
+        planned: Planned | None = None,
     ) -> None:
-        """`operators` are those with state that its function has declared, `may_write` is `EpochWriter`'s."""
+        """`operators` are those with state that its function has declared, `may_write` is `EpochWriter`'s. `planned` is
+        given where another driver may write the checkpoint: what Spark itself says of a micro-batch of a query.
+        """
         self.failure: Exception | None = None
         self.last: Written | None = None
         self._log = log
         self._pipeline = pipeline
         self._checkpoint = checkpoint
         self._dead_letters = dead_letters
+        self._planned = planned
         self._identity = Identity(application_id, pipeline, checkpoint, operators)
         self._writer = EpochWriter(log, application_id, pipeline, may_write)
         self._results: Mapping[str, TopicInfo] = {}  # the topics written to, as of the start
@@ -121,7 +129,7 @@ class EpochSink:
             query_id = str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
             table = frame.toArrow()  # exactly once, and all of it, whatever comes of the rows
             reached("sink:computed")
-            ends = checkpoint_end_offsets(self._checkpoint, batch_id)
+            ends = self._ends(query_id, batch_id)
             letters = self._dead_letters.of_batch(self._checkpoint, batch_id, ends) if self._dead_letters else []
             topic_ids = {name: topic.topic_id for name, topic in self._results.items()}
             marker = EpochMarker(query_id, batch_id, ends, len(table), topic_ids)
@@ -130,6 +138,15 @@ class EpochSink:
         except Exception as error:
             self.failure = error
             raise
+
+    def _ends(self, query_id: str, batch_id: int) -> Ends:
+        ends = checkpoint_end_offsets(self._checkpoint, batch_id)
+        if self._planned is not None and self._planned(query_id, batch_id) != ends:
+            raise FencedError(
+                f"Another driver of pipeline {self._pipeline.name!r} has planned micro-batch {batch_id}, too, and its "
+                "plan is in the checkpoint: start again, with that."
+            )
+        return ends
 
     @property
     def _partitions(self) -> dict[str, int]:
