@@ -378,6 +378,20 @@ def test_a_checkpoint_that_is_ahead_of_the_marker_is_refused(make: Make, bench: 
     assert records(bench, topic) == [("a", "1")]
 
 
+def test_a_checkpoint_whose_newest_plan_is_not_what_was_written_is_refused_at_the_start(
+    make: Make, bench: Bench, tmp_path: Path
+) -> None:
+    """As one that two drivers have written at once; the next micro-batch would begin where nothing has ended."""
+    topic = bench.topic()
+    batches = make(bench.log, topic)
+    batches.write(0, ("a", "1", 7))
+    batches.write(1, ("a", "2", 7), end=7)
+    plan = tmp_path / "checkpoint" / "offsets" / "1"
+    plan.write_text(plan.read_text().replace('"0": 7', '"0": 5'))
+    with pytest.raises(DamagedDataError, match="Micro-batch 1 of pipeline 'p' now ends at"):
+        make(bench.log, topic)
+
+
 @pytest.mark.parametrize("other", [{"name": "q"}, {"application": "another"}])
 def test_a_checkpoint_copied_from_another_pipeline_or_application_is_refused(
     make: Make, bench: Bench, other: dict[str, str]
