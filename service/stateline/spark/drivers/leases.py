@@ -66,7 +66,9 @@ def _wait(lease: PipelineLease, config: Config, name: str, stopping: Stopping, *
             raise lease.failure
         if not told and lease.owner not in (None, config.node):
             told = True
-            _logger.info("pipeline %s runs on node %r; this one takes over when that is lost", name, lease.owner)
+            drained = pipeline_drain_path(pipeline_directory(config, name)).exists()
+            then = "takes no part until its driver is started anew" if drained else "takes over when that is lost"
+            _logger.info("pipeline %s runs on node %r; this one %s", name, lease.owner, then)
             _forget_status(config, name)
         if available_now and time.monotonic() > deadline_s:
             raise LockedError(f"Pipeline {name!r} runs on node {lease.owner!r}: stop it there first.")
