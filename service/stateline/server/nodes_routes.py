@@ -1,7 +1,8 @@
 """`GET /v1/nodes`: every node, which tasks it has, and where the owner of each partition is asked.
 
 {"application": its id, "node": who answers, "number": grows with each change,
- "nodes": {name: {"url", "version", "rack", "reached": bool, "reached_at_ms", "fault": why it is not, or null,
+ "nodes": {name: {"url", "version", "wire": [versions that it understands], "spoken": the one between it and who
+                  answers, or null, "rack", "reached": bool, "reached_at_ms", "fault": why it is not, or null,
                   "tasks": {task: {"role", "generation", "lag_records", "restore_remaining"}}}},
  "stores": {store: {partition: URL of its owner, or null}}, "key_types": {store: name of the type of its keys}}
 

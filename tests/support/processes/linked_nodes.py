@@ -41,7 +41,7 @@ async def link_to(accept: Accept) -> AsyncIterator[Link]:
     """A link, greeted by `GREETING`, to what answers as `accept` does. Closed in the end."""
     async with await asyncio.start_server(accept, "127.0.0.1") as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        link = Link(reader, writer, GREETING, _nothing, _nothing, Traffic())
+        link = Link(reader, writer, GREETING, GREETING, _nothing, _nothing, Traffic())
         try:
             yield link
         finally:
