@@ -36,6 +36,8 @@ class NodeTask:
     """What its copies lack of the changelogs; None where that is not known."""
     restore_remaining: int | None = None
     """What a restore has left."""
+    upgraded: bool = True
+    """Whether its stores that are declared with timestamps have them; they may get them while they are asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,12 @@ class ClusterView:
         for name, each in found.items():
             told = self._maps.get(name, NodeMap())
             each["tasks"] = {
-                task: {"role": held.role, "generation": held.generation, **self._behind(told, task, places[task])}
+                task: {
+                    "role": held.role,
+                    "generation": held.generation,
+                    **self._behind(told, task, places[task]),
+                    "upgraded": task not in told.plain,
+                }
                 for task, held in sorted(told.tasks.items())
                 if everything or task in places
             }

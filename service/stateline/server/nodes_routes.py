@@ -3,7 +3,8 @@
 {"application": its id, "node": who answers, "number": grows with each change,
  "nodes": {name: {"url", "version", "wire": [versions that it understands], "spoken": the one between it and who
                   answers, or null, "rack", "reached": bool, "reached_at_ms", "fault": why it is not, or null,
-                  "tasks": {task: {"role", "generation", "lag_records", "restore_remaining"}}}},
+                  "tasks": {task: {"role", "generation", "lag_records", "restore_remaining", "upgraded": whether
+                  stores that are declared with timestamps have them}}}},
  "stores": {store: {partition: URL of its owner, or null}}, "key_types": {store: name of the type of its keys}}
 
 With a key's type who asks finds its partition (`stateline.serde.partitioner`), and with that its owner.

@@ -42,7 +42,8 @@ class OwnMap:
         """What it has at this moment. Its number is another one when the tasks are others than last time."""
         tasks = self._tasks()
         number = self._last.number + (tasks != self._last.tasks)
-        self._last = NodeMap(number, tasks, self._copies(tasks), self._pipelines_now(), self._remaining(tasks))
+        plain = frozenset(self._partitions.plain_tasks() & tasks.keys())
+        self._last = NodeMap(number, tasks, self._copies(tasks), self._pipelines_now(), self._remaining(tasks), plain)
         return self._last
 
     def _pipelines_now(self) -> dict[str, PipelineStatus]:

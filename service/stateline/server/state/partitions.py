@@ -154,6 +154,18 @@ class Partitions:
         for (task_id, store), found in self._open.items():
             yield task_id, store, found.reader
 
+    def plain_tasks(self) -> set[str]:
+        """Tasks of which a store that is declared with timestamps is shown from its plain files here."""
+        for place, found in list(self._open.items()):
+            if found.plain:
+                try:
+                    found.reader.refresh()  # deleted when the others are complete: these are opened when they are asked
+                except NotPresentError:
+                    self._open.pop(place).reader.close()
+                except StatelineError as error:
+                    _log.debug("Plain files of %s: %s", place, error)
+        return {task_id for (task_id, _), found in self._open.items() if found.plain}
+
     def catch_up(self) -> None:
         """Let every secondary follow its owner: one that nobody asks keeps the files of the commit that it saw last."""
         for found in list(self._open.values()):
