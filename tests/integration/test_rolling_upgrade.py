@@ -123,7 +123,8 @@ def test_rolled_over_a_node_has_timestamps_before_it_owns_anything_and_all_are_a
         assert restored(machine) == in_memory, "it had all else, with timestamps, before it was given anything"
         scene.machines.send()
         scene.check()
-        told = machine.get("/v1/stores/counts/range", position_bound=scene.machines.bound(), wait_ms=30_000).json()
+        asked = {"position_bound": scene.machines.bound(), "wait_ms": 30_000, "require_active": "true"}
+        told = machine.get("/v1/stores/counts/range", **asked).json()
         unknown = set() if machine is one else {None}  # at the other one, which keeps none yet
         assert {entry["timestamp"] for entry in told["entries"]} == {SENT_AT_MS} | unknown
     assert [scene.files(each, timestamped=True) for each in (one, two)] == [[True, True]] * 2
