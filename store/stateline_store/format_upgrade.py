@@ -8,7 +8,7 @@ application declares as timestamped:
 | unset          |                | none        | its timestamped files                                   |
 | unset          |                | there       | the same, restored; the plain files go after that       |
 | v1             | in_place       | there       | the plain files, while timestamped ones are built       |
-| v1             | roll_over      | there       | the plain files; other instances build timestamped ones |
+| v1             | roll_over      | there       | the plain files; standbys elsewhere build others        |
 | v1             | any            | none        | its timestamped files                                   |
 | any            |                | there, of a | the timestamped files, which follow; the plain ones go  |
 |                |                | standby     | when these have all that they have                      |
