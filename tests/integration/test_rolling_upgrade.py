@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from stateline import __version__
+from stateline.dsl.app import App
+from stateline.server import serving
+from stateline.server.nodes.greeting import WIRE_VERSIONS
+from stateline.server.nodes.joining import hello_of
 from stateline_store import StateDirectory
 from support.apps import changes_app
 from support.kafka.shared_broker import SharedBroker
@@ -21,8 +26,9 @@ SENT_AT_MS = 1_000_000
 ROLL_OVER = ["upgrade.from=v1", "upgrade.mode=roll_over"]
 
 
-@pytest.fixture
-def scene(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def scene(kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    tmp_path = tmp_path_factory.mktemp("nodes")
     secret = tmp_path / "secret"
     secret.write_text("a secret of these nodes alone")
     secret.chmod(0o600)
@@ -45,12 +51,16 @@ class Scene:
     def roll_over(self, machine: Machine) -> None:
         """Have it hand over, and start it with timestamps."""
         machine.stop_worker()
-        machine.stop_server()
         machine.settings += ROLL_OVER
-        app, running = changes_app.build(machine.run, stamped=True), self._stack.enter_context(ExitStack())
+        self.serve_anew(machine, changes_app.build(machine.run, stamped=True))
+        machine.start_worker(CHANGES_STAMPED="1")
+
+    def serve_anew(self, machine: Machine, app: App) -> None:
+        """Stop its server, and start it with this application."""
+        machine.stop_server()
+        running = self._stack.enter_context(ExitStack())
         served = served_here(self.machines.root / machine.name, *machine.settings, app=app, until_ready=False)
         machine.server, machine.stop_server = running.enter_context(served), running.close
-        machine.start_worker(CHANGES_STAMPED="1")
 
     def tasks(self, of: Machine) -> dict[str, tuple[str, bool]]:
         """Role, and whether it has timestamps, by task of this node, as another one says."""
@@ -105,6 +115,36 @@ def restored(machine: Machine) -> float:
     """How many records its worker has read of changelogs to take tasks, not as standbys."""
     lines = machine.get("/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("stateline_restore_total{"))
+
+
+def test_nodes_of_several_builds_answer_as_one_where_they_understand_each_other_and_else_say_who_speaks_what(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = scene.machines.every.values()
+    wait_until(scene.each_has_one_and_follows_the_other, HANGING_S)
+    own = max(WIRE_VERSIONS)
+    for wire, spoken in (((1,), 1), ((99, *WIRE_VERSIONS), own), ((98, 99), None), (WIRE_VERSIONS, own)):
+        with monkeypatch.context() as patch:
+            patch.setattr(serving, "hello_of", lambda *given, wire=wire: replace(hello_of(*given), wire=wire))
+            scene.serve_anew(one, scene.machines.app)
+
+        def told(asked: Machine, other: Machine) -> dict[str, Any]:
+            found: dict[str, Any] = asked.get("/v1/nodes").json()["nodes"].get(other.name, {"wire": None})
+            return found
+
+        wait_until(lambda wire=wire: told(two, one)["wire"] == [*wire], HANGING_S)  # type: ignore[misc]
+        if spoken is not None:
+            wait_until(lambda spoken=spoken: told(two, one)["spoken"] == told(one, two)["spoken"] == spoken, HANGING_S)  # type: ignore[misc]
+            scene.machines.send()
+            scene.check()
+            continue
+        said = f"speaks version 98, 99 of the wire, 'two' runs {__version__} and speaks 1, 2: they do not understand"
+        wait_until(lambda said=said: said in (told(two, one)["fault"] or ""), HANGING_S)  # type: ignore[misc]
+        (elsewhere,) = {str(p) for p in range(PARTITIONS)} - two.active()
+        refused = two.get("/v1/stores/counts/range", partition=elsewhere, require_active="true")
+        assert refused.status_code == 421, refused.text
+        assert said in refused.json()["detail"]
+        assert refused.json()["owner"] == str(one.server.client.base_url).rstrip("/")
 
 
 def test_rolled_over_a_node_has_timestamps_before_it_owns_anything_and_all_are_asked_all_the_while(
