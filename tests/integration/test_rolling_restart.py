@@ -47,6 +47,12 @@ class Node:
             command: started(command, self._settings, self.machines.run) for command in ("worker", "serve")
         }
 
+    def look_after(self) -> None:
+        """Start again what has ended, as a supervisor does: at its start a worker waits for Kafka, but not for ever."""
+        for command, process in self.processes.items():
+            if process.poll() is not None:
+                self.processes[command] = started(command, self._settings, self.machines.run)
+
     def drain(self) -> None:
         """`stateline node drain`, and wait for it."""
         settings = [part for each in self._settings for part in ("--set", each)]
@@ -75,6 +81,7 @@ class Node:
 
     def has_its_share(self) -> bool:
         """Whether it reaches all, and each owns a task."""
+        self.look_after()
         nodes = self.told("/v1/nodes")
         if nodes is None or self.told("/readyz") is None:
             return False
