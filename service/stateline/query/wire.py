@@ -2,7 +2,8 @@
 
     frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
     request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
-                "max_staleness_ms", "limit", "wait_ms", "query": query, "token": of who asks, between nodes}
+                "max_staleness_ms", "limit", "wait_ms", "query": query, "token": of who asks, between nodes,
+                "timestamped": how who asks has declared the store, between nodes whose wire knows it}
              | {"id", "type": "more", "scan", "limit", "token"} | {"id", "type": "drop", "scan"}
              | {"id", "type": "snapshot", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "status"} | {"id", "type": "subscribe"}
@@ -11,7 +12,7 @@
              | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
     status  := {"pid", "connections", "waiting", "lease_until_ms": by `clock.boot_ms`; null: it does not end}
-    outcome := {"rows": rows, "position", "copy": copy, "epochs", "worker"}
+    outcome := {"rows": rows, "position", "copy": copy, "epochs", "worker", "offset"}
              | {"error": class name, "detail", "position", "owner"}
     copy    := [served_by, staged_records, staged_bytes, committed_at_ms, lag_ms, lag_records]
     rows    := {"entries": [entry], "count", "interval_ms", "scan": number of its rest, or null}
@@ -90,7 +91,8 @@ _ERRORS: dict[str, type[StatelineError]] = {
 @dataclass(frozen=True, slots=True)
 class WireRequest:
     """One query of one partition, and how long the worker may wait for the bound. `id` comes back in the
-    reply. `token` is what a client has shown to the node that asks another one; None without one.
+    reply. `token` is what a client has shown to the node that asks another one; None without one. `timestamped`:
+    whether who asks takes values with timestamps before them; None: as the store is declared where it is asked.
     """
 
     id: int
@@ -99,6 +101,7 @@ class WireRequest:
     query: Query[Any]
     wait_ms: int = 0
     token: str | None = field(default=None, repr=False)
+    timestamped: bool | None = None
 
 
 def frame(message: Mapping[str, Any]) -> bytes:
@@ -132,7 +135,8 @@ def decode_message(body: bytes | bytearray) -> dict[str, Any]:
 
 def encode_request(request: WireRequest) -> dict[str, Any]:
     """The message of a query request."""
-    return {
+    declared = {} if request.timestamped is None else {"timestamped": request.timestamped}
+    return declared | {
         "id": request.id,
         "type": "query",
         "store": request.terms.store,
@@ -161,7 +165,10 @@ def decode_request(message: Mapping[str, Any]) -> WireRequest:
         )
         query = _query_in(message["query"])
         number, partition, wait_ms = int(message["id"]), int(message["partition"]), int(message["wait_ms"])
-        return WireRequest(number, terms, partition, query, wait_ms, decode_token(message))
+        timestamped = message.get("timestamped")
+        if not isinstance(timestamped, bool | None):
+            raise TypeError(f"timestamped is {timestamped!r:.50}")
+        return WireRequest(number, terms, partition, query, wait_ms, decode_token(message), timestamped)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not a query request: {error!r}") from error
 
@@ -191,6 +198,7 @@ def encode_outcome(outcome: Outcome, scan: int | None = None) -> dict[str, Any]:
         ],
         "epochs": outcome.epochs,
         "worker": outcome.worker,
+        "offset": outcome.offset,
     }  # fmt: skip
 
 
@@ -203,7 +211,8 @@ def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
             return Failure(error, position, value.get("owner"))
         rows = decode_rows(value["rows"], rest_of)
         position, copy = Position.from_json(value["position"]), CopyStatus(*value["copy"])
-        return PartitionAnswer(rows, position, copy, tuple(value.get("epochs", ())), value.get("worker"))
+        epochs, offset = tuple(value.get("epochs", ())), value.get("offset")
+        return PartitionAnswer(rows, position, copy, epochs, value.get("worker"), offset=offset)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not the outcome of a query: {error!r}") from error
 
