@@ -129,7 +129,9 @@ def test_nodes_of_several_builds_answer_as_one_where_they_understand_each_other_
             scene.serve_anew(one, scene.machines.app)
 
         def told(asked: Machine, other: Machine) -> dict[str, Any]:
-            found: dict[str, Any] = asked.get("/v1/nodes").json()["nodes"].get(other.name, {"wire": None})
+            found: dict[str, Any] = (
+                asked.get("/v1/nodes").json()["nodes"].get(other.name, dict.fromkeys(("wire", "spoken", "fault")))
+            )
             return found
 
         wait_until(lambda wire=wire: told(two, one)["wire"] == [*wire], HANGING_S)  # type: ignore[misc]
