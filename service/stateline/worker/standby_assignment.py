@@ -143,7 +143,8 @@ class StandbyAssignment:
         self._behind: Mapping[TaskId, Placeable] = {}  # what it waits for with joining, and with whom
         self._moved_s = 0.0  # when something had caught up further, while it waits to join
         self._least_lag: int | None = None  # of all that is followed here, since then
-        self._is_upgraded = True  # as of the last look; False while stores have plain files that others are to replace
+        self._is_upgraded = True  # as it was said last; False from when a store was to get its timestamps
+        self._upgraded = 0  # standbys, as of the last look
 
     @property
     def tasks(self) -> list[Task]:
@@ -219,9 +220,11 @@ class StandbyAssignment:
         tasks = [*self._tasks.all.values(), *self._followed.tasks]
         is_upgraded = not any(task.stores.formats.has_plain for task in tasks)
         is_whole = self._joining_since_s is None and self._wanted <= {*self._followed.ids}
+        if not is_upgraded or self._followed.upgraded != self._upgraded:
+            self._is_upgraded, self._upgraded = False, self._followed.upgraded
         if is_upgraded and is_whole and not self._is_upgraded:
             _log.info("Every task of this worker is ready with timestamps, %d in all: the next node's turn", len(tasks))
-        self._is_upgraded = is_upgraded and (is_whole or self._is_upgraded)
+            self._is_upgraded = True
 
     def _view(self, members: Collection[GroupMember], entries: WorkerEntries) -> GroupView | None:
         """None while the group is not at rest, or members have not said what they are."""

@@ -85,6 +85,8 @@ class StandbyTasks:
         self._settings = settings
         self._acceptable_lag = acceptable_lag
         self._figures = figures
+        self.upgraded = 0
+        """How many have got their timestamped files here."""
         self._consumer: Consumer | None = None
         self._by_id: dict[TaskId, _Followed] = {}
         self._paused_until_s: dict[TaskId, float] = {}
@@ -293,6 +295,7 @@ class StandbyTasks:
         next_offsets = {store.store.name: store.next_offset for store in each.stores}
         each.task.stores.formats.drop_plain(lambda name: next_offsets[name] - 1 if name in next_offsets else None)
         each.is_upgraded = True
+        self.upgraded += 1
         _log.info("Standby %s is ready with timestamps", each.task.id)
         reached("standby:upgraded")
 

@@ -90,8 +90,8 @@ class Hello:
             return max(both)
         raise OtherWireError(
             f"Node {other.node!r} runs Stateline {other.version} and speaks version {_listed(other.wire)} of the wire, "
-            f"{self.node!r} runs {self.version} and speaks {_listed(self.wire)}: they do not understand each other. "
-            "Bring both to one version, or first to one between them."
+            f"{self.node!r} runs {self.version} and speaks {_listed(self.wire)}: they do not understand each other: "
+            "bring both to one version, or first to one between the two"
         )
 
     def understands(self, other: Hello) -> bool:
