@@ -5,7 +5,7 @@
     proof    := {"proof": HMAC-SHA256 of the secret over who proves ("dialer", "listener"), the place of the listener,
                  and both nonces, the dialer's first}
     hello    := {"wire": [versions that are understood], "application", "node", "directory", "version",
-                 "topology", "url"}
+                 "topology", "url", "purpose": "link" or, of who dials for files of stores, "copy"}
               | {"refused": why}               to who has proven it, and is not wanted
 
 Frames are those of `stateline.query.wire`, of 4 KiB at most until both are known. Over TLS the certificates prove it,
@@ -33,6 +33,8 @@ from stateline_store import InvalidArgumentError
 
 WIRE_VERSIONS = (1,)
 """What nodes of this build say to each other after the greeting, newest first."""
+LINK, COPY = "link", "copy"
+"""What a connection is for. On the wire: never change."""
 MAX_GREETING_BYTES = 4096
 GREETING_TIMEOUT_S = 5.0
 _NONCE_BYTES = 32
@@ -49,7 +51,7 @@ class OtherWireError(Exception):
 @dataclass(frozen=True, slots=True)
 class Hello:
     """What a node says of itself. `directory` is the id of its state directory, `topology` a digest of what it runs,
-    `url` where clients reach it, empty where nobody does."""
+    `url` where clients reach it, empty where nobody does; `purpose` what the connection is for, of who dials."""
 
     application: str
     node: str
@@ -58,11 +60,13 @@ class Hello:
     topology: str
     url: str
     wire: tuple[int, ...] = WIRE_VERSIONS
+    purpose: str = LINK
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Hello:
         """Raises `NotANodeError` for what is none. Members that are not known here are a newer build's."""
-        texts = {each.name: message.get(each.name) for each in fields(cls) if each.name != "wire"}
+        told = {"purpose": LINK, **message}  # an earlier build's says none
+        texts = {each.name: told.get(each.name) for each in fields(cls) if each.name != "wire"}
         wire = message.get("wire")
         if not all(isinstance(text, str) for text in texts.values()):
             raise NotANodeError("its hello lacks what every hello has")
