@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.directory import directory_name, make_directory
@@ -33,7 +33,6 @@ from stateline_store.errors import DamagedDataError, NewerFormatError, RetryLate
 from stateline_store.layout import Layout, StoreTypes
 from stateline_store.position import TopicPartition
 from stateline_store.steps import reached
-from stateline_store.store_files import StoreFiles
 
 COPIES = "copies"  # on disk: never change
 _MANIFEST, _WHOLE = "copy.json", "whole"  # on disk: never change
@@ -107,8 +106,7 @@ class StoreCopy:
             raise DamagedDataError(f"What is sent is {told!r:.200}, and not of {expected!r:.200}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     """What a store is to be here, for what arrives of it."""
 
     layout: Layout
@@ -169,14 +167,13 @@ class CopyDirectory:
         is_whole = copy is not None and (self.path / _WHOLE).exists()
         if copy is None or not is_whole or any(copy.topics.get(topic) != each for topic, each in ids.items()):
             return False
-        stamped = {part.store: part.directory.endswith("-v2") for part in copy.parts}
-        places = {part: StoreFiles(task, part.store, stamped[part.store]).database for part in copy.parts}
-        if any(place.exists() for place in places.values()):
+        places = [(each.directory, task / "rocksdb" / Path(each.directory).name) for each in copy.parts]
+        if any(place.exists() for _, place in places):
             return False
         with self._refused("moved"):
-            for part, place in places.items():
+            for arrived, place in places:
                 make_directory(place.parent)
-                os.rename(self.path / part.directory, place)
+                os.rename(self.path / arrived, place)
                 sync_directory(place.parent)
                 reached("copy:store-placed")
         self.remove()

@@ -31,7 +31,7 @@ from stateline_store.task_id import TaskId
 _log = logging.getLogger(__name__)
 
 _TAKEN_UP_S = 10.0
-_SILENT_S = 20.0
+_SILENT_S = 40.0
 # So many times what a standby may lack and has caught up nevertheless is worth the while.
 _MUCH = 100
 _PLACED = "goes on from the files of another node"

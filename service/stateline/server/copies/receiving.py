@@ -27,7 +27,7 @@ from stateline_store.task_id import TaskId
 
 # How often it is looked what is wanted, and how often who wants it is told that it comes.
 _LOOK_S, _SIGN_S = 0.25, 1.0
-_PATIENCE_S = 15.0
+_PATIENCE_S = 30.0
 _AGAIN_S = 1.0
 # What nobody wants any more, or yet: a worker that was killed comes back and wants it again.
 _KEPT_S, _SWEEP_S = 600.0, 60.0
