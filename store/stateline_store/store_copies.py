@@ -130,7 +130,7 @@ class CopyDirectory:
         if known is None or known.source != copy.source:
             self.remove()
         with self._refused("prepared"):
-            (self.path / _WHOLE).unlink(missing_ok=True)
+            (self.path / _WHOLE).unlink(missing_ok=True)  # before anything else goes
             for part in copy.parts:
                 make_directory(self.path / part.directory)
             for found in self._files():

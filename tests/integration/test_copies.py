@@ -52,7 +52,7 @@ def rows(client: httpx.Client, bound: str) -> dict[str, Any]:
     """All that a copy which has this answers, by store."""
     found = {}
     for store in ON_DISK:
-        asked = {"position_bound": bound, "wait_ms": 30_000, "max_staleness_ms": 60_000}
+        asked: dict[str, Any] = {"position_bound": bound, "wait_ms": 30_000, "max_staleness_ms": 60_000}
         path = {"windows": "windows", "stamped": "windows", "visits": "sessions"}.get(store, "range")
         told = client.get(f"/v1/stores/{store}/{path}", params=asked)
         assert told.status_code == 200, told.text
