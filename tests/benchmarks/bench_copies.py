@@ -3,9 +3,10 @@
 Two nodes, exactly once, each a worker and a server; the store counts records per key. Its input and its changelog are
 written as a worker would have left them (`bench_recovery.fill`), and the first node has restored all. The second comes:
 from when its worker is there until it has caught up with its half of the partitions and joins, which is one promotion
-more than following. In turns with files, at the default `node.copy.max.bytes.per.second`, and without.
+more than following. In turns with files, at the default `node.copy.max.bytes.per.second`, and without. Each record has a key
+of its own, which is the worst for files: what a changelog has of a key several times, they have once.
 
-`bench_copies.py RECORDS` takes another number of records of the changelog.
+`bench_copies.py RECORDS KEYS` takes other numbers of records of the changelog, and of keys.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from bench_recovery import KEYS, PARTITIONS, RECORDS, Input, fill
+from bench_recovery import PARTITIONS, RECORDS, Input, fill
 from bench_standbys import APPLICATION, SESSION_MS, Node
 from figures import at_least
 from processes import free_port, process, until
@@ -33,7 +34,8 @@ _DEFAULT = 52_428_800
 
 def node(servers: str, root: Path, name: str, secret: Path, **settings: object) -> Node:
     made = Node(servers, root, name, 1)
-    made.settings |= {"node.peer.secret.file": secret, "server.port": free_port()}
+    # So that a smaller number of records than the default one is copied as well.
+    made.settings |= {"node.peer.secret.file": secret, "server.port": free_port(), "acceptable.recovery.lag": 1_000}
     made.settings |= {key.replace("_", "."): value for key, value in settings.items()}
     return made
 
@@ -56,7 +58,7 @@ def join_s(servers: str, root: Path, one: Node, secret: Path, name: str, limit: 
 
 def main(arguments: Sequence[str]) -> None:
     records = int(arguments[0]) if arguments else RECORDS
-    input_ = Input(min(KEYS, records // 10))
+    input_ = Input(int(arguments[1]) if arguments[1:] else records)
     os.environ["RECOVERY_JOB"] = "store"
     found: dict[int, list[float]] = {_DEFAULT: [], 0: []}
     with ExitStack() as stack:

@@ -62,7 +62,7 @@ class SnapshotMaker:
         ``{"parts": […], "topics": {topic: topic id}}``, or why there are none (`query.wire`)."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
-            snapshot_id, is_copy = str(message["snapshot"]), message["type"] == "copy"
+            snapshot_id, is_copy = str(message["snapshot"]), message.get("type") == "copy"
         except (KeyError, TypeError, ValueError) as error:
             return {"error": f"Not a snapshot and its places: {error!r}"}
         try:
