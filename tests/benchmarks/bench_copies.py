@@ -2,9 +2,9 @@
 
 Two nodes, exactly once, each a worker and a server; the store counts records per key. Its input and its changelog are
 written as a worker would have left them (`bench_recovery.fill`), and the first node has restored all. The second comes:
-from when its worker is there until it has caught up with its half of the partitions and joins, which is one promotion
-more than following. In turns with files, at the default `node.copy.max.bytes.per.second`, and without. Each record has a key
-of its own, which is the worst for files: what a changelog has of a key several times, they have once.
+from when its worker is started until it has caught up with its half of the partitions and runs them. In turns with
+files, at the default `node.copy.max.bytes.per.second`, and without. Each record has a key of its own, which is the
+worst for files: what a changelog has of a key several times, they have once.
 
 `bench_copies.py RECORDS KEYS` takes other numbers of records of the changelog, and of keys.
 """
