@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ def follows_all(machine: Machine) -> bool:
     return found == {("active", 0), ("standby", 0)}
 
 
-def value(machine: Machine, key: str, **parameters: Any) -> tuple[int, Any, str]:
+def value(machine: Machine, key: str, store: str = "counts", **parameters: Any) -> tuple[int, Any, str]:
     """Status, value, and who has answered."""
-    told = machine.get(f"/v1/stores/counts/keys/{key}", **parameters)
+    told = machine.get(f"/v1/stores/{store}/keys/{key}", **parameters)
     if told.status_code != 200:
         return told.status_code, None, ""
     (answered,) = told.json()["partitions"].values()
@@ -59,21 +60,23 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
     of_one = [key for key in KEYS if value(two, key)[2] == "active one"]
     assert of_one
     bound: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 0}
-    assert {value(two, key, **STALE)[2] for key in of_one} == {"standby two"}, "a copy that is here comes first"
+    for store in ("counts", "memory"):
+        seen = {value(two, key, store, **STALE)[2] for key in of_one}
+        assert seen == {"standby two"}, "a copy that is here comes first"
     one.stop_worker(signal.SIGKILL)
     one.stop_server()
     seen = set[str]()
     while value(two, of_one[0], require_active="true")[0] != 200:
         for key in of_one[:5]:
-            for accepted in (STALE, bound):
-                status, found, by = value(two, key, **accepted)
+            for store, accepted in product(("counts", "memory"), (STALE, bound)):
+                status, found, by = value(two, key, store, **accepted)
                 assert (status, found) == (200, machines.sent[key])
-                seen.add(by)
-    assert "standby two" in seen
+                seen.add(f"{store}: {by}")
+    assert {"counts: standby two", "memory: standby two"} <= seen
     machines.send()
-    for key in KEYS:
-        asked = {"position_bound": machines.bound(), "wait_ms": 30_000}
-        assert value(two, key, **asked) == (200, machines.sent[key], "active two")
+    asked = {"position_bound": machines.bound(), "wait_ms": 30_000}
+    for key, store in product(KEYS, ("counts", "memory")):
+        assert value(two, key, store, **asked) == (200, machines.sent[key], "active two")
 
 
 def test_a_standby_that_is_behind_is_not_taken_for_less(machines: Machines) -> None:
@@ -81,12 +84,17 @@ def test_a_standby_that_is_behind_is_not_taken_for_less(machines: Machines) -> N
     wait_until(lambda: follows_all(two), HANGING_S)
     of_one = next(key for key in KEYS if value(two, key)[2] == "active one")
     old = machines.bound()
+    for key in KEYS:
+        assert value(two, key, "memory", position_bound=old, wait_ms=30_000)[:2] == (200, 1)
     one.stop_worker(signal.SIGKILL)
     one.stop_server()
     machines.send()
     wait_until(lambda: value(two, of_one, **STALE)[2] == "standby two", HANGING_S)
-    assert value(two, of_one)[0] in (421, 503)
-    assert value(two, of_one, position_bound=old, wait_ms=0)[:2] == (200, 1)
-    assert value(two, of_one, position_bound=machines.bound(), wait_ms=0)[0] in (412, 421)
+    new = machines.bound()
+    for store in ("counts", "memory"):
+        assert value(two, of_one, store)[0] in (421, 503)
+        assert value(two, of_one, store, position_bound=old, wait_ms=0) == (200, 1, "standby two")
+        assert value(two, of_one, store, position_bound=new, wait_ms=0)[0] in (412, 421)
     two.stop_worker(signal.SIGKILL)
     assert value(two, of_one, **STALE)[:2] == (200, 1), "also while nobody follows"
+    wait_until(lambda: value(two, of_one, "memory", **STALE)[0] == 421, HANGING_S)

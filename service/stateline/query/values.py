@@ -138,6 +138,8 @@ class PartitionAnswer:
     """Of the same, the instance that has the task; None when none has."""
     node: str | None = None
     """The node whose copy answered; None where there is one node."""
+    offset: int | None = None
+    """Of a standby that a worker has in memory, the last offset of its changelog that it has; None of any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +158,12 @@ Outcome: TypeAlias = PartitionAnswer | Failure
 
 @dataclass(frozen=True, slots=True)
 class HostedPartition:
-    """A store partition that a worker hosts, and what state its task is in."""
+    """A store partition that a worker hosts, and what state its task is in. `offset`: of one that it follows as a
+    standby, the last one of its changelog that it has."""
 
     store: TransactionalStore
     state: StoreState
+    offset: int | None = None
 
     def status(self) -> CopyStatus:
         """The status that goes with an answer; on the owner's thread."""

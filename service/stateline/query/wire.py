@@ -13,7 +13,7 @@
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
     status  := {"pid", "connections", "waiting", "lease_until_ms": by `clock.boot_ms`; null: it does not end,
                 "copies": {task: [stores]} that it wants to have from another node}
-    outcome := {"rows": rows, "position", "copy": copy, "epochs", "worker"}
+    outcome := {"rows": rows, "position", "copy": copy, "epochs", "worker", "offset"}
              | {"error": class name, "detail", "position", "owner"}
     copy    := [served_by, staged_records, staged_bytes, committed_at_ms, lag_ms, lag_records]
     rows    := {"entries": [entry], "count", "interval_ms", "scan": number of its rest, or null}
@@ -193,6 +193,7 @@ def encode_outcome(outcome: Outcome, scan: int | None = None) -> dict[str, Any]:
         ],
         "epochs": outcome.epochs,
         "worker": outcome.worker,
+        "offset": outcome.offset,
     }  # fmt: skip
 
 
@@ -205,7 +206,8 @@ def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
             return Failure(error, position, value.get("owner"))
         rows = decode_rows(value["rows"], rest_of)
         position, copy = Position.from_json(value["position"]), CopyStatus(*value["copy"])
-        return PartitionAnswer(rows, position, copy, tuple(value.get("epochs", ())), value.get("worker"))
+        epochs, offset = tuple(value.get("epochs", ())), value.get("offset")
+        return PartitionAnswer(rows, position, copy, epochs, value.get("worker"), offset=offset)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not the outcome of a query: {error!r}") from error
 

@@ -139,8 +139,10 @@ class Serving:
         other nodes have. It is urgent while no node that is reached says that it has such a task, within its lease."""
         changelogs: set[TopicPartition] = set()
         unowned: set[str] = set()
-        for store, partition in ((s, p) for s in self.stores for p in s.partitions if s.definition.persistent):
+        for store, partition in ((s, p) for s in self.stores for p in s.partitions):
             task_id = store.placement.task_id(partition)
+            if not store.definition.persistent and not self.workers.follows(task_id):
+                continue  # there is no copy here but its owner's
             is_active = self.ownership.is_active(task_id)
             if not is_active:
                 unowned.add(task_id)

@@ -65,6 +65,8 @@ class StoreStates:
             if lives and owner is not None:
                 is_suspended = workers.instances[owner].tasks[task_id] == "suspended"
                 described["state"] = "standby" if is_suspended else self._serving.ownership.role(task_id)
+            elif workers.follows(task_id):
+                described["state"] = "standby"
             return described
         try:
             copy = self._serving.partitions.status(store, partition)

@@ -116,15 +116,16 @@ class CopiedTasks:
         if task_id not in self._whole:
             return False
         ids = topic_ids()
-        self._whole.discard(task_id)
         try:
             with self._directory.lock_task(str(task_id)):
                 task = self._directory.task(str(task_id))
                 placed = CopyDirectory(self._directory.application, str(task_id)).place(task, ids)
-        except LockedError:
+        except LockedError:  # it cannot be followed either, until later
             return False
         except RetryLaterError as error:
+            self._whole.discard(task_id)
             _log.warning("The files that have come for task %s are not used: %s", task_id, error)
             return False
+        self._whole.discard(task_id)
         _log.info("Task %s %s", task_id, _PLACED if placed else _NOT_PLACED)
         return placed

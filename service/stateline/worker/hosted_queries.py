@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from stateline.query.execution import execute
 from stateline.query.open_scans import Pinned
-from stateline.query.values import Failure, HostedPartition, Outcome
+from stateline.query.values import Failure, HostedPartition, Outcome, PartitionAnswer
 from stateline.query.wire import WireRequest
 from stateline_store import IsolationLevel, NotPresentError, Position, StatelineError, StoreState
 
@@ -36,7 +36,10 @@ class HostedQueries:
             return Failure(NotPresentError(message))
         try:
             reader = hosted.store.reader(terms.isolation_level)
-            return execute(request.query, reader, hosted.store.stored_schema, partition, terms, hosted.status())
+            outcome = execute(request.query, reader, hosted.store.stored_schema, partition, terms, hosted.status())
+            if isinstance(outcome, PartitionAnswer):
+                outcome.offset = hosted.offset
+            return outcome
         except StatelineError as error:
             return Failure(error)
         except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception; a query must not end the worker

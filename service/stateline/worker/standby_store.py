@@ -100,9 +100,17 @@ class StandbyStore(StoreRestore):
         if self._is_batch:
             self.let_go()
 
+    @property
+    def committed_offset(self) -> int:
+        """The last offset that is committed with its Position; -1 before the first."""
+        return self._committed_to - 1
+
     def commit_whole(self) -> None:
         """Commit what was staged with the Position that it has, if it has one now."""
-        if self.remaining or self.next_offset == self._committed_to:
+        if self.remaining:
+            return
+        if self.next_offset == self._committed_to:
+            self.is_whole |= not self.restored  # there was nothing to read
             return
         if not self._commits.has_commits:
             self._stage_changelog(self._commits.take_rest())
@@ -110,7 +118,7 @@ class StandbyStore(StoreRestore):
             self.store.advance(self._position)
         self._committed_to = self.next_offset
         self.commit()
-        self.is_whole = self.restored > 0
+        self.is_whole = True
 
     def let_go(self) -> None:
         """Commit all that is staged, for who goes on or because it is much, with its Position if it has one."""

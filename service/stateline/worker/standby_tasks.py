@@ -120,8 +120,10 @@ class StandbyTasks:
         for each in self._by_id.values():
             found = each.task.stores.by_name.get(store) if each.task.id.partition == partition else None
             if isinstance(found, TransactionalStore):
-                is_whole = all(one.is_whole for one in each.stores if one.store is found)
-                return HostedPartition(found, StoreState.STANDBY if is_whole else StoreState.RESTORING)
+                copy = next((one for one in each.stores if one.store is found), None)
+                if copy is None or not copy.is_whole:
+                    return HostedPartition(found, StoreState.RESTORING)
+                return HostedPartition(found, StoreState.STANDBY, copy.committed_offset)
         return None
 
     def add(self, task_id: TaskId) -> bool:

@@ -84,3 +84,16 @@ def test_there_is_no_standby_without_another_node() -> None:
     there = members(1, 4)
     assert standbys("0_0", there[0], there, 4, 0, 2) == []
     assert range_owner([], 4, 0) is None
+
+
+@pytest.mark.parametrize(("nodes", "first", "amid"), [(2, 60, 40), (3, 60, 40), (5, 60, 36), (9, 51, 34)])
+def test_a_name_amid_the_others_moves_fewer_of_120_tasks_than_one_that_comes_first(
+    nodes: int, first: int, amid: int
+) -> None:
+    names = [f"n{node}" for node in range(nodes)]
+    before = given_by_range(names, 120)
+    for name, moved in (("m", first), (f"n{nodes // 2}", amid)):
+        # A name between two others: they are renamed around it, in their order.
+        named = {n: n if n < name else f"{n}+" for n in names}
+        after = given_by_range([*named.values(), name], 120)
+        assert sum(after[p] != named[before[p]] for p in range(120)) == moved

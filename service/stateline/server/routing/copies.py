@@ -3,7 +3,8 @@
 | asked for                                    | copy                                                            |
 |----------------------------------------------|-----------------------------------------------------------------|
 | what is committed, of a store on disk        | this process's secondary (`state.partitions`)                   |
-| what is uncommitted, and of stores in memory | that of the worker which has the task (`state.workers`)         |
+| what is uncommitted, and of stores in memory | that of the worker which has the task (`state.workers`);        |
+|                                              | of stores in memory also one that follows it as a standby       |
 
 Which partitions are asked is decided before (`query_routing`), and what runs on a copy is the same wherever it is
 (`stateline.query.execution`).
@@ -33,6 +34,10 @@ from stateline_store import (
     StoreState,
     VersionedKeysQuery,
 )
+
+# For `Ownership.with_lag`: a copy in memory has no commit notice. One that begins anew is not asked before it has all
+# that the one before had.
+_IN_MEMORY = 0
 
 
 class Asking(Protocol):
@@ -163,6 +168,9 @@ class Copies:
         """What a worker has answered, whose lease may have ended."""
         if isinstance(outcome, Failure) or outcome.copy.served_by == "active":
             return outcome
+        if outcome.offset is not None and (changelog := self._ownership.changelog(store.definition, partition)):
+            offsets = {changelog: outcome.offset}
+            outcome.copy = self._ownership.with_lag(outcome.copy, store.definition, partition, _IN_MEMORY, offsets)
         is_whole = outcome.copy.served_by != "restoring"
         why = self._ownership.refusal(
             store.placement.task_id(partition), terms, partition, outcome.copy, given_back=True, is_whole=is_whole

@@ -57,7 +57,7 @@ class Ownership:
         self._read_topics = {topic.name for each in topology.subtopologies for topic in each.sources}
         self._given_back_ms: dict[str, int] = {}  # by `boot_ms`, when that was seen
         # Of which generation a copy last had all of its changelog, and when, by `boot_ms`: another is another copy.
-        self._complete: dict[TopicPartition, tuple[int, int]] = {}
+        self._complete: dict[tuple[str, int], tuple[int, int]] = {}  # by store and partition
 
     def is_active(self, task_id: str) -> bool:
         """Whether a worker that is there runs this task, and nobody else can have it."""
@@ -152,8 +152,8 @@ class Ownership:
         end, asked_at_ms = found
         behind = self._behind(changelog, end, offsets.get(changelog, -1))
         if behind == 0:
-            self._complete[changelog] = generation, asked_at_ms
-        of, at_ms = self._complete.get(changelog, (None, 0))
+            self._complete[store.name, partition] = generation, asked_at_ms
+        of, at_ms = self._complete.get((store.name, partition), (None, 0))
         since_ms = max(boot_ms() - at_ms, 1) if of == generation else None
         is_complete = behind == 0 and boot_ms() - asked_at_ms <= _JUST_ASKED_MS
         return replace(copy, lag_records=behind, lag_ms=0 if is_complete else since_ms)
@@ -172,9 +172,9 @@ class Ownership:
     def left(self, store: StoreDefinition, partition: int, generation: int, committed_at_ms: int) -> None:
         """A copy is its owner's no more: it had everything when that committed last, if the clock that says so was not
         set back since. `generation` as in `with_lag`."""
-        changelog, age_ms = self.changelog(store, partition), now_ms() - committed_at_ms
-        if changelog is not None and committed_at_ms and age_ms >= 0:
-            self._complete[changelog] = generation, boot_ms() - age_ms
+        age_ms = now_ms() - committed_at_ms
+        if committed_at_ms and age_ms >= 0:
+            self._complete[store.name, partition] = generation, boot_ms() - age_ms
 
     def refusal(
         self, task_id: str, terms: Terms, partition: int, copy: CopyStatus, *, given_back: bool, is_whole: bool

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stateline.deployment.instance_file import Instance, lock_path, read_instances
+from stateline.deployment.instance_file import STANDBY, Instance, lock_path, read_instances
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.state.worker_connection import LinkedForCopy, LinkedParts, WorkerConnection
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import (
+    IsolationLevel,
     NotPresentError,
     Query,
     StatelineError,
@@ -162,15 +163,30 @@ class Workers:
     async def query(
         self, task_id: str, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str
     ) -> Outcome:
-        """Ask the task's owner, as of the last `refresh`; `declared` is as in `WorkerConnection.query`."""
+        """Ask the task's owner, as of the last `refresh`, for what is committed else a worker that follows it as a
+        standby; `declared` is as in `WorkerConnection.query`."""
         owner = self.owner(task_id)
         connection = self._connections.get(owner) if owner is not None else None
+        is_there = connection is not None and connection.alive
+        if not is_there and terms.isolation_level is IsolationLevel.READ_COMMITTED:
+            connection = self._follower(task_id)
         if connection is None or not connection.alive:
             return Failure(NotPresentError(_unreachable(terms.store, partition, owner)))
         try:
             return await connection.query(terms, partition, query, wait_ms, declared)
         except StatelineError as error:
             return Failure(error)
+
+    def follows(self, task_id: str) -> bool:
+        """Whether a worker that is there follows this task as a standby."""
+        return self._follower(task_id) is not None
+
+    def _follower(self, task_id: str) -> WorkerConnection | None:
+        for name, instance in self.instances.items():
+            connection = self._connections.get(name)
+            if connection is not None and connection.alive and instance.tasks.get(task_id) == STANDBY:
+                return connection
+        return None
 
     async def snapshot(self, owner: str | None, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedParts:
         """What this owner of all these places links into a snapshot. Raises as `WorkerConnection.snapshot`."""
