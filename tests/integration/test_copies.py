@@ -90,22 +90,25 @@ def serving(machine: Machine, **more: str) -> Iterator[tuple[Forked, httpx.Clien
         server.wait(HANGING_S)
 
 
-def test_servers_that_are_killed_while_they_fetch_and_send_go_on_with_what_has_come(machines: Machines) -> None:
+def test_who_is_killed_while_files_are_fetched_sent_or_placed_goes_on_with_what_has_come(machines: Machines) -> None:
     one, two = machines.every.values()
     for each in (one, two):
         each.stop_server()
     with ExitStack() as stack:
         sender, _ = stack.enter_context(serving(one, STATELINE_CRASH_AT="copy:piece-sent#12"))
         with serving(two, STATELINE_CRASH_AT="copy:piece-written#5") as (receiver, _):
-            two.start_worker()
+            two.start_worker(STATELINE_CRASH_AT="copy:store-placed#3")
             receiver.wait(HANGING_S)
         before = {path.relative_to(fetched(machines)) for path in fetched(machines).rglob("*") if path.is_file()}
         assert len(before) >= 5
         _, client = stack.enter_context(serving(two))
         sender.wait(HANGING_S)
-        assert not (machines.root / "two" / machines.app.application_id / "0_1/rocksdb/counts").exists()
         _, owner = stack.enter_context(serving(one))
-        wait_until(lambda: not list(fetched(machines).iterdir()), HANGING_S)
+        assert two.worker is not None
+        two.worker.wait(HANGING_S)
+        placed = fetched(machines).parent / "0_1" / "rocksdb"
+        assert len({path.name for path in placed.iterdir()} - {"quiet"}) == 3, "half of them, each of them whole"
+        two.start_worker()
         machines.send()
         assert rows(client, machines.bound()) == rows(owner, machines.bound())
         assert copied(client)["received"] > 0

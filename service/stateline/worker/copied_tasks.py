@@ -85,17 +85,17 @@ class CopiedTasks:
 
     def hear(self, message: Mapping[str, Any]) -> None:
         """Whoever fetches says how that goes."""
-        found = next((each for task_id, each in self._waiting.items() if str(task_id) == message.get("task")), None)
-        if found is None or found.has_ended:
+        task_id = next((task_id for task_id in self._waiting if str(task_id) == message.get("task")), None)
+        if task_id is None or (waiting := self._waiting[task_id]).has_ended:
             return
         self.heard += 1
-        found.until_s = time.monotonic() + _SILENT_S
+        waiting.until_s = time.monotonic() + _SILENT_S
         if message.get("ended"):
-            found.has_ended = True
+            waiting.has_ended = True
             if why := message.get("why"):
-                _log.info("Task %s is read from its changelogs alone: %s", message["task"], why)
+                _log.info("Task %s is read from its changelogs alone: %s", task_id, why)
             else:
-                self._whole |= {task_id for task_id, each in self._waiting.items() if each is found}
+                self._whole.add(task_id)
 
     def ended(self) -> list[TaskId]:
         """Those whose waiting has ended, which they do not any more."""
