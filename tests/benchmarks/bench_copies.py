@@ -48,7 +48,8 @@ def join_s(servers: str, root: Path, one: Node, secret: Path, name: str, limit: 
         with two.working():
             until(lambda: two.tasks() != [], "the worker is there", 0.01)
             until(lambda: "running" in two.tasks(), "it has joined", 0.01)
-            took_s = time.perf_counter() - began_s
+            took_s, worked_s = time.perf_counter() - began_s, two.cpu_s()
+    print(f"  limit {limit:,}: {took_s:.2f} s, of which the worker works {worked_s:.2f} s", flush=True)
     came = "files of another node" in two.output.read_text()
     if came != (limit != 0):
         raise RuntimeError(f"With {limit} bytes per second files {'came' if came else 'did not come'}.")
@@ -76,9 +77,9 @@ def main(arguments: Sequence[str]) -> None:
         for number in range(ROUNDS):
             for limit, seen in found.items():
                 seen.append(join_s(broker.bootstrap_servers, root, one, secret, f"two-{number}-{limit}", limit))
-                size = sum(f.stat().st_size for f in (root / "one" / APPLICATION).rglob("*") if f.is_file())
-                print(f"  limit {limit:,}: {seen[-1]:.2f} s; {size / 1e6:,.0f} MB at the first node", flush=True)
                 time.sleep(SESSION_MS / 1000 + 2)
+        size = sum(f.stat().st_size for f in (root / "one" / APPLICATION).rglob("*") if f.is_file())
+        print(f"  {size / 1e6:,.0f} MB at the first node", flush=True)
     files_s, changelog_s = (statistics.median(seen) for seen in found.values())
     print(f"  {records // 2:,} records: from files {files_s:.2f} s, from the changelog {changelog_s:.2f} s", flush=True)
     at_least("a fresh copy from files ÷ from the changelog alone, speed", changelog_s / files_s, 3, " ×")
