@@ -8,8 +8,13 @@ application declares as timestamped:
 | unset          |                | none        | its timestamped files                                   |
 | unset          |                | there       | the same, restored; the plain files go after that       |
 | v1             | in_place       | there       | the plain files, while timestamped ones are built       |
-| v1             | roll_over      | there       | the plain files; other instances build timestamped ones |
+| v1             | roll_over      | there       | the plain files; standbys elsewhere build others        |
 | v1             | any            | none        | its timestamped files                                   |
+| any            |                | there, of a | the timestamped files, which follow; the plain ones go  |
+|                |                | standby     | when these have all that they have                      |
+
+A standby may build because nobody needs it to serve: its task's owner has everything. One that has to take its task
+over before it is done, while `upgrade.from` is set, is opened on its plain files again.
 
 Without `upgrade.from` on the first start with new code, the second row is the offline upgrade. Nothing here is lost by
 a crash: plain files go only when the timestamped store has been restored, and a start finds the rest by itself. Until
@@ -48,9 +53,11 @@ class Files(enum.Enum):
     PLAIN_AND_BUILD = "plain and build"  # the plain ones, while the timestamped ones are built
 
 
-def choose_files(task: Path, store: str, *, timestamped: bool, mode: UpgradeMode | None) -> Files:
+def choose_files(
+    task: Path, store: str, *, timestamped: bool, mode: UpgradeMode | None, is_standby: bool = False
+) -> Files:
     """The table above; `mode` is None when `upgrade.from` is not set. A store that is not `timestamped` stays plain."""
-    if not timestamped or mode is None or not holds_database(store_path(task, store, timestamped=False)):
+    if not timestamped or mode is None or is_standby or not holds_database(store_path(task, store, timestamped=False)):
         return Files.DECLARED
     return Files.PLAIN_AND_BUILD if mode == "in_place" else Files.PLAIN
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stateline.cli.help import FLAGS, PlainHelp
-from stateline.cli.target import ConfigFile, Settings, Target, loaded
+from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
 from stateline.config.types import NODE_NAME
 from stateline_store.errors import InvalidArgumentError
 
@@ -80,6 +80,22 @@ def forget(
     _, config = loaded(target, config_file, settings)
     forget_node(config, name)
     typer.echo(f"Node {name!r} is forgotten.", err=True)
+
+
+@commands.command("list", cls=PlainHelp, epilog=FLAGS)
+def list_(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the nodes, and which versions they run.
+
+    Each is there from when it has said that it comes until it says that it leaves; whether it lives says GET
+    /v1/nodes of any other. WIRE are the versions of what nodes say to each other that it understands.
+
+    Example: stateline node list flights:app
+    """
+    from stateline.cli.list_nodes import list_nodes
+    from stateline.cli.table import as_text
+
+    _, config = loaded(target, config_file, settings)
+    typer.echo(as_text(list_nodes(config), as_json=as_json))
 
 
 @commands.command(cls=PlainHelp, epilog=FLAGS)

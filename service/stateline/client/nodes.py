@@ -36,6 +36,8 @@ class NodeTask:
     """What its copies lack of the changelogs; None where that is not known."""
     restore_remaining: int | None = None
     """What a restore has left."""
+    upgraded: bool = True
+    """Whether its stores that are declared with timestamps have them; they may get them while they are asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,10 @@ class Node:
     url: str | None
     """Where clients reach it; None where it does not know that."""
     version: str
+    wire: tuple[int, ...] = ()
+    """Versions of what nodes say to each other that it understands; empty of an older build's."""
+    spoken: int | None = None
+    """The one that it and the node that was asked speak; None where they are not linked, and of that node itself."""
     rack: str | None = None
     reached: bool
     """Whether the node that was asked is linked with it."""

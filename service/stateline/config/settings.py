@@ -110,7 +110,7 @@ class Config(BaseModel):
     upgrade_from: UpgradeFrom = None
     """v1 while stores get timestamps: plain files are served until this is unset again (needs upgrade.mode)."""
     upgrade_mode: Upgrade = None
-    """in_place builds the new files beside the plain ones; roll_over leaves that to new instances."""
+    """in_place builds the new files beside the plain ones; roll_over leaves that to standbys and new nodes."""
     statestore_sync: Switch = False
     """fsync each commit. Without it a power cut can lose the last commits, which are then replayed."""
     node_name: OptionalNodeName = None

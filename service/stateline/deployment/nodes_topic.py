@@ -1,7 +1,8 @@
 """The topic ``<application.id>-nodes``: compacted, of one partition. Each node says there how others find it.
 
     key   := name of the node, UTF-8
-    value := {"url", "peer", "directory", "version", "topology", "rack"}     JSON; a tombstone when it has left in order
+    value := {"url", "peer", "directory", "version", "topology", "rack", "tasks", "wire": [versions that it speaks]}
+             JSON; a tombstone when it has left in order
 
 and records whose keys begin with 0x00 are no node's: they say where pipelines run (`deployment.pipelines_node`), and
 what workers tell each other (`deployment.worker_entries`).
@@ -38,7 +39,8 @@ _READ_TIMEOUT_S = 15.0
 class NodeEntry:
     """What a node says of itself. `url` is where clients reach it and `peer` where nodes do (``host:port``), each empty
     where nobody does; `directory` is the id of its state directory, `topology` a digest of what it runs, `rack` empty
-    where none is told."""
+    where none is told. `tasks` and `wire` are as in the greeting of links, empty where an older build has not said
+    them."""
 
     url: str
     peer: str
@@ -46,6 +48,8 @@ class NodeEntry:
     version: str
     topology: str
     rack: str = ""
+    tasks: str = ""
+    wire: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """The value of its record."""
@@ -56,11 +60,18 @@ class NodeEntry:
         """What `encode` wrote; None for anything else, which may be a newer build's."""
         try:
             members = orjson.loads(value)
-            found = {"rack": "", **members}
-            found = {each.name: found[each.name] for each in fields(cls)}
+            found = {"rack": "", "tasks": "", "wire": (), **members}
+            texts = {each.name: found[each.name] for each in fields(cls) if each.name != "wire"}
+            wire = tuple(found["wire"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return None
-        return cls(**found) if all(isinstance(text, str) for text in found.values()) else None
+        if not all(isinstance(text, str) for text in texts.values()) or not all(isinstance(n, int) for n in wire):
+            return None
+        return cls(**texts, wire=wire)
+
+    def has_tasks_of(self, topology: str, tasks: str) -> bool:
+        """Whether its tasks are those of an application with these digests: stores may have timestamps at one alone."""
+        return self.topology == topology or (bool(tasks) and self.tasks == tasks)
 
 
 def nodes_partition(application_id: str) -> TopicPartition:

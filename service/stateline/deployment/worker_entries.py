@@ -1,7 +1,8 @@
 """What workers tell each other in ``<application.id>-nodes``, those of all nodes: what each is, and what it follows.
 
     key   := 0x00 "worker/" name in the group, UTF-8: its static id, or else its client id
-    value := {"topology": digest of what it runs, "directory": id of its state directory, "tags": {name: text}}    JSON
+    value := {"topology": digest of what it runs, "directory": id of its state directory, "tags": {name: text},
+              "tasks": digest of the same but for timestamps of stores (`Topology.tasks_digest`)}                  JSON
 
     key   := 0x00 "standbys/" the same name
     value := {"caught_up": [task, …], "joining": whether it is about to join the group}                            JSON
@@ -37,11 +38,16 @@ SAID_AGAIN_S = 10.0
 @dataclass(frozen=True, slots=True)
 class WorkerEntry:
     """Of one worker. `topology`: `Topology.digest`; `directory` is empty where an older build has not said it; `tags`
-    are its ``client.tag.*``."""
+    are its ``client.tag.*``. `tasks`: `Topology.tasks_digest`, empty where an older build has not said it."""
 
     topology: str
     directory: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    tasks: str = ""
+
+    def has_tasks_of(self, other: WorkerEntry) -> bool:
+        """Whether a task of one is a task of the other: its stores may have timestamps at one of them alone."""
+        return self.topology == other.topology or (bool(self.tasks) and self.tasks == other.tasks)
 
     def encode(self) -> bytes:
         """The value of its record."""
@@ -53,11 +59,12 @@ class WorkerEntry:
         try:
             found = orjson.loads(value)
             topology, directory, tags = found["topology"], found.get("directory", ""), found.get("tags", {})
+            tasks = found.get("tasks", "")
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
             return None
-        if not (isinstance(topology, str) and isinstance(directory, str) and isinstance(tags, dict)):
+        if not (isinstance(tags, dict) and all(isinstance(text, str) for text in (topology, directory, tasks))):
             return None
-        return cls(topology, directory, {name: str(tag) for name, tag in tags.items()})
+        return cls(topology, directory, {name: str(tag) for name, tag in tags.items()}, tasks)
 
 
 @dataclass(frozen=True, slots=True)

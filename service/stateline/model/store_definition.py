@@ -77,6 +77,11 @@ class StoreDefinition:
         return f"{self.kind} with {self.types}"
 
     @property
+    def plain_description(self) -> str:
+        """The same without its timestamps: equal where stores are made of the same changelog."""
+        return f"{self.plain_kind} with {self.types}"
+
+    @property
     def key_value(self) -> bool:
         """Whether keys alone name the values: what key and range queries ask."""
         return self.kind in ("key_value", "timestamped_key_value")

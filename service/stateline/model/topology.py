@@ -10,7 +10,7 @@ is one partition of one subtopology, `<subtopology>_<partition>`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -70,8 +70,16 @@ class Topology:
     def digest(self) -> str:
         """Equal of two applications whose tasks are the same and whose stores can be read by each other. 16 hex digits;
         other nodes compare it, so it stays what it is. On the wire and in topics: never change."""
+        return self._digest_of(lambda store: store.description)
+
+    def tasks_digest(self) -> str:
+        """As `digest`, and equal where stores have timestamps in one of the two alone: their tasks and changelogs are
+        the same, and what one has the other can show. On the wire and in topics: never change."""
+        return self._digest_of(lambda store: store.plain_description)
+
+    def _digest_of(self, described: Callable[[StoreDefinition], str]) -> str:
         told = [
-            [s.ordinal, [topic.name for topic in s.sources], [[store.name, store.description] for store in s.stores]]
+            [s.ordinal, [topic.name for topic in s.sources], [[store.name, described(store)] for store in s.stores]]
             for s in self.subtopologies
         ]
         return hashlib.sha256(orjson.dumps(told)).hexdigest()[:16]

@@ -2,7 +2,8 @@
 
     frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
     request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
-                "max_staleness_ms", "limit", "wait_ms", "query": query, "token": of who asks, between nodes}
+                "max_staleness_ms", "limit", "wait_ms", "query": query, "token": of who asks, between nodes,
+                "timestamped": how who asks has declared the store, between nodes whose wire knows it}
              | {"id", "type": "more", "scan", "limit", "token"} | {"id", "type": "drop", "scan"}
              | {"id", "type": "snapshot" or "copy", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "copying", "task", "ended", "why"}      of a copy that the worker waits for; has no reply
@@ -92,7 +93,8 @@ _ERRORS: dict[str, type[StatelineError]] = {
 @dataclass(frozen=True, slots=True)
 class WireRequest:
     """One query of one partition, and how long the worker may wait for the bound. `id` comes back in the
-    reply. `token` is what a client has shown to the node that asks another one; None without one.
+    reply. `token` is what a client has shown to the node that asks another one; None without one. `timestamped`:
+    whether who asks takes values with timestamps before them; None: as the store is declared where it is asked.
     """
 
     id: int
@@ -101,6 +103,7 @@ class WireRequest:
     query: Query[Any]
     wait_ms: int = 0
     token: str | None = field(default=None, repr=False)
+    timestamped: bool | None = None
 
 
 def frame(message: Mapping[str, Any]) -> bytes:
@@ -134,7 +137,8 @@ def decode_message(body: bytes | bytearray) -> dict[str, Any]:
 
 def encode_request(request: WireRequest) -> dict[str, Any]:
     """The message of a query request."""
-    return {
+    declared = {} if request.timestamped is None else {"timestamped": request.timestamped}
+    return declared | {
         "id": request.id,
         "type": "query",
         "store": request.terms.store,
@@ -163,7 +167,10 @@ def decode_request(message: Mapping[str, Any]) -> WireRequest:
         )
         query = _query_in(message["query"])
         number, partition, wait_ms = int(message["id"]), int(message["partition"]), int(message["wait_ms"])
-        return WireRequest(number, terms, partition, query, wait_ms, decode_token(message))
+        timestamped = message.get("timestamped")
+        if not isinstance(timestamped, bool | None):
+            raise TypeError(f"timestamped is {timestamped!r:.50}")
+        return WireRequest(number, terms, partition, query, wait_ms, decode_token(message), timestamped)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not a query request: {error!r}") from error
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stateline import __version__
+from stateline.server.nodes.greeting import WIRE_VERSIONS
 from stateline.server.nodes.joining import node_url, rack
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.nodes import Other
@@ -55,7 +56,8 @@ class ClusterView:
         for store in stores:
             for partition in store.partitions:
                 places[store.placement.task_id(partition)].append((store, partition))
-        own: dict[str, Any] = {"url": self._url, "version": __version__, "rack": rack(self._serving.config) or None}
+        own: dict[str, Any] = {"url": self._url, "version": __version__, "wire": WIRE_VERSIONS, "spoken": None}
+        own["rack"] = rack(self._serving.config) or None
         fault = None if self._serving.nodes is None else self._serving.nodes.fault or None
         found = {self.name: own | {"reached": True, "reached_at_ms": None, "fault": fault}}
         if self._nodes is not None:
@@ -64,7 +66,12 @@ class ClusterView:
         for name, each in found.items():
             told = self._maps.get(name, NodeMap())
             each["tasks"] = {
-                task: {"role": held.role, "generation": held.generation, **self._behind(told, task, places[task])}
+                task: {
+                    "role": held.role,
+                    "generation": held.generation,
+                    **self._behind(told, task, places[task]),
+                    "upgraded": task not in told.plain,
+                }
                 for task, held in sorted(told.tasks.items())
                 if everything or task in places
             }
@@ -97,6 +104,8 @@ def _other(other: Other, fault: str | None) -> dict[str, Any]:
     return {
         "url": other.url,
         "version": other.entry.version,
+        "wire": other.entry.wire,
+        "spoken": None if fault is not None or other.link is None else other.link.wire,
         "rack": other.entry.rack or None,
         "reached": fault is None,
         "reached_at_ms": other.reached_at_ms,

@@ -1,8 +1,10 @@
 """`GET /v1/nodes`: every node, which tasks it has, and where the owner of each partition is asked.
 
 {"application": its id, "node": who answers, "number": grows with each change,
- "nodes": {name: {"url", "version", "rack", "reached": bool, "reached_at_ms", "fault": why it is not, or null,
-                  "tasks": {task: {"role", "generation", "lag_records", "restore_remaining"}}}},
+ "nodes": {name: {"url", "version", "wire": [versions that it understands], "spoken": the one between it and who
+                  answers, or null, "rack", "reached": bool, "reached_at_ms", "fault": why it is not, or null,
+                  "tasks": {task: {"role", "generation", "lag_records", "restore_remaining", "upgraded": whether
+                  stores that are declared with timestamps have them}}}},
  "stores": {store: {partition: URL of its owner, or null}}, "key_types": {store: name of the type of its keys}}
 
 With a key's type who asks finds its partition (`stateline.serde.partitioner`), and with that its owner.

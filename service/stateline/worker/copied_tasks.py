@@ -74,7 +74,7 @@ class CopiedTasks:
         ]
         is_new = all(task.stores.offsets.committed(name) is None for name in names)
         much = sum(each.remaining for each in stores if each.store.name in names) > self._much
-        upgrades = task.settings.upgrade_mode is not None
+        upgrades = task.settings.upgrade_mode is not None or task.stores.formats.has_plain
         if not names or not is_new or not much or upgrades or task.id in self._asked:
             return False
         self._asked.add(task.id)

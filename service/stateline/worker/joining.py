@@ -4,8 +4,8 @@
 |-------------------------------------------------|-------------------------------------------------------------------|
 | a worker of this name, of another directory     | it waits: it would be given the other's tasks at once, while that |
 |                                                 | still has its lease                                               |
-| a worker of another topology                    | it waits until all of these have left: each commits the input of  |
-|                                                 | tasks that mean other stores to the other                         |
+| a worker of another topology, not in            | it waits until all of these have left: each commits the input of  |
+| timestamps of stores alone                      | tasks that mean other stores to the other                         |
 | nobody like that                                | it joins                                                          |
 
 Of two of different topologies that begin at once, who said so later finds it when the group gives it its first tasks,
@@ -45,17 +45,16 @@ class Joining:
         self,
         group: str,
         name: str,
-        topology: str,
+        own: WorkerEntry,
         admin: Admin,
         deployment: DeploymentFiles,
         lease: Lease,
         entries: WorkerEntries | None,
     ) -> None:
-        """`name` is the worker's in the group, `topology` its `Topology.digest`. `entries` is None on the embedded
-        log."""
+        """`name` is the worker's in the group, `own` what it says of itself. `entries` is None on the embedded log."""
         self._group = group
         self._name = name
-        self._topology = topology
+        self._own = own
         self._admin = admin
         self._deployment = deployment
         self._lease = lease
@@ -125,7 +124,7 @@ class Joining:
 
     def _of_another_topology(self, members: Collection[GroupMember], known: Known) -> list[str]:
         names = {entry_name(member) for member in members} - {self._name}
-        return sorted(name for name in names if name in known and known[name][1].topology != self._topology)
+        return sorted(name for name in names if name in known and not known[name][1].has_tasks_of(self._own))
 
     def _say_nothing(self, members: Collection[GroupMember], known: Known) -> str:
         silent = sorted(name for name in map(entry_name, members) if name != self._name and name not in known)

@@ -143,6 +143,8 @@ class StandbyAssignment:
         self._behind: Mapping[TaskId, Placeable] = {}  # what it waits for with joining, and with whom
         self._copied = 0  # how often it was heard that files of another node come
         self._moved_s = 0.0  # when something had caught up further, while it waits to join
+        self._least_lag: int | None = None  # of all that is followed here, since then
+        self._is_upgraded = True  # as of the last look; False while stores have plain files that others are to replace
 
     @property
     def tasks(self) -> list[Task]:
@@ -211,6 +213,16 @@ class StandbyAssignment:
         self._wanted = to_follow(view, self._own, holders, kept)
         self._followed.drop({*self._followed.begun} - self._wanted)
         self._say(entries)
+        self._note_upgraded()
+
+    def _note_upgraded(self) -> None:
+        """Say once when no store here waits for its timestamps any more."""
+        tasks = [*self._tasks.all.values(), *self._followed.tasks]
+        is_upgraded = not any(task.stores.formats.has_plain for task in tasks)
+        is_whole = self._joining_since_s is None and self._wanted <= {*self._followed.ids}
+        if is_upgraded and is_whole and not self._is_upgraded:
+            _log.info("Every task of this worker is ready with timestamps, %d in all: the next node's turn", len(tasks))
+        self._is_upgraded = is_upgraded and (is_whole or self._is_upgraded)
 
     def _view(self, members: Collection[GroupMember], entries: WorkerEntries) -> GroupView | None:
         """None while the group is not at rest, or members have not said what they are."""
@@ -264,8 +276,10 @@ class StandbyAssignment:
         copied = self._followed.heard_of_copies
         if copied != self._copied:
             self._copied, self._moved_s = copied, monotonic()
+        if (lag := self._followed.total_lag()) is not None and (self._least_lag is None or lag < self._least_lag):
+            self._least_lag, self._moved_s = lag, monotonic()
         if behind != self._behind:
-            self._behind, self._moved_s = behind, monotonic()
+            self._behind, self._moved_s, self._least_lag = behind, monotonic(), None
             if behind:
                 _log.info("Before joining, %d tasks catch up, here or at others: %s", len(behind), _listed(behind))
         return not behind

@@ -80,6 +80,11 @@ class StandbyStore(StoreRestore):
         return bool(self._ahead)
 
     @property
+    def is_committed(self) -> bool:
+        """Whether all that it was given is committed with its Position."""
+        return not self.remaining and self.next_offset == self._committed_to
+
+    @property
     def reads_from(self) -> int:
         """The offset of the next record that it was not given yet."""
         return self._read_to

@@ -3,6 +3,9 @@
 They have a consumer of their own, take at most half of the thread's time, and nothing of the group. Their stores are
 read as standbys by whoever accepts one, and when the group gives this worker such a task, it reads the rest and runs
 (`task_manager`). Which ones a worker has decides `standby_assignment`.
+
+Where stores get timestamps (`store_formats`), standbys build the timestamped files while owners elsewhere go on. The
+plain ones stay as they were until these have more; then they are deleted, and the task is ready.
 """
 
 from __future__ import annotations
@@ -56,6 +59,11 @@ class _Followed:
     task: Task
     stores: list[StandbyStore] = field(default_factory=list)
     complete_s: float | None = None  # when it lacked nothing
+    is_upgraded: bool = True  # its plain files are deleted, if it had any
+
+    def is_past_plain_files(self) -> bool:
+        formats = self.task.stores.formats
+        return all(s.is_committed and s.next_offset > formats.outdated_offset(s.store.name) for s in self.stores)
 
 
 class StandbyTasks:
@@ -152,6 +160,9 @@ class StandbyTasks:
                 del self._by_id[task_id]
                 task.close()
                 return True
+            self._by_id[task_id].is_upgraded = not task.stores.formats.has_plain
+            if task.stores.formats.has_plain:
+                _log.info("Standby %s builds timestamped files: its plain ones stay until they are complete", task_id)
             task.give_back()  # others own it: what was left of an earlier restore stays as it was said
         except StatelineError as error:
             self._pause(task_id, error)
@@ -172,7 +183,8 @@ class StandbyTasks:
                     found.task.close()
 
     def take(self, task_id: TaskId) -> Task | None:
-        """The group has given this one to the worker: it is not followed any more, but open. None when it was not."""
+        """The group has given this one to the worker: it is not followed any more, but open. None when it was not, or
+        is to be opened on its plain files."""
         self._copies.give_up(task_id)
         found = self._by_id.pop(task_id, None)
         if found is None:
@@ -183,6 +195,10 @@ class StandbyTasks:
                 store.let_go()
         except StatelineError as error:  # it is opened anew, as any other
             _log.warning("What was read for %s last cannot be committed: %s", task_id, error)
+            found.task.close()
+            return None
+        if not found.is_upgraded and found.task.stores.formats.may_serve_plain:
+            _log.info("Task %s is taken over before its timestamped files are complete: its plain ones serve", task_id)
             found.task.close()
             return None
         reached("standby:let-go")
@@ -213,11 +229,19 @@ class StandbyTasks:
         consumer = self._consumer
         if consumer is None or self._is_to_assign:
             return set()
-        return {
-            task_id
-            for task_id, each in self._by_id.items()
-            if (lag := _lag(each.stores, consumer)) is not None and lag <= self._acceptable_lag
-        }
+        return {task_id for task_id, each in self._by_id.items() if each.is_upgraded and self._is_close(each, consumer)}
+
+    def _is_close(self, each: _Followed, consumer: Consumer) -> bool:
+        lag = _lag(each.stores, consumer)
+        return lag is not None and lag <= self._acceptable_lag
+
+    def total_lag(self) -> int | None:
+        """How many records all of them lack together; None while that is not known."""
+        consumer = self._consumer
+        if consumer is None or self._is_to_assign:
+            return None
+        lags = [_lag(each.stores, consumer) for each in self._by_id.values()]
+        return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     def lags(self) -> dict[str, StandbyLag]:
         """By task how far behind it is, as of now."""
@@ -282,8 +306,17 @@ class StandbyTasks:
                         store.read(slices.get(store.changelog, []), *places[store.changelog])
                     if is_due:
                         store.commit_whole()
+                if is_due and not each.is_upgraded and self._is_close(each, consumer) and each.is_past_plain_files():
+                    self._upgraded(each)
             except StatelineError as error:
                 self._pause(task_id, error)
+
+    def _upgraded(self, each: _Followed) -> None:
+        next_offsets = {store.store.name: store.next_offset for store in each.stores}
+        each.task.stores.formats.drop_plain(lambda name: next_offsets[name] - 1 if name in next_offsets else None)
+        each.is_upgraded = True
+        _log.info("Standby %s is ready with timestamps", each.task.id)
+        reached("standby:upgraded")
 
     def _logs(self) -> set[TopicPartition]:
         return {store.changelog for each in self._by_id.values() for store in each.stores}

@@ -63,10 +63,13 @@ class StoreFormats:
         self._files: dict[str, Files] = {}
         self._outdated: dict[str, int] = {}  # how far plain files had come that timestamped ones replace
 
-    def choose(self, name: str) -> None:
-        """Decide on which files this store is opened. Raises `TopologyError` when its rows cannot come there."""
+    def choose(self, name: str, *, is_standby: bool = False) -> None:
+        """Decide on which files this store is opened, as another node's standby or not. Raises `TopologyError`
+        when its rows cannot come there."""
         timestamped, can_be_rebuilt = self._has_timestamps(name), name in self._changelogs
-        self._files[name] = choose_files(self._directory, name, timestamped=timestamped, mode=self._upgrade_mode)
+        self._files[name] = choose_files(
+            self._directory, name, timestamped=timestamped, mode=self._upgrade_mode, is_standby=is_standby
+        )
         if not timestamped and not can_be_rebuilt and self._has_only_timestamped_files(name):
             raise TopologyError(
                 f"Store {name!r} of task {self._task_id} is on disk with timestamps, and has no changelog that plain "
@@ -92,6 +95,18 @@ class StoreFormats:
     def to_build(self) -> list[str]:
         """The stores whose timestamped files are to be built beside the plain ones that serve."""
         return [name for name, files in self._files.items() if files is Files.PLAIN_AND_BUILD]
+
+    @property
+    def has_plain(self) -> bool:
+        """Whether a store that is declared with timestamps is on plain files, or has not replaced them yet."""
+        return any(files is not Files.DECLARED for files in self._files.values()) or any(
+            map(self._is_outdated, self._files)
+        )
+
+    @property
+    def may_serve_plain(self) -> bool:
+        """Whether plain files may go on serving while they are replaced: `upgrade.from` is set."""
+        return self._upgrade_mode is not None
 
     def outdated_offset(self, name: str) -> int:
         """The changelog offset up to which plain files had come that this store replaces; -1 when there are none."""

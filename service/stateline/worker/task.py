@@ -107,13 +107,13 @@ class Task:
 
         Raises `LockedError` while another process holds the task; the task can then be opened again later.
         """
-        self._open()
+        self._open(is_standby=False)
         self._move(TaskState.RESTORING)
         self.stores.publish(StoreState.RESTORING)
 
     def follow(self) -> None:
         """As `open`, as a standby of a task that another node has. Whoever follows says what is left of it."""
-        self._open()
+        self._open(is_standby=True)
         self._move(TaskState.STANDBY)
 
     def take_over(self) -> None:
@@ -121,10 +121,10 @@ class Task:
         self._move(TaskState.RESTORING)
         self.taken_over_s = time.monotonic()
 
-    def _open(self) -> None:
+    def _open(self, *, is_standby: bool) -> None:
         self._lock = self.settings.directory.lock_task(str(self.id))
         try:
-            self.stores.open()
+            self.stores.open(is_standby=is_standby)
         except BaseException:
             self._release()
             raise

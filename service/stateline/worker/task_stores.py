@@ -99,12 +99,13 @@ class TaskStores:
             store.forget(topic)
             self.formats.wipe_build(name)
 
-    def open(self) -> None:
-        """Open every store. Raises `DamagedDataError` for one that is damaged and that nothing can rebuild."""
+    def open(self, *, is_standby: bool = False) -> None:
+        """Open every store, as those of another node's standby or not. Raises `DamagedDataError` for one that is
+        damaged and that nothing can rebuild."""
         noted = self._checkpoint.read()
         try:
             for name in self.by_name:
-                self._open_one(name, noted)
+                self._open_one(name, noted, is_standby=is_standby)
             self._checkpoint.write()
         except BaseException:
             for store in self.by_name.values():
@@ -173,9 +174,9 @@ class TaskStores:
         if offsets is not None:
             self._checkpoint.write(offsets)
 
-    def _open_one(self, name: str, noted: Mapping[TopicPartition, int]) -> None:
+    def _open_one(self, name: str, noted: Mapping[TopicPartition, int], *, is_standby: bool) -> None:
         store, changelog = self.by_name[name], self._changelogs.get(name)
-        self.formats.choose(name)
+        self.formats.choose(name, is_standby=is_standby)
         is_new = not isinstance(store, TransactionalStore) and not (self._directory / name).exists()
         try:
             store.init(self.formats.context(name))

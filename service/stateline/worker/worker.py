@@ -106,10 +106,10 @@ class Worker:
             reporter,
         )  # fmt: skip
         client_id = self._deployment.client_id(config.consumer.get("client.id"))
-        name, digest = config.group_instance_id or client_id, topology.digest()
-        entry = WorkerEntry(digest, str(directory.process_id()), config.client_tag)
+        name = config.group_instance_id or client_id
+        entry = WorkerEntry(topology.digest(), str(directory.process_id()), config.client_tag, topology.tasks_digest())
         self._entries = None if place is None else WorkerEntries(log, app.application_id, name, entry)
-        joining = Joining(app.application_id, name, digest, self._admin, self._deployment, self._lease, self._entries)
+        joining = Joining(app.application_id, name, entry, self._admin, self._deployment, self._lease, self._entries)
         own = Placeable(name, entry.directory, entry.tags)
         self._standbys = StandbyAssignment(
             config, topology, own, log, self._admin, self._entries, self._tasks, followed, self._topics

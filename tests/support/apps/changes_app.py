@@ -16,8 +16,8 @@ TABLES = ("newest", "cache", "dated")
 LOGGED = ("counts", "memory", "windows", "stamped", "visits", "history")
 
 
-def build(run: str) -> App:
-    """The application of one run: its topic and its name are its own."""
+def build(run: str, *, stamped: bool = False) -> App:
+    """The application of one run: its topic and its name are its own. `stamped`: counts have timestamps."""
     app = App(f"changes-{run}")
     source = app.topic(f"in-{run}", key=serdes.string, value=serdes.json)
     app.table(source, store="newest")
@@ -26,7 +26,7 @@ def build(run: str) -> App:
     common: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
     windowed = common | {"retention": timedelta(hours=1)}
     made = [
-        stores.key_value("counts", **common),
+        (stores.timestamped_key_value if stamped else stores.key_value)("counts", **common),
         stores.key_value("memory", persistent=False, **common),
         stores.window("windows", size=timedelta(milliseconds=SIZE_MS), **windowed),
         stores.window("stamped", size=timedelta(milliseconds=SIZE_MS), timestamped=True, **windowed),
@@ -59,4 +59,4 @@ def keep(
     history.put(key, value)
 
 
-app = build(os.environ.get("CHANGES_RUN", "none"))
+app = build(os.environ.get("CHANGES_RUN", "none"), stamped=bool(os.environ.get("CHANGES_STAMPED")))

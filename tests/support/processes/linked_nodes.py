@@ -19,7 +19,7 @@ from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
 from stateline.query.wire import WireRequest
 from stateline.server.listeners import peer_listener
-from stateline.server.nodes.greeting import Hello
+from stateline.server.nodes.greeting import WIRE_VERSIONS, Hello
 from stateline.server.nodes.joining import peer_address
 from stateline.server.nodes.keys import node_keys, why_alone
 from stateline.server.nodes.link import Link
@@ -41,7 +41,7 @@ async def link_to(accept: Accept) -> AsyncIterator[Link]:
     """A link, greeted by `GREETING`, to what answers as `accept` does. Closed in the end."""
     async with await asyncio.start_server(accept, "127.0.0.1") as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        link = Link(reader, writer, GREETING, _nothing, _nothing, Traffic())
+        link = Link(reader, writer, GREETING, GREETING, _nothing, _nothing, Traffic())
         try:
             yield link
         finally:
@@ -53,8 +53,10 @@ class HasNothing:
 
     def __init__(self) -> None:
         self.scans: OpenScans[Rest] = OpenScans()
+        self.asked: list[WireRequest] = []
 
     async def answer(self, request: WireRequest) -> Outcome:
+        self.asked.append(request)
         return Failure(NotPresentError("Nothing is here."))
 
     def point(self, path: str, query: str, token: str | None) -> bytes | None:
@@ -73,11 +75,22 @@ class HasNothing:
 class LinkedNode:
     """One of them, on a loop that is there already; `peer` is where the others reach it."""
 
-    def __init__(self, name: str, config: Config, *, application: str = "app", topology: str = "t") -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        *,
+        application: str = "app",
+        topology: str = "t",
+        wire: tuple[int, ...] = WIRE_VERSIONS,
+        tasks: str = "",
+    ) -> None:
         keys = node_keys(config)
-        own = Hello(application, name, f"directory of {name}, {id(self)}", "1.0", topology, f"http://{name}")
+        directory = f"directory of {name}, {id(self)}"
+        own = Hello(application, name, directory, "1.0", topology, f"http://{name}", wire, tasks)
         self.map = NodeMap()
-        self.nodes = Nodes(own, keys, why_alone(config), lambda: self.map, HasNothing(), lambda: None)
+        self.answers = HasNothing()
+        self.nodes = Nodes(own, keys, why_alone(config), lambda: self.map, self.answers, lambda: None)
         listener = peer_listener(config)
         self.peer = peer_address(config, listener)
         if listener is not None:
@@ -87,7 +100,7 @@ class LinkedNode:
     @property
     def entry(self) -> NodeEntry:
         own = self.nodes.own
-        return NodeEntry(own.url, self.peer, own.directory, own.version, own.topology)
+        return NodeEntry(own.url, self.peer, own.directory, own.version, own.topology, "", own.tasks, own.wire)
 
     def hear_of(self, name: str, entry: NodeEntry) -> None:
         self.nodes.told(name, entry)

@@ -76,13 +76,22 @@ class Machine:
 class Machines:
     """Those of one run, by their names, and what is written for them."""
 
-    def __init__(self, bootstrap: Mapping[str, str], direct: str, root: Path, stack: ExitStack, *settings: str) -> None:
+    def __init__(
+        self,
+        bootstrap: Mapping[str, str],
+        direct: str,
+        root: Path,
+        stack: ExitStack,
+        *settings: str,
+        partitions: int = PARTITIONS,
+    ) -> None:
         """`bootstrap` is by name the way of each to Kafka, `direct` that of the test itself. In `settings` `{name}` is
         each one's name."""
+        self.partitions = partitions
         self.run = uuid4().hex[:8]
         self.app = changes_app.build(self.run)
         self.log: Log = stack.enter_context(closing(open_log(direct, root)))
-        create(self.log, {f"in-{self.run}": PARTITIONS})
+        create(self.log, {f"in-{self.run}": partitions})
         self.sent: dict[str, int] = dict.fromkeys(KEYS, 0)
         self.root, self._stack, self._settings = root, stack, settings
         self.every = {name: self._machine(name, servers) for name, servers in bootstrap.items()}
@@ -97,7 +106,7 @@ class Machines:
     def bound(self) -> str:
         """A bound of all that was written."""
         with closing(self.log.admin()) as admin:
-            ends = admin.committed_ends([self.place(p) for p in range(PARTITIONS)])
+            ends = admin.committed_ends([self.place(p) for p in range(self.partitions)])
         return json.dumps({f"in-{self.run}": {str(p.partition): end - 1 for p, end in ends.items()}})
 
     def place(self, partition: int) -> TopicPartition:

@@ -135,7 +135,9 @@ class CopyReceiver:
     async def _fetch(self, task_id: str, stores: Sequence[str], arriving: CopyDirectory, node: str) -> None:
         """All of it, from this node. Raises `_NotSentError`, and `StatelineError` when it cannot be used here."""
         began_s = time.monotonic()
-        writer = None
+        link, writer = self._nodes.link(node), None
+        if link is not None and link.hello.topology != self._nodes.own.topology:
+            raise _NotSentError("it runs another topology", for_good=True)
         try:
             reader, writer = await self._nodes.dial_for_copy(node)
             say(writer, {"type": "copy", "task": task_id, "stores": list(stores)})

@@ -5,13 +5,23 @@
     proof    := {"proof": HMAC-SHA256 of the secret over who proves ("dialer", "listener"), the place of the listener,
                  and both nonces, the dialer's first}
     hello    := {"wire": [versions that are understood], "application", "node", "directory", "version",
-                 "topology", "url", "purpose": "link" or, of who dials for files of stores, "copy"}
+                 "topology", "url", "tasks": from version 2 on, "purpose": "link" or, of who dials for files of stores,
+                 "copy"}
               | {"refused": why}               to who has proven it, and is not wanted
 
 Frames are those of `stateline.query.wire`, of 4 KiB at most until both are known. Over TLS the certificates prove it,
 each signed by the authority of the nodes (`node.peer.tls.ca.file`) and made out to the node's name; without, a secret
 that both have, which never travels, and between addresses of one machine alone: what follows is not encrypted. Who does
 not prove it is told nothing: the connection is closed.
+
+The two speak the highest version of the wire that both understand (`spoken`), so nodes of an older build are linked
+with while one after the other is upgraded:
+
+| version | what is said to each other                                                                              |
+|---------|---------------------------------------------------------------------------------------------------------|
+| 1       | `link`, between nodes of one `topology` alone                                                           |
+| 2       | the same; a query says whether who asks has declared the store with timestamps, and is answered so: the |
+|         | topologies may differ in that, and be equal in their `tasks`                                            |
 
 A proof holds once, for the nonces are new; in one direction, so the other end's own words do not count as its proof;
 and at one place. So nobody who took the port of a node that is gone can hand on what two others say, and have the
@@ -31,8 +41,10 @@ from stateline.query.wire import LENGTH, decode_message, frame
 from stateline.server.nodes.keys import certificate_names
 from stateline_store import InvalidArgumentError
 
-WIRE_VERSIONS = (1,)
+WIRE_VERSIONS = (2, 1)
 """What nodes of this build say to each other after the greeting, newest first."""
+ASKS_AS_DECLARED = 2
+"""From which version of the wire on a query says how who asks has declared the store."""
 LINK, COPY = "link", "copy"
 """What a connection is for. On the wire: never change."""
 MAX_GREETING_BYTES = 4096
@@ -51,7 +63,9 @@ class OtherWireError(Exception):
 @dataclass(frozen=True, slots=True)
 class Hello:
     """What a node says of itself. `directory` is the id of its state directory, `topology` a digest of what it runs,
-    `url` where clients reach it, empty where nobody does; `purpose` what the connection is for, of who dials."""
+    `url` where clients reach it, empty where nobody does. `tasks` is a digest that is equal, too, where stores have
+    timestamps at one of them alone (`Topology.tasks_digest`); empty of an older build's. `purpose` is what
+    the connection is for, of who dials."""
 
     application: str
     node: str
@@ -60,12 +74,13 @@ class Hello:
     topology: str
     url: str
     wire: tuple[int, ...] = WIRE_VERSIONS
+    tasks: str = ""
     purpose: str = LINK
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Hello:
         """Raises `NotANodeError` for what is none. Members that are not known here are a newer build's."""
-        told = {"purpose": LINK, **message}  # an earlier build's says none
+        told = {"purpose": LINK, "tasks": "", **message}  # an earlier build's says neither
         texts = {each.name: told.get(each.name) for each in fields(cls) if each.name != "wire"}
         wire = message.get("wire")
         if not all(isinstance(text, str) for text in texts.values()):
@@ -73,6 +88,26 @@ class Hello:
         if not isinstance(wire, list) or not all(isinstance(each, int) for each in wire):
             raise NotANodeError("its hello does not say which versions of the wire it understands")
         return cls(**texts, wire=tuple(wire))  # type: ignore[arg-type]  # all are texts
+
+    def spoken(self, other: Hello) -> int:
+        """The version of the wire that the two speak. Raises `OtherWireError` when there is none."""
+        if both := {*self.wire} & {*other.wire}:
+            return max(both)
+        raise OtherWireError(
+            f"Node {other.node!r} runs Stateline {other.version} and speaks version {_listed(other.wire)} of the wire, "
+            f"{self.node!r} runs {self.version} and speaks {_listed(self.wire)}: they do not understand each other. "
+            "Bring both to one version, or first to one between them."
+        )
+
+    def understands(self, other: Hello) -> bool:
+        """Whether either can take what the other has of a store for what it would have itself."""
+        if self.topology == other.topology:
+            return True
+        return bool(self.tasks) and self.tasks == other.tasks and self.spoken(other) >= ASKS_AS_DECLARED
+
+
+def _listed(versions: tuple[int, ...]) -> str:
+    return ", ".join(map(str, sorted(versions))) or "none"
 
 
 async def greet(
@@ -109,11 +144,7 @@ async def greet(
         raise ConnectionResetError("it did not introduce itself in time") from error
     except asyncio.IncompleteReadError as error:
         raise ConnectionResetError("it hung up") from error
-    if not set(own.wire) & set(other.wire):
-        raise OtherWireError(
-            f"Node {other.node!r} runs Stateline {other.version}, {own.node!r} {own.version}: they do not understand "
-            "each other. Bring both to one version."
-        )
+    own.spoken(other)
     return other
 
 

@@ -53,6 +53,7 @@ def hello_of(config: Config, topology: Topology) -> Hello:
         __version__,
         topology.digest(),
         node_url(config),
+        tasks=topology.tasks_digest(),
     )
 
 
@@ -112,7 +113,16 @@ def _registered(nodes: Nodes, config: Config, listener: socket.socket | None, *,
     """Listens, and says where."""
     loop = asyncio.get_running_loop()
     own = nodes.own
-    entry = NodeEntry(own.url, peer_address(config, listener), own.directory, own.version, own.topology, rack(config))
+    entry = NodeEntry(
+        own.url,
+        peer_address(config, listener),
+        own.directory,
+        own.version,
+        own.topology,
+        rack(config),
+        own.tasks,
+        own.wire,
+    )
 
     def told(node: str, other: NodeEntry | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended

@@ -1,6 +1,7 @@
 """`Link`: the connection by which this process asks another node, after they have greeted.
 
     request := as a server asks a worker (`stateline.query.wire`): "query", "more", "drop"; HTTP (`http_over_link`)
+               A query has "timestamped" from version 2 of the wire on (`greeting`).
              | {"id", "type": "hold", "scans": numbers of those that are wanted still}     again and again; has no reply
              | {"id", "type": "point", "path", "query", "token"}    a GET of one key, as a client has sent it
              | {"id", "type": "ends", "store", "partitions"} | {"id", "type": "wake"}
@@ -26,7 +27,7 @@ from stateline.query.values import Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
 from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.nodes import http_over_link
-from stateline.server.nodes.greeting import Hello
+from stateline.server.nodes.greeting import ASKS_AS_DECLARED, Hello
 from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.traffic import Traffic
@@ -43,19 +44,23 @@ _log = logging.getLogger(__name__)
 
 
 class Link:
-    """To one node. `on_map` is called when it has other tasks, `on_commit` when it has committed (`wake`), `traffic`
-    counts what it is asked. For the event loop's thread, and made in it."""
+    """To one node, as `own` has greeted it; `wire` is the version that both speak, `declares_the_same`: what it answers
+    a client is this node's answer, too. `on_map` is called when it has other tasks, `on_commit` when it has committed
+    (`wake`), `traffic` counts what it is asked. For the event loop's thread, and made in it."""
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        own: Hello,
         hello: Hello,
         on_map: Callable[[], None],
         on_commit: Callable[[], None],
         traffic: Traffic,
     ) -> None:
         self.hello = hello
+        self.wire = own.spoken(hello)
+        self.declares_the_same = own.topology == hello.topology
         self.traffic = traffic
         self.map = NodeMap()
         self._on_map, self._on_commit = on_map, on_commit
@@ -74,10 +79,21 @@ class Link:
         """For how long it has said nothing."""
         return asyncio.get_running_loop().time() - self._exchange.heard_at_s
 
-    async def query(self, terms: Terms, partition: int, query: Query[Any], wait_ms: int, token: str | None) -> Outcome:
-        """What that node answers from a copy of its own, to the holder of this token. Raises `NotPresentError` when it
-        does not answer, and `StatelineError` when it does not understand."""
-        request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, token)
+    async def query(
+        self,
+        terms: Terms,
+        partition: int,
+        query: Query[Any],
+        wait_ms: int,
+        token: str | None,
+        *,
+        timestamped: bool | None = None,
+    ) -> Outcome:
+        """What that node answers from a copy of its own, to the holder of this token, with values as they are stored
+        where the store is `timestamped` or not, None: as they are there. Raises `NotPresentError` when it does not
+        answer, and `StatelineError` when it does not understand."""
+        declared = timestamped if self.wire >= ASKS_AS_DECLARED else None
+        request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, token, declared)
         timeout_s = wait_ms / 1000 + (ANSWER_TIMEOUT_S if self.alive else SILENT_AFTER_S)
         with self.traffic.forwarding(self.hello.node) as counted:
             outcome = self._scans.outcome(await self._reply(encode_request(request), timeout_s))

@@ -182,7 +182,7 @@ class Nodes:
             f"Node {name!r} runs another topology ({other.entry.topology}, Stateline {other.entry.version}) than "
             f"{self.own.node!r} ({self.own.topology}, Stateline {self.own.version}): start all with one application."
             for name, other in self.others.items()
-            if other.entry.topology != self.own.topology and not other.is_away
+            if not other.entry.has_tasks_of(self.own.topology, self.own.tasks) and not other.is_away
         ]
         return found
 
@@ -300,17 +300,17 @@ class Nodes:
             other.is_away = False
             if hello.node != node:
                 raise NotANodeError(f"{other.entry.peer} is node {hello.node!r}")
-            if hello.topology != self.own.topology:
+            if not self.own.understands(hello):
                 raise NotANodeError(
                     f"it runs another topology, with Stateline {hello.version}: start all nodes with one application"
                 )
         except BaseException:
             writer.close()
             raise
-        link = other.link = Link(reader, writer, hello, self._changed, self._on_change, self.traffic)
+        link = other.link = Link(reader, writer, self.own, hello, self._changed, self._on_change, self.traffic)
         other.fault, other.reached_at_ms, other.said_url = "", now_ms(), hello.url
         self._logged.pop(node, None)
-        _log.info("Linked with node %r", node)
+        _log.info("Linked with node %r, by version %d of the wire", node, link.wire)
         try:
             while link.silent_s < _LOST_AFTER_S:
                 with suppress(TimeoutError):

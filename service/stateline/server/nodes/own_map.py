@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.state.ownership import Ownership
@@ -42,7 +42,10 @@ class OwnMap:
         """What it has at this moment. Its number is another one when the tasks are others than last time."""
         tasks = self._tasks()
         number = self._last.number + (tasks != self._last.tasks)
-        self._last = NodeMap(number, tasks, self._copies(tasks), self._pipelines_now(), self._remaining(tasks))
+        remaining = self._remaining(tasks)
+        self._last = NodeMap(
+            number, tasks, self._copies(tasks), self._pipelines_now(), remaining, self._plain(tasks.keys())
+        )
         return self._last
 
     def _pipelines_now(self) -> dict[str, PipelineStatus]:
@@ -71,6 +74,14 @@ class OwnMap:
                 if offset is not None:
                     found.setdefault(store.name, {})[str(partition)] = offset
         return found
+
+    def _plain(self, tasks: Collection[str]) -> frozenset[str]:
+        return frozenset(
+            task
+            for store in self._stores
+            for p in store.partitions
+            if (task := store.placement.task_id(p)) in tasks and self._partitions.is_plain(store, p)
+        )
 
     def _remaining(self, tasks: Mapping[str, HeldTask]) -> dict[str, int]:
         found = {task: 0 for task, held in tasks.items() if held.role == "restoring"}

@@ -86,6 +86,8 @@ class PointReads:
                     self._tell(read, body, began_s, token)
             if owner is None or body is not None:
                 return body
+            if not owner.declares_the_same:
+                return None
 
             def answered(body: bytes | None) -> None:
                 if body is not None:

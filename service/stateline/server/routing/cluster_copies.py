@@ -143,7 +143,7 @@ class ClusterCopies:
         """What another node answers; `here` is what the copy here has said, if it was asked."""
         failures: list[Failure] = []
         for link in self._nodes.holders(store.placement.task_id(partition), store.name, partition)[:_MOST_ASKED]:
-            outcome = await self._asked(link, terms, partition, query, deadline_s)
+            outcome = await self._asked(link, store, terms, partition, query, deadline_s)
             if not isinstance(outcome, Failure) or not isinstance(outcome.error, _OF_A_COPY):
                 return outcome
             failures.append(outcome)
@@ -155,14 +155,23 @@ class ClusterCopies:
         return min([here, *failures], key=lambda failure: _place(failure.error))
 
     async def _asked(
-        self, link: Link, terms: Terms, partition: int, query: Query[Any], deadline_s: float | None
+        self,
+        link: Link,
+        store: ServedStore,
+        terms: Terms,
+        partition: int,
+        query: Query[Any],
+        deadline_s: float | None,
     ) -> Outcome:
         left_s = 0.0 if deadline_s is None else max(0.0, deadline_s - asyncio.get_running_loop().time())
         # What waits there ends when this server stops; how long a node may take the link knows.
         within = self._limits.within(math.inf) if left_s else contextlib.nullcontext()
         try:
             async with within:
-                outcome = await link.query(terms, partition, query, int(left_s * 1000), token_to_pass_on())
+                wait_ms, timestamped = int(left_s * 1000), store.definition.timestamped
+                outcome = await link.query(
+                    terms, partition, query, wait_ms, token_to_pass_on(), timestamped=timestamped
+                )
         except StatelineError as error:
             return Failure(error)
         if not isinstance(outcome, Failure):

@@ -11,6 +11,7 @@ from stateline.query.wire import WireRequest
 from stateline.query.words import check_answered
 from stateline.server.guard.passing_on import check_passed_on
 from stateline.server.guard.tokens import Tokens
+from stateline.server.routing.asked_values import as_asked
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.copies import Copies
 from stateline.server.state.commit_signal import CommitSignal
@@ -88,9 +89,10 @@ class AnswersForNodes:
             outcome = self._copies.explained(store, partition, terms, found[partition])
             is_behind = isinstance(outcome, Failure) and isinstance(outcome.error, NotUpToBoundError)
             if not is_behind or deadline_s is None or self._bounds.why_never_met(store, terms.bound, partition):
-                return outcome
+                break
             if not await self._commits.wait(change, deadline_s):
-                return outcome
+                break
+        return as_asked(outcome, has_timestamps=store.definition.timestamped, wants_timestamps=request.timestamped)
 
 
 def _none_at_once(path: str, query: str, token: str | None) -> None:

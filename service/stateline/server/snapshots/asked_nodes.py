@@ -18,7 +18,7 @@ from stateline.server.guard.passing_on import token_header
 from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.joining import node_url
 from stateline.server.serving import Serving
-from stateline_store import NotPresentError, StatelineError
+from stateline_store import NotPresentError, NotReadyError, StatelineError
 from stateline_store.snapshot_directory import is_snapshot_id
 
 PART = "/v1/snapshots/{id}/part"
@@ -110,6 +110,11 @@ class AskedNodes:
         try:
             if link is None:
                 raise NotPresentError(f"Node {node!r} cannot be reached: ask again in a moment.")
+            if method == "POST" and not link.declares_the_same:
+                raise NotReadyError(
+                    f"Node {node!r} declares stores with timestamps that {self.own!r} has without, or the reverse: "
+                    "make snapshots when all nodes run one application again."
+                )
             body = b"" if members is None else orjson.dumps(members)
             answer = await link.http(method, path, token_header(), body, timeout_s=TIMEOUT_S)
             if answer.status == OTHER_EPOCHS:

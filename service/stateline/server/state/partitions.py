@@ -154,6 +154,24 @@ class Partitions:
         for (task_id, store), found in self._open.items():
             yield task_id, store, found.reader
 
+    def is_plain(self, store: ServedStore, partition: int) -> bool:
+        """Whether this partition of a store that is declared with timestamps has plain files here still."""
+        if not store.definition.timestamped or not store.definition.persistent:
+            return False
+        task_id = store.placement.task_id(partition)
+        found = self._open.get((task_id, store.name))
+        if found is None:
+            return holds_database(self._directory.store(task_id, store.name, timestamped=False))
+        if found.plain:
+            try:
+                found.reader.refresh()
+            except NotPresentError:  # deleted, as the others are complete: these are opened when they are asked
+                self._forget(store, partition)
+                return False
+            except StatelineError as error:
+                _log.debug("Plain files of %s: %s", task_id, error)
+        return found.plain
+
     def catch_up(self) -> None:
         """Let every secondary follow its owner: one that nobody asks keeps the files of the commit that it saw last."""
         for found in list(self._open.values()):
