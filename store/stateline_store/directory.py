@@ -5,6 +5,7 @@
         .relocation.lock, .relocation.json         while stores move (`relocation.py`)
         global/                                    stores of all partitions, laid out as a task is
         snapshots/                                 checkpoints and their leases (`snapshot_directory.py`)
+        copies/                                    stores that arrive from other machines (`store_copies.py`)
         <task>/                                    <subtopology>_<partition>, 0o750
             .lock                                  0o640, flock of the task's owner; holds its pid as text; its
                                                    mtime says when the task was last taken or given up

@@ -28,6 +28,7 @@ from stateline.config.types import (
     AccessLogging,
     Allowed,
     BytesOrUnlimited,
+    BytesPerSecond,
     Count,
     CountOrNone,
     CountOrUnlimited,
@@ -131,6 +132,8 @@ class Config(BaseModel):
     """For nodes of one machine, instead of certificates: a file with a secret that all of them have."""
     node_leave: Switch = False
     """A node that is told to stop leaves its group for good: others have its tasks at once, not after its session."""
+    node_copy_max_bytes_per_second: BytesPerSecond = 52_428_800
+    """Of stores' files that a node sends to one that begins to follow them; 0: it neither sends nor fetches any."""
     num_standby_replicas: CountOrNone = 0
     """Copies of each task on other nodes, which follow its changelogs: if its node is lost, one of them takes over."""
     max_warmup_replicas: Count = 2

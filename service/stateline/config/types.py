@@ -154,6 +154,11 @@ Upgrade = Annotated[Literal["in_place", "roll_over"] | None, BeforeValidator(_lo
 BytesOrUnlimited = Annotated[
     _Whole, Field(le=_MAX_LONG), Allowed(f"-1 (no limit) or a number of bytes from 1 to {_MAX_LONG}")
 ]
+BytesPerSecond = Annotated[
+    _Whole,
+    Field(ge=-1, le=_MAX_LONG),
+    Allowed(f"-1 (no limit), 0 (none at all) or a number of bytes per second to {_MAX_LONG}"),
+]
 Replication = Annotated[_Whole, Field(le=32767), Allowed("-1 (the broker's default) or a number from 1 to 32767")]
 CountOrUnlimited = Annotated[
     _Whole, Field(le=_MAX_INT), Allowed(f"-1 (no limit) or a whole number from 1 to {_MAX_INT}")

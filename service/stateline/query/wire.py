@@ -5,13 +5,15 @@
                 "max_staleness_ms", "limit", "wait_ms", "query": query, "token": of who asks, between nodes,
                 "timestamped": how who asks has declared the store, between nodes whose wire knows it}
              | {"id", "type": "more", "scan", "limit", "token"} | {"id", "type": "drop", "scan"}
-             | {"id", "type": "snapshot", "snapshot", "places": [[store, partition]]}
+             | {"id", "type": "snapshot" or "copy", "snapshot", "places": [[store, partition]]}
+             | {"id", "type": "copying", "task", "ended", "why"}      of a copy that the worker waits for; has no reply
              | {"id", "type": "status"} | {"id", "type": "subscribe"}
     query   := {"type": name of a class of `stateline_store.query_types`, …: its fields}
     reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": status}
              | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
-    status  := {"pid", "connections", "waiting", "lease_until_ms": by `clock.boot_ms`; null: it does not end}
+    status  := {"pid", "connections", "waiting", "lease_until_ms": by `clock.boot_ms`; null: it does not end,
+                "copies": {task: [stores]} that it wants to have from another node}
     outcome := {"rows": rows, "position", "copy": copy, "epochs", "worker", "offset"}
              | {"error": class name, "detail", "position", "owner"}
     copy    := [served_by, staged_records, staged_bytes, committed_at_ms, lag_ms, lag_records]

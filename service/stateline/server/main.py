@@ -34,6 +34,8 @@ from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document
 from stateline.server.contract.pages import docs_page
 from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
+from stateline.server.copies.receiving import CopyReceiver
+from stateline.server.copies.sending import CopySender
 from stateline.server.drain import GRACE_S, DrainingServer
 from stateline.server.guard.access import guarded, install_guard
 from stateline.server.guard.limits import Limits
@@ -123,6 +125,7 @@ def create_app(app: App, config: Config, *, announces: bool = True, for_nodes: s
     api.state.serving, api.state.limits = serving, limits
     if serving.nodes is not None:
         serving.nodes.app = api
+        serving.nodes.send_copy = CopySender(serving).send
     admit = install_guard(api, config, limits, serving.tokens)  # inside of the measuring: what it refuses counts
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     api.add_exception_handler(StatelineError, on_stateline_error)
@@ -222,6 +225,8 @@ async def _lifespan(
         keepers.append(asyncio.create_task(serving.group.keep()))
     if measuring.metrics.shared:
         keepers.append(asyncio.create_task(measuring.metrics.keep_shared()))
+    if serving.nodes is not None and announces:
+        keepers.append(asyncio.create_task(CopyReceiver(serving, serving.nodes).keep()))
     try:
         async with AsyncExitStack() as stack:
             if serving.nodes is not None:

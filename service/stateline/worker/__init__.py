@@ -8,6 +8,7 @@
 | a task: its life, what it does        | `task`, `task_processing`; made of `task_topology`, `task_stores`           |
 | records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |
 | a restore                             | `restore_plan`, `restorer`, `store_restore`                                 |
+| standbys                              | `standby_assignment`, `standby_tasks`, `standby_store`, `copied_tasks`      |
 | queries of uncommitted state          | `query_socket`, `hosted_queries`, `waiting_queries`                         |
 | what it writes for other processes    | `registration`, `deployment_files`, `reporting`, `figures`, `snapshots`     |
 """

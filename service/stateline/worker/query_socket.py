@@ -36,6 +36,7 @@ from stateline.query.wire import (
     encode_rows,
     frame,
 )
+from stateline.worker.copied_tasks import CopiedTasks
 from stateline.worker.hosted_queries import HostedQueries, Lookup
 from stateline.worker.query_connection import QueryConnection
 from stateline.worker.snapshots import SnapshotMaker
@@ -62,7 +63,7 @@ class QuerySocket:
 
     `lookup(store, partition)` says what this worker hosts now, or None; without `snapshots` it makes none. `declared`
     is `StoreDefinition.description` by store: who subscribes compares it with its own. Without a `lease` nobody else
-    can have what is hosted here.
+    can have what is hosted here; without `copies` it wants none.
 
     Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
     `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
@@ -75,12 +76,14 @@ class QuerySocket:
         snapshots: SnapshotMaker | None = None,
         declared: Mapping[str, str] = MappingProxyType({}),
         lease: Lease | None = None,
+        copies: CopiedTasks | None = None,
     ) -> None:
         self._path = path
         self._queries = HostedQueries(lookup)
         self._snapshots = snapshots
         self._declared = dict(declared)
         self._lease = lease
+        self._copies = copies
         self._listener = listen(path)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -198,8 +201,10 @@ class QuerySocket:
                 self._queue(client, {"id": number, **self._more(client, message)}, message.get("scan"))
             case "drop":
                 self._scans.drop(client, message.get("scan"))
-            case "snapshot" if self._snapshots is not None:
+            case "snapshot" | "copy" if self._snapshots is not None:
                 self._queue(client, {"id": number, **self._snapshots.answer(message)})
+            case "copying" if self._copies is not None:
+                self._copies.hear(message)
             case "subscribe":
                 client.subscribed = True
                 self._queue(client, {"id": number, "status": self._status(), "stores": self._declared})
@@ -208,11 +213,11 @@ class QuerySocket:
             case other:
                 self._queue(client, {"id": number, "error": f"No request is of type {other!r}."})
 
-    def _status(self) -> dict[str, int | None]:
+    def _status(self) -> dict[str, Any]:
         until_ms = None if self._lease is None else self._lease.until_ms
         return {
             "pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting),
-            "lease_until_ms": until_ms,
+            "lease_until_ms": until_ms, "copies": {} if self._copies is None else self._copies.wanted(),
         }  # fmt: skip
 
     def _start(self, client: QueryConnection, message: Message) -> None:

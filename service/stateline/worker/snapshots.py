@@ -1,22 +1,25 @@
-"""A worker's part of a snapshot: checkpoints of the stores that it has, made on the thread that owns them.
+"""A worker's part of a snapshot, or of a copy for another node: checkpoints of stores, on the thread that owns them.
 
 Between two slices of work, where a server's request is answered, every store of this worker is at the same commit:
 `Committer.commit` commits all of them before it comes back, and a commit that failed half way ends in a start over,
 before anybody is answered. What is staged is in memory and on no disk. So what is linked then is one cut of all stores
 and partitions that are asked for, and each says in its own rows which commit it is. Of what is to be seen in whole
 epochs no part is linked that is of another epoch than the others, as when a worker died in the middle of a commit.
+
+For a copy standbys will do as well, whose newest commit has its Position, and epochs may differ: the copy reads on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from stateline.deployment.epoch_marker import LOADING
 from stateline.model.topology import Topology
 from stateline.query.values import Failure, HostedPartition
 from stateline.query.wire import encode_outcome
+from stateline.worker.topic_ids import known
 from stateline_store import (
     InvalidArgumentError,
     IsolationLevel,
@@ -36,6 +39,8 @@ from stateline_store.format_upgrade import has_plain_files
 from stateline_store.snapshot_directory import SNAPSHOTS
 
 _log = logging.getLogger(__name__)
+_OWNED = (StoreState.ACTIVE,)
+_COPIED = (StoreState.ACTIVE, StoreState.STANDBY)
 
 Place = tuple[str, int]
 """A store and a partition of it."""
@@ -53,14 +58,17 @@ class SnapshotMaker:
         self._numbers = topology.epoch_numbers()
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to a server's request: ``{"parts": […], "epochs": [[topic, partition, number] …]}``, or why there
-        are none (`query.wire`)."""
+        """The reply to a server's request: ``{"parts": […], "epochs": [[topic, partition, number] …]}``, of a copy
+        ``{"parts": […], "topics": {topic: topic id}}``, or why there are none (`query.wire`)."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
-            snapshot_id = str(message["snapshot"])
+            snapshot_id, is_copy = str(message["snapshot"]), message.get("type") == "copy"
         except (KeyError, TypeError, ValueError) as error:
             return {"error": f"Not a snapshot and its places: {error!r}"}
         try:
+            if is_copy:
+                parts, topics = self.make_for_copy(snapshot_id, places)
+                return {"parts": [part.to_json() for part in parts], "topics": topics}
             parts, epochs = self.make(snapshot_id, places), self._check_epochs(places)
         except StatelineError as error:
             # The plain kind has no name on the wire: files changed all the time, or the file system refuses.
@@ -83,6 +91,19 @@ class SnapshotMaker:
         self._check_epochs(places)
         return [self._link(snapshot_id, store, partition) for store, partition in places]
 
+    def make_for_copy(self, snapshot_id: str, places: Iterable[Place]) -> tuple[list[CheckpointPart], dict[str, str]]:
+        """Link these stores of one task for another node; with them the ids of the topics that they were made from.
+        Those that have nothing of their changelog yet are left out. Raises as `make`."""
+        parts: list[CheckpointPart] = []
+        topics: dict[str, str] = {}
+        for name, partition in places:
+            store = self._hosted(name, partition, _COPIED).store
+            changelog = self._topology.stores[name].changelog(self._topology.application_id)
+            if changelog is not None and store.committed_offset(TopicPartition(changelog, partition)) is not None:
+                parts.append(self._link(snapshot_id, name, partition, _COPIED))
+                topics |= known(self._directory.task(str(self._topology.subtopology_of(name).task_id(partition))))
+        return parts, topics
+
     def _check_epochs(self, places: Iterable[Place]) -> dict[TopicPartition, int]:
         """The numbers of their epochs. Raises `NotReadyError` unless each is in all of these stores, or in none."""
         seen: dict[TopicPartition, int] = {}
@@ -97,8 +118,10 @@ class SnapshotMaker:
                     )
         return seen
 
-    def _link(self, snapshot_id: str, name: str, partition: int) -> CheckpointPart:
-        store = self._hosted(name, partition).store
+    def _link(
+        self, snapshot_id: str, name: str, partition: int, states: Collection[StoreState] = _OWNED
+    ) -> CheckpointPart:
+        store = self._hosted(name, partition, states).store
         task_id = str(self._topology.subtopology_of(name).task_id(partition))
         timestamped = self._topology.stores[name].timestamped
         database = self._directory.store(task_id, name, timestamped=timestamped)
@@ -120,14 +143,14 @@ class SnapshotMaker:
             lengths,
         )
 
-    def _hosted(self, name: str, partition: int) -> HostedPartition:
+    def _hosted(self, name: str, partition: int, states: Collection[StoreState] = _OWNED) -> HostedPartition:
         what = f"Partition {partition} of {name!r}"
         hosted = self._lookup(name, partition)
         if hosted is None or not hosted.store.is_open:
             raise NotPresentError(f"{what} is not on this worker now: ask again in a moment.")
         if not hosted.store.persistent:
             raise InvalidArgumentError(f"{name!r} is a store in memory: only stores on disk can be in a snapshot.")
-        if hosted.state is not StoreState.ACTIVE:
+        if hosted.state not in states:
             raise NotActiveError(f"{what} is being restored: ask again when it is active.")
         task = self._directory.task(str(self._topology.subtopology_of(name).task_id(partition)))
         if self._topology.stores[name].timestamped and has_plain_files(task, name):

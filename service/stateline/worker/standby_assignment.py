@@ -141,6 +141,7 @@ class StandbyAssignment:
         self._joining_since_s: float | None = None
         self._is_ready = False  # to join
         self._behind: Mapping[TaskId, Placeable] = {}  # what it waits for with joining, and with whom
+        self._copied = 0  # how often it was heard that files of another node come
         self._moved_s = 0.0  # when something had caught up further, while it waits to join
         self._least_lag: int | None = None  # of all that is followed here, since then
         self._is_upgraded = True  # as it was said last; False from when a store was to get its timestamps
@@ -205,13 +206,13 @@ class StandbyAssignment:
         elif view.owners != self._last_owners:  # it has not been at rest for long
             self._last_owners = view.owners
             # Their new owner, another worker of this node, waits for these.
-            self._followed.drop([task for task in self._followed.ids if view.has(self._own.node, task)])
+            self._followed.drop([task for task in self._followed.begun if view.has(self._own.node, task)])
             return
         owned = {*self._tasks.all}
-        kept, self._had = {*self._followed.ids} | (self._had - owned), owned
+        kept, self._had = {*self._followed.begun} | (self._had - owned), owned
         holders = view.holders(self._replicas, self._rack_tags)
         self._wanted = to_follow(view, self._own, holders, kept)
-        self._followed.drop(set(self._followed.ids) - self._wanted)
+        self._followed.drop({*self._followed.begun} - self._wanted)
         self._say(entries)
         self._note_upgraded()
 
@@ -275,6 +276,9 @@ class StandbyAssignment:
             for task, to in view.moves().items()
             if to.node in view.caught_up and not view.has_caught_up(to.node, task)
         }
+        copied = self._followed.heard_of_copies
+        if copied != self._copied:
+            self._copied, self._moved_s = copied, monotonic()
         if (lag := self._followed.total_lag()) is not None and (self._least_lag is None or lag < self._least_lag):
             self._least_lag, self._moved_s = lag, monotonic()
         if behind != self._behind:
@@ -295,10 +299,10 @@ class StandbyAssignment:
 
     def _fill(self) -> None:
         """Begin with more of what is wanted, as long as not too many are catching up."""
-        missing = sorted(self._wanted - {*self._followed.ids} - {*self._tasks.all})
+        missing = sorted(self._wanted - {*self._followed.begun} - {*self._tasks.all})
         if not missing:
             return
-        room = self._most_warming - (len(self._followed.ids) - len(self._followed.caught_up()))
+        room = self._most_warming - (len(self._followed.begun) - len(self._followed.caught_up()))
         for task in missing:
             if room <= 0:
                 return

@@ -20,6 +20,7 @@ from stateline.deployment.worker_figures import StandbyLag
 from stateline.log.interface import Admin, Consumer, Log
 from stateline.model.topology import Topology
 from stateline.query.values import HostedPartition
+from stateline.worker.copied_tasks import CopiedTasks
 from stateline.worker.figures import Figures
 from stateline.worker.polled_records import by_partition
 from stateline.worker.restore_plan import followed
@@ -77,6 +78,7 @@ class StandbyTasks:
         settings: TaskSettings,
         acceptable_lag: int,
         figures: Figures,
+        copies: CopiedTasks,
     ) -> None:
         self._subtopologies = {each.ordinal: each for each in topology.subtopologies}
         self._group = topology.application_id
@@ -87,6 +89,7 @@ class StandbyTasks:
         self._figures = figures
         self.upgraded = 0
         """How many have got their timestamped files here."""
+        self._copies = copies
         self._consumer: Consumer | None = None
         self._by_id: dict[TaskId, _Followed] = {}
         self._paused_until_s: dict[TaskId, float] = {}
@@ -103,9 +106,19 @@ class StandbyTasks:
         return self._by_id.keys()
 
     @property
+    def begun(self) -> Collection[TaskId]:
+        """The same, with those that wait for files of another node."""
+        return {*self._by_id, *self._copies.waiting}
+
+    @property
     def tasks(self) -> list[Task]:
-        """The same, themselves."""
+        """Those that it has, themselves."""
         return [each.task for each in self._by_id.values()]
+
+    @property
+    def heard_of_copies(self) -> int:
+        """As `CopiedTasks.heard`."""
+        return self._copies.heard
 
     @property
     def is_busy(self) -> bool:
@@ -124,12 +137,13 @@ class StandbyTasks:
         return None
 
     def add(self, task_id: TaskId) -> bool:
-        """Follow this one too. False when that cannot begin now: another process has its directory, or what kept it
-        from being followed lasts."""
+        """Follow this one too, perhaps from files of another node, for which it waits first. False when that cannot
+        begin now: another process has its directory, or what kept it from being followed lasts."""
         if time.monotonic() < self._paused_until_s.get(task_id, 0.0):
             return False
         task = Task(self._subtopologies[task_id.subtopology], task_id.partition, self._settings)
         try:
+            self._copies.place(task_id, lambda: self._ids(task.topology.log_topics()))
             task.follow()
         except LockedError as error:
             _log.debug("Standby %s waits: %s", task_id, error)
@@ -143,7 +157,11 @@ class StandbyTasks:
             ids = self._ids(task.topology.log_topics())
             self._topic_ids |= ids
             task.settle_topics(ids)
-            self._by_id[task_id].stores = followed(task, self._admin, self._group)
+            stores = self._by_id[task_id].stores = followed(task, self._admin, self._group)
+            if self._copies.ask_for(task, stores):
+                del self._by_id[task_id]
+                task.close()
+                return True
             self._by_id[task_id].is_upgraded = not task.stores.formats.has_plain
             if task.stores.formats.has_plain:
                 _log.info("Standby %s builds timestamped files: its plain ones stay until they are complete", task_id)
@@ -157,6 +175,7 @@ class StandbyTasks:
     def drop(self, task_ids: Iterable[TaskId]) -> None:
         """Follow these no more: their directories are let go."""
         for task_id in list(task_ids):
+            self._copies.give_up(task_id)
             if (found := self._by_id.pop(task_id, None)) is not None:
                 self._is_to_assign = True
                 with contextlib.suppress(StatelineError):  # it is read again
@@ -168,6 +187,7 @@ class StandbyTasks:
     def take(self, task_id: TaskId) -> Task | None:
         """The group has given this one to the worker: it is not followed any more, but open. None when it was not, or
         is to be opened on its plain files."""
+        self._copies.give_up(task_id)
         found = self._by_id.pop(task_id, None)
         if found is None:
             return None
@@ -189,6 +209,8 @@ class StandbyTasks:
 
     def advance(self) -> None:
         """Read and apply one slice, if it is this thread's time; commit when that is due."""
+        for task_id in self._copies.ended():
+            self.add(task_id)
         now_s = time.monotonic()
         if not self._by_id or now_s - self._ended_s < self._took_s:
             return
@@ -240,7 +262,7 @@ class StandbyTasks:
 
     def close(self) -> None:
         """Let go of all of them."""
-        self.drop(list(self._by_id))
+        self.drop(self.begun)
         self._close_consumer()
 
     def _add_anew(self, task_ids: Collection[TaskId]) -> None:

@@ -114,7 +114,7 @@ class TaskStores:
 
     def rebuild(self, name: str) -> None:
         """Delete this store's data and open it empty: its changelog and its offset do not fit together."""
-        self._wipe(name)
+        self.wipe(name)
         self.formats.wipe_build(name)
         self.by_name[name].init(self.formats.context(name))
 
@@ -212,7 +212,8 @@ class TaskStores:
         elif self.offsets.take_over(name, changelog, noted):
             reached("checkpoint:offset-taken")
 
-    def _wipe(self, name: str) -> None:
+    def wipe(self, name: str) -> None:
+        """Close this store and delete its data."""
         store = self.by_name[name]
         store.close()
         if isinstance(store, TransactionalStore):

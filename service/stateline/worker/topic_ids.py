@@ -22,25 +22,26 @@ _NAME = "topics.json"
 
 def recreated(directory: Path, ids: Mapping[str, str]) -> list[str]:
     """The topics among `ids` that had another id when `remember` was called last. Unknown ones are not among them."""
-    known = _known(directory)
-    return [topic for topic, topic_id in ids.items() if known.get(topic, topic_id) != topic_id]
+    before = known(directory)
+    return [topic for topic, topic_id in ids.items() if before.get(topic, topic_id) != topic_id]
 
 
 def unchanged(directory: Path, ids: Mapping[str, str]) -> list[str]:
     """The topics among `ids` that had the same id when `remember` was called last. Unknown ones are not among them."""
-    known = _known(directory)
-    return [topic for topic, topic_id in ids.items() if known.get(topic) == topic_id]
+    before = known(directory)
+    return [topic for topic, topic_id in ids.items() if before.get(topic) == topic_id]
 
 
-def _known(directory: Path) -> dict[str, str]:
+def known(directory: Path) -> dict[str, str]:
+    """As `remember` was told last; empty before, and where it cannot be read."""
     try:
-        known: dict[str, str] = orjson.loads((directory / _NAME).read_bytes())
+        found: dict[str, str] = orjson.loads((directory / _NAME).read_bytes())
     except FileNotFoundError:
         return {}
     except orjson.JSONDecodeError as error:
         logger.warning("%s cannot be read and is written anew: %s", directory / _NAME, error)
         return {}
-    return known
+    return found
 
 
 def remember(directory: Path, ids: Mapping[str, str]) -> None:

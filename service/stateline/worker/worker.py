@@ -31,6 +31,7 @@ from stateline.processing.failures import FailureHandler
 from stateline.query.values import HostedPartition
 from stateline.worker.commit_order import Committer
 from stateline.worker.commit_schedule import CommitSchedule
+from stateline.worker.copied_tasks import CopiedTasks
 from stateline.worker.deployment_files import DeploymentFiles
 from stateline.worker.epochs import EpochGate
 from stateline.worker.global_tables import GlobalTables
@@ -80,7 +81,8 @@ class Worker:
         self._lease = Lease(config.session_timeout_ms, place)
         self._tasks = Tasks(self._lease)
         settings = TaskSettings.of(config, topology, directory, self.failures, self._global_tables.stores)
-        followed = StandbyTasks(topology, log, self._admin, settings, config.acceptable_recovery_lag, reporter.figures)
+        copies, lag = CopiedTasks(directory, config.acceptable_recovery_lag), config.acceptable_recovery_lag
+        followed = StandbyTasks(topology, log, self._admin, settings, lag, reporter.figures, copies)
         reporter.standby_lags = followed.lags
         self._manager = TaskManager(
             self._tasks, topology, log, self._admin, self._topics, settings, followed,
@@ -93,7 +95,7 @@ class Worker:
 
         snapshots = SnapshotMaker(directory, topology, hosted)
         declared = {name: definition.description for name, definition in topology.stores.items()}
-        self._queries = QuerySocket(self._deployment.socket, hosted, snapshots, declared, self._lease)
+        self._queries = QuerySocket(self._deployment.socket, hosted, snapshots, declared, self._lease, copies)
         self._committer = Committer(log, config, topology, config.member_name(instance), self.failures)
         self._commits = CommitSchedule(
             config.commit_interval_ms, self._tasks, self._committer, self._epochs, self._topics,

@@ -48,9 +48,19 @@ def rows_of(store: KeyValueStore) -> dict[bytes, bytes]:
         return dict(rows)
 
 
+def copied(store: KeyValueStore, full: list[Record], at: dict[int, dict[bytes, bytes]], number: int) -> int:
+    """Have the store begin as a copy of another node's at this commit; the offset from which it reads on."""
+    ends = [record.offset for record in full if record.headers]
+    store.restore((key, value, 1) for key, value in at[number].items())
+    store.advance(Position.of({IN: number}))
+    store.commit({LOG: ends[number]})
+    return ends[number] + 1
+
+
+@pytest.mark.parametrize("begins", ["with nothing", "as a copy"])
 @pytest.mark.parametrize("markers", [False, True])
 def test_a_position_is_claimed_only_with_the_rows_that_held_there(
-    tmp_path: Path, markers: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, markers: bool, begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed = 0
     for seed in range(300):
@@ -65,8 +75,9 @@ def test_a_position_is_claimed_only_with_the_rows_that_held_there(
             store.commit(offsets)
 
         end_at_start = full[chance.randrange(len(full))].offset + 1
-        standby = StandbyStore(store, commit, LOG, 0, end_at_start, has_markers=markers)
-        log, left, end = list(full), 0, end_at_start
+        first = copied(store, full, at, chance.randrange(30)) if begins == "as a copy" else 0
+        standby = StandbyStore(store, commit, LOG, first, end_at_start, has_commits=first > 0, has_markers=markers)
+        log, left, end = list(full), first, end_at_start
         while left < full[-1].offset + 1:
             # What the log has now: it ends somewhere further on, and was compacted up to a place before that.
             end = min(full[-1].offset + 1, max(left, end) + chance.randrange(30))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,7 +19,7 @@ from stateline.deployment.configured_log import configured_log
 from stateline.deployment.drain_request import ask_to_drain
 from stateline.dsl.app import App
 from stateline.log import Log, Record
-from stateline.worker import standby_tasks
+from stateline.worker import copied_tasks, standby_tasks
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.worker import Worker
 from stateline_store import RetryLaterError, StateDirectory, TopicPartition
@@ -148,6 +149,21 @@ def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
+
+
+def test_who_waits_for_files_that_nobody_fetches_reads_the_changelogs(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(copied_tasks, "_TAKEN_UP_S", 0.5)
+    group.send()
+    with group.worker("one") as one, caplog.at_level(logging.INFO):
+        eventually(group.is_whole("one"), "one has read all")
+        with group.worker("two", acceptable__recovery__lag=0) as two:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            eventually(group.is_whole("two"), "it has all of it")
+            group.check("two")
+            said = [line for line in caplog.messages if "no server of this node fetches it" in line]
+            assert len(said) == len({*said}) >= 2, "each is asked for once"
 
 
 def test_what_another_worker_of_the_same_directory_is_given_is_followed_no_more(group: Group) -> None:

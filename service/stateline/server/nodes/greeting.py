@@ -5,7 +5,8 @@
     proof    := {"proof": HMAC-SHA256 of the secret over who proves ("dialer", "listener"), the place of the listener,
                  and both nonces, the dialer's first}
     hello    := {"wire": [versions that are understood], "application", "node", "directory", "version",
-                 "topology", "url", "tasks": from version 2 on}
+                 "topology", "url", "tasks": from version 2 on, "purpose": "link" or, of who dials for files of stores,
+                 "copy"}
               | {"refused": why}               to who has proven it, and is not wanted
 
 Frames are those of `stateline.query.wire`, of 4 KiB at most until both are known. Over TLS the certificates prove it,
@@ -44,6 +45,8 @@ WIRE_VERSIONS = (2, 1)
 """What nodes of this build say to each other after the greeting, newest first."""
 ASKS_AS_DECLARED = 2
 """From which version of the wire on a query says how who asks has declared the store."""
+LINK, COPY = "link", "copy"
+"""What a connection is for. On the wire: never change."""
 MAX_GREETING_BYTES = 4096
 GREETING_TIMEOUT_S = 5.0
 _NONCE_BYTES = 32
@@ -61,7 +64,8 @@ class OtherWireError(Exception):
 class Hello:
     """What a node says of itself. `directory` is the id of its state directory, `topology` a digest of what it runs,
     `url` where clients reach it, empty where nobody does. `tasks` is a digest that is equal, too, where stores have
-    timestamps at one of them alone (`Topology.tasks_digest`); empty of an older build's."""
+    timestamps at one of them alone (`Topology.tasks_digest`); empty of an older build's. `purpose` is what
+    the connection is for, of who dials."""
 
     application: str
     node: str
@@ -71,12 +75,13 @@ class Hello:
     url: str
     wire: tuple[int, ...] = WIRE_VERSIONS
     tasks: str = ""
+    purpose: str = LINK
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Hello:
         """Raises `NotANodeError` for what is none. Members that are not known here are a newer build's."""
-        texts = {each.name: message.get(each.name) for each in fields(cls) if each.name != "wire"}
-        texts["tasks"] = message.get("tasks", "")
+        told = {"purpose": LINK, "tasks": "", **message}  # an earlier build's says neither
+        texts = {each.name: told.get(each.name) for each in fields(cls) if each.name != "wire"}
         wire = message.get("wire")
         if not all(isinstance(text, str) for text in texts.values()):
             raise NotANodeError("its hello lacks what every hello has")

@@ -11,21 +11,22 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stateline.deployment.nodes_topic import NodeEntry
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.nodes.answering import Answering, AskingNode
-from stateline.server.nodes.greeting import GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
+from stateline.server.nodes.greeting import COPY, GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
 from stateline.server.nodes.keys import Keys, certificate_fault, is_loopback, tls_failure
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.node_map import NodeMap, owner_of
 from stateline.server.nodes.peer_port import PeerPort
 from stateline.server.nodes.traffic import Traffic
+from stateline_store import NotPresentError
 from stateline_store.clock import now_ms
 
 HEARTBEAT_S = 0.25
@@ -35,6 +36,8 @@ _DIAL_INTERVAL_S = 1.0
 _LOST_AFTER_S = 4.0
 # What it was asked before is not waited for any more then.
 _GIVE_UP_AFTER_S = 2.0
+
+SendCopy = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Hello], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +92,8 @@ class Nodes:
         """Why other nodes cannot be looked for; empty when they can."""
         self.app: ASGIApp = _no_app
         """What answers the HTTP that others ask of this node; from before it listens."""
+        self.send_copy: SendCopy = _no_copies
+        """What sends files of stores to a node that has dialed for them, until the connection ends; as `app`."""
         self.why_alone = why_alone
         self._keys = keys
         self._own_map = own_map
@@ -270,14 +275,9 @@ class Nodes:
         self._on_change()
 
     async def _dial(self, node: str, other: Other, keys: Keys) -> None:
-        host, _, port = other.entry.peer.rpartition(":")
-        name = "" if keys.dialing is not None else None  # none is sent: who listens on the way would read it
         while True:
             try:
-                async with asyncio.timeout(GREETING_TIMEOUT_S):
-                    reader, writer = await asyncio.open_connection(
-                        host.strip("[]"), int(port), ssl=keys.dialing, server_hostname=name
-                    )
+                reader, writer = await _opened(other.entry.peer, keys)
                 await self._ask_over(reader, writer, node, other, keys)
             except ssl.SSLError as error:
                 self._not_linked(node, other, _of_own_certificate(keys) or tls_failure(error))
@@ -326,8 +326,35 @@ class Nodes:
         other.fault = "the link has ended"
         _log.info("The link with node %r has ended", node)  # it is dialed anew, and what that meets is logged
 
+    async def dial_for_copy(self, node: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of its own to a node that is linked with, greeted, for files of its stores. Raises
+        `NotPresentError` when there is none."""
+        other, keys = self.others.get(node), self._keys
+        if other is None or keys is None or self.link(node) is None:
+            raise NotPresentError(f"Node {node!r} is not linked with.")
+        place, writer = other.entry.peer, None
+        try:
+            reader, writer = await _opened(place, keys)
+            own = replace(self.own, purpose=COPY)
+            hello = await greet(reader, writer, own, dialing=True, secret=keys.secret, place=place)
+            if (hello.node, hello.topology) != (node, self.own.topology):
+                raise NotANodeError("it is another one now")
+        except (
+            OSError,
+            ValueError,
+            NotANodeError,
+            OtherWireError,
+        ) as error:  # TimeoutError and ssl.SSLError are OSErrors
+            if writer is not None:
+                writer.close()
+            raise NotPresentError(f"Node {node!r} is not reached: {error}") from error
+        return reader, writer
+
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
         """Answer until the link has ended."""
+        if hello.purpose == COPY:
+            await self.send_copy(reader, writer, hello)
+            return
         asking = AskingNode(reader, writer, hello, self._answers, self.app, self.traffic)
         self._asking.add(asking)
         asking.say(self.own_map())
@@ -351,6 +378,17 @@ def _of_own_certificate(keys: Keys) -> str:
     """What to say where no node links with this one; empty where it is not for its certificate."""
     why = certificate_fault(keys)
     return f"this node's certificate (node.peer.tls.certificate.file) is taken by no other node: {why}" if why else ""
+
+
+async def _opened(place: str, keys: Keys) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = place.rpartition(":")
+    name = "" if keys.dialing is not None else None  # none is sent: who listens on the way would read it
+    async with asyncio.timeout(GREETING_TIMEOUT_S):
+        return await asyncio.open_connection(host.strip("[]"), int(port), ssl=keys.dialing, server_hostname=name)
+
+
+async def _no_copies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
+    """Hangs up."""
 
 
 async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -49,6 +49,8 @@ class Traffic:
         """(node, outcome) → requests of it that were answered here."""
         self.failed_dials: Counter[str] = Counter()
         """Node → attempts to link with it that came to nothing."""
+        self.copied_bytes: Counter[tuple[str, str]] = Counter()
+        """(node, "sent" or "received") → bytes of stores' files that went there or came from there."""
 
     def forwarded(self, node: str, outcome: str, seconds: float) -> None:
         """This node was asked, and that is what came of it."""

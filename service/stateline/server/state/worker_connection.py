@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +42,13 @@ class LinkedParts(NamedTuple):
     epochs: Sequence[tuple[str, int, int]]
 
 
+class LinkedForCopy(NamedTuple):
+    """What a worker has linked for another node, and the ids of the topics that it was made from."""
+
+    parts: list[CheckpointPart]
+    topics: Mapping[str, str]
+
+
 class WorkerConnection:
     """A connection to one worker, subscribed to its commits: each calls `on_commit`. Requests may overlap.
 
@@ -65,6 +72,8 @@ class WorkerConnection:
         self._declared: dict[str, str] = {}  # told with the answer to the subscription, which comes before all others
         self.lease_until_ms: float = 0
         """Until when nobody else can have its tasks (`clock.boot_ms`), as it said last."""
+        self.wanted_copies: Mapping[str, Sequence[str]] = {}
+        """By task the stores that it wants to have from another node, as it said last."""
 
     @classmethod
     async def open(cls, socket: Path, on_commit: Callable[[], None], limits: TimeLimits) -> WorkerConnection:
@@ -129,6 +138,21 @@ class WorkerConnection:
             return LinkedParts([CheckpointPart.from_json(part) for part in reply["parts"]], epochs)
         raise self._scans.failure(reply, "made no snapshot")
 
+    async def link_for_copy(self, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
+        """As `snapshot`, of the stores of one task, for another node: standbys will do."""
+        number = self._exchange.number()
+        message = {"id": number, "type": "copy", "snapshot": snapshot, "places": [list(each) for each in places]}
+        reply = await self._exchange.request(message, ANSWER_TIMEOUT_S)
+        if "parts" in reply and "topics" in reply:
+            return LinkedForCopy([CheckpointPart.from_json(part) for part in reply["parts"]], reply["topics"])
+        raise self._scans.failure(reply, "made no copy")
+
+    def say_copying(self, task_id: str, *, ended: bool = False, why: str = "") -> None:
+        """That a copy which the worker waits for goes on, or has ended, perhaps without one: `why` there is none."""
+        if self.alive:
+            told = {"id": self._exchange.number(), "type": "copying", "task": task_id, "ended": ended, "why": why}
+            self._exchange.send(told)
+
     async def close(self) -> None:
         """Hang up; pending queries fail."""
         await self._exchange.close()
@@ -137,6 +161,7 @@ class WorkerConnection:
         if (status := message.get("status")) is not None:
             until_ms = status.get("lease_until_ms", 0)  # none of an earlier build's: it has no lease
             self.lease_until_ms = math.inf if until_ms is None else until_ms
+            self.wanted_copies = status.get("copies", {})
         if message.get("event") == "commit" or message.get("id") == _SUBSCRIPTION:
             self._declared = message.get("stores", self._declared)
             self._on_commit()

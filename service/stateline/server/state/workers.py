@@ -15,7 +15,7 @@ from typing import Any
 
 from stateline.deployment.instance_file import STANDBY, Instance, lock_path, read_instances
 from stateline.query.values import Failure, Outcome, Terms
-from stateline.server.state.worker_connection import LinkedParts, WorkerConnection
+from stateline.server.state.worker_connection import LinkedForCopy, LinkedParts, WorkerConnection
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import (
     IsolationLevel,
@@ -195,6 +195,21 @@ class Workers:
             store, partition = places[0]
             raise NotPresentError(_unreachable(store, partition, owner))
         return await connection.snapshot(snapshot, places)
+
+    def wanted_copies(self) -> dict[str, tuple[WorkerConnection, Sequence[str]]]:
+        """By task who wants which stores of it from another node, as workers that are there said last."""
+        connected = [each for each in self._connections.values() if each.alive]
+        return {task: (each, stores) for each in connected for task, stores in each.wanted_copies.items()}
+
+    async def link_for_copy(self, task_id: str, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
+        """What a worker here that has this task, or follows it, links for another node. Raises as
+        `WorkerConnection.link_for_copy`."""
+        names = [name for name, instance in self.instances.items() if task_id in instance.tasks]
+        names.sort(key=lambda name: not self.instances[name].has(task_id))
+        connection = next((c for c in map(self._connections.get, names) if c is not None and c.alive), None)
+        if connection is None:
+            raise NotPresentError(f"No worker of this node has task {task_id}.")
+        return await connection.link_for_copy(snapshot, places)
 
     async def close(self) -> None:
         """Hang up on every worker."""

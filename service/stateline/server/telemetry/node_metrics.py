@@ -35,10 +35,18 @@ class NodeCounts:
         )
         self._answers = counter("answers", "Requests of another node that were answered here.", "outcome")
         self._dials = counter("dial_failures", "Attempts to link with another node that came to nothing.")
+        self._copied = counter(
+            "copied_bytes", "Bytes of stores' files that were sent to or received from it.", "direction"
+        )
 
     def take(self, traffic: Traffic) -> None:
         """Tell the metrics what has come together, and begin anew."""
-        for counter, counts in ((self._forwards, traffic.forwards), (self._answers, traffic.answers)):
+        counted = (
+            (self._forwards, traffic.forwards),
+            (self._answers, traffic.answers),
+            (self._copied, traffic.copied_bytes),
+        )
+        for counter, counts in counted:
             for labels, count in counts.items():
                 counter.labels(*labels).inc(count)
             counts.clear()

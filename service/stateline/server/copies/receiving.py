@@ -1,0 +1,215 @@
+"""`CopyReceiver`: fetches the stores that workers of this node want to have from another one (`worker/copied_tasks`).
+
+One task at a time, from the node that owns it, or else from one that follows it. What has arrived is kept when a node
+or this process dies, and gone on with (`stateline_store.store_copies`). What is there is looked through, and the worker
+is told; where it cannot be had within `_PATIENCE_S` of the last byte it is told that, and reads the changelogs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
+from stateline.server.nodes.nodes import Nodes
+from stateline.server.serving import Serving
+from stateline.server.state.worker_connection import WorkerConnection
+from stateline_store import DamagedDataError, InvalidArgumentError, NotPresentError, StatelineError, TopicPartition
+from stateline_store.committed_store import CommittedStore
+from stateline_store.copied_files import ArrivingFile
+from stateline_store.store_copies import CopyDirectory, Declared, StoreCopy, remove_unwanted
+from stateline_store.task_id import TaskId
+
+# How often it is looked what is wanted, and how often who wants it is told that it comes.
+_LOOK_S, _SIGN_S = 0.25, 1.0
+_PATIENCE_S = 30.0
+_AGAIN_S = 1.0
+# What nobody wants any more, or yet: a worker that was killed comes back and wants it again.
+_KEPT_S, _SWEEP_S = 600.0, 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class _NotSentError(Exception):
+    """The other node is gone, or does not send it; str() says why. `for_good`: asking again is of no use."""
+
+    def __init__(self, why: str, *, for_good: bool = False) -> None:
+        super().__init__(why)
+        self.for_good = for_good
+
+
+class CopyReceiver:
+    """Of the one server process of a node that does this; for the event loop's thread."""
+
+    def __init__(self, serving: Serving, nodes: Nodes) -> None:
+        self._serving, self._nodes = serving, nodes
+        self._application = serving.config.state_dir / serving.topology.application_id
+        self._is_off = serving.config.node_copy_max_bytes_per_second == 0
+        self._ended: dict[str, WorkerConnection] = {}  # by task who was told so, until it says that it has heard
+        self._received = 0
+        self._sweeps_s = 0.0
+
+    async def keep(self) -> None:
+        """Fetch what is wanted, until cancelled."""
+        while True:
+            try:
+                await self._look()
+            except Exception:  # noqa: BLE001 - a defect; a worker that waits goes on by itself
+                _log.exception("Files of other nodes could not be fetched")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self) -> None:
+        wanted = self._serving.workers.wanted_copies()
+        self._ended = {task: by for task, by in self._ended.items() if self._wants(by, task)}
+        for task_id, (worker, stores) in wanted.items():
+            if self._ended.get(task_id) is not worker:
+                await self._serve(task_id, worker, stores)
+        if time.monotonic() >= self._sweeps_s:
+            self._sweeps_s = time.monotonic() + _SWEEP_S
+            before_s = time.time() - _KEPT_S
+            await asyncio.to_thread(remove_unwanted, self._application, wanted.__contains__, before_s)
+
+    def _wants(self, worker: WorkerConnection, task_id: str) -> bool:
+        found = self._serving.workers.wanted_copies().get(task_id)
+        return found is not None and found[0] is worker
+
+    async def _serve(self, task_id: str, worker: WorkerConnection, stores: Sequence[str]) -> None:
+        """Fetch it, as long as this worker wants it, and tell it now and then."""
+        fetching = asyncio.create_task(self._fetched(task_id, stores))
+        try:
+            while not fetching.done() and self._wants(worker, task_id):
+                worker.say_copying(task_id)
+                await asyncio.wait([fetching], timeout=_SIGN_S)
+        finally:
+            fetching.cancel()
+            (why,) = await asyncio.gather(fetching, return_exceptions=True)
+        if isinstance(why, BaseException):
+            if not isinstance(why, asyncio.CancelledError):
+                _log.error("The stores of task %s could not be fetched", task_id, exc_info=why)
+            why = "fetching them failed"
+        worker.say_copying(task_id, ended=True, why=why)
+        self._ended[task_id] = worker
+
+    async def _fetched(self, task_id: str, stores: Sequence[str]) -> str:
+        """Empty when all of it is there and whole; else why it is not."""
+        if self._is_off:
+            return "node.copy.max.bytes.per.second = 0"
+        arriving = CopyDirectory(self._application, task_id)
+        try:
+            why = await self._fetched_from_any(task_id, stores, arriving)
+        except StatelineError as error:
+            why = str(error)
+        if why:
+            _log.warning("The stores of task %s cannot be had from another node: %s", task_id, why)
+            with suppress(StatelineError):  # it is swept later
+                await asyncio.to_thread(arriving.remove)
+        return without_paths(why)
+
+    async def _fetched_from_any(self, task_id: str, stores: Sequence[str], arriving: CopyDirectory) -> str:
+        until_s, received = time.monotonic() + _PATIENCE_S, self._received
+        while True:
+            why, is_for_good = "no node that is linked with has it", False
+            for node in self._holders(task_id, stores):
+                try:
+                    await self._fetch(task_id, stores, arriving, node)
+                    return ""
+                except _NotSentError as error:
+                    is_for_good = error.for_good
+                    why = f"node {node!r}: {error}"
+            if received != self._received:
+                until_s, received = time.monotonic() + _PATIENCE_S, self._received
+            if is_for_good or time.monotonic() > until_s:
+                return why
+            await asyncio.sleep(_AGAIN_S)
+
+    def _holders(self, task_id: str, stores: Sequence[str]) -> list[str]:
+        """The nodes that have a whole copy of this task, its owner first."""
+        links = self._nodes.holders(task_id, stores[0], TaskId.parse(task_id).partition)
+        return [link.hello.node for link in links if link.map.tasks[task_id].role != "restoring"]
+
+    async def _fetch(self, task_id: str, stores: Sequence[str], arriving: CopyDirectory, node: str) -> None:
+        """All of it, from this node. Raises `_NotSentError`, and `StatelineError` when it cannot be used here."""
+        began_s = time.monotonic()
+        link, writer = self._nodes.link(node), None
+        if link is not None and link.hello.topology != self._nodes.own.topology:
+            raise _NotSentError("it runs another topology", for_good=True)
+        try:
+            reader, writer = await self._nodes.dial_for_copy(node)
+            say(writer, {"type": "copy", "task": task_id, "stores": list(stores)})
+            copy = await self._announced(task_id, stores, _answered(await heard(reader), "copy"))
+            await asyncio.to_thread(arriving.begin, copy)
+            _log.info("Fetching %d bytes of task %s from node %r", copy.size_bytes, task_id, node)
+            for name, size in copy.files.items():
+                await self._fetch_file(arriving, name, size, node, reader, writer)
+        except NotPresentError as error:
+            raise _NotSentError(str(error)) from error
+        except (asyncio.IncompleteReadError, OSError) as error:  # TimeoutError is one
+            raise _NotSentError(f"it is gone ({error!r:.200})") from error
+        finally:
+            if writer is not None:
+                writer.close()
+        await asyncio.to_thread(arriving.check, copy, self._declared(task_id, stores))
+        took_s = time.monotonic() - began_s
+        _log.info("Fetched %d bytes of task %s from node %r in %.1f s", copy.size_bytes, task_id, node, took_s)
+
+    async def _announced(self, task_id: str, stores: Sequence[str], told: Any) -> StoreCopy:
+        copy = StoreCopy.from_json(told)
+        definitions = self._serving.topology.stores
+        wanted = {store: definitions[store].timestamped for store in stores}
+        copy.check_stores(task_id, wanted, TaskId.parse(task_id).partition)
+        return copy
+
+    def _declared(self, task_id: str, stores: Sequence[str]) -> dict[str, Declared]:
+        found: dict[str, Declared] = {}
+        topology, partition = self._serving.topology, TaskId.parse(task_id).partition
+        for name in stores:
+            definition = topology.stores[name]
+            changelog, built = definition.changelog(topology.application_id), definition.build()
+            assert changelog is not None
+            assert isinstance(built, CommittedStore)
+            found[name] = Declared(built.layout, definition.types, TopicPartition(changelog, partition))
+        return found
+
+    async def _fetch_file(
+        self,
+        arriving: CopyDirectory,
+        name: str,
+        size: int,
+        node: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """One file. What of it was here and is not as it is there is fetched again."""
+        for is_last in (False, True):
+            file = await asyncio.to_thread(ArrivingFile, arriving.path / name, size)
+            with file:
+                say(writer, {"file": name, "from": file.offset})
+                left = _answered(await heard(reader), "bytes")
+                if left != size - file.offset:
+                    raise InvalidArgumentError(f"Node {node!r} sends {left!r:.50} bytes of {name}.")
+                while left:
+                    async with asyncio.timeout(SILENT_S):
+                        piece = await reader.readexactly(min(left, PIECE_BYTES))
+                    left -= len(piece)
+                    await asyncio.to_thread(file.add, piece)
+                    self._received += len(piece)
+                    self._nodes.traffic.copied_bytes[node, "received"] += len(piece)
+                try:
+                    await asyncio.to_thread(file.finish, str(_answered(await heard(reader), "digest")))
+                    return
+                except DamagedDataError:
+                    if is_last:
+                        raise
+
+
+def _answered(message: dict[str, Any], member: str) -> Any:
+    """What was asked for. Raises `_NotSentError` when it was refused."""
+    if member in message:
+        return message[member]
+    why = message.get("refused", "it does not know how to send files")  # of an earlier build: it says its map
+    raise _NotSentError(f"{why!s:.500}", for_good=bool(message.get("for_good", "refused" not in message)))

@@ -1,0 +1,106 @@
+"""`CopySender`: sends the files of a task's stores to a node that has dialed for them.
+
+A worker links the files of one commit into a snapshot that is never finished (`worker/snapshots`), which costs it
+milliseconds; from there they are read, as fast as ``node.copy.max.bytes.per.second`` allows. The snapshot goes when the
+connection ends, and when this process does: then it is rubbish for whoever sweeps next. It counts as one of
+``server.snapshots.max``, and what it keeps in ``server.snapshots.max.bytes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.copies.throttle import Throttle
+from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
+from stateline.server.nodes.greeting import Hello
+from stateline.server.serving import Serving
+from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
+from stateline_store.clock import now_ms
+from stateline_store.copied_files import LeavingFile
+from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.steps import reached
+from stateline_store.store_copies import StoreCopy
+from stateline_store.task_id import TaskId
+
+# Between two files: the other end writes, and looks at what it has.
+_NEXT_FILE_S = 600.0
+
+_log = logging.getLogger(__name__)
+
+
+class CopySender:
+    """Of one server process, which has its share of the limit; for the event loop's thread."""
+
+    def __init__(self, serving: Serving) -> None:
+        config = serving.config
+        self._serving = serving
+        self._limit = config.node_copy_max_bytes_per_second
+        share = self._limit / config.server_processes if self._limit > 0 else -1
+        self._throttle = Throttle(share)
+        self._snapshots = SnapshotDirectory(config.state_dir / serving.topology.application_id)
+        self._limits = config.server_snapshots_max, config.server_snapshots_max_bytes
+
+    async def send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
+        """What this node, which has greeted, asks for, until it hangs up or has been silent for long."""
+        try:
+            asked = await heard(reader)
+            if why := self._refusal(hello):
+                say(writer, {"refused": why, "for_good": True})
+                return
+            unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms(), *self._limits)
+            try:
+                copy = await self._linked(asked, unfinished.id)
+                say(writer, {"copy": copy.to_json()})
+                while True:
+                    await self._send_file(await heard(reader, _NEXT_FILE_S), copy, unfinished.path, writer, hello.node)
+            finally:
+                unfinished.close()
+                await asyncio.to_thread(self._snapshots.give_up, unfinished.id)
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
+            _log.debug("Node %r asks for no more files: %r", hello.node, error)
+        except (StatelineError, KeyError, TypeError, ValueError) as error:
+            why = str(error) if isinstance(error, StatelineError) else f"Not understood: {error!r:.500}"
+            _log.info("Files that node %r asks for are not sent: %s", hello.node, why)
+            say(writer, {"refused": without_paths(why), "for_good": False})
+
+    def _refusal(self, hello: Hello) -> str:
+        """Why this node is sent nothing, whatever it asks for; empty when it is."""
+        if hello.topology != self._serving.topology.digest():
+            return "it runs another topology"
+        return "node.copy.max.bytes.per.second = 0 there" if self._limit == 0 else ""
+
+    async def _linked(self, asked: dict[str, Any], snapshot_id: str) -> StoreCopy:
+        task_id = TaskId.parse(str(asked["task"]))
+        places = [(str(store), task_id.partition) for store in asked["stores"]]
+        linked = await self._serving.workers.link_for_copy(str(task_id), snapshot_id, places)
+        reached("copy:linked")
+        if not linked.parts:
+            raise NotPresentError(f"The stores of task {task_id} have nothing yet.")
+        nodes = self._serving.nodes
+        source = "" if nodes is None else nodes.own.directory
+        path = self._snapshots.path / snapshot_id
+        return await asyncio.to_thread(StoreCopy.of, source, linked.topics, linked.parts, path)
+
+    async def _send_file(
+        self, asked: dict[str, Any], copy: StoreCopy, folder: Path, writer: asyncio.StreamWriter, node: str
+    ) -> None:
+        name, offset = str(asked["file"]), int(asked["from"])
+        if name not in copy.files:  # so no other path is ever opened
+            raise InvalidArgumentError(f"{name!r:.200} is none of the files.")
+        file = await asyncio.to_thread(LeavingFile, folder / name, copy.files[name], offset)
+        with file:
+            say(writer, {"bytes": file.size - offset})
+            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                await self._throttle.take(len(piece))
+                writer.write(piece)
+                async with asyncio.timeout(SILENT_S):
+                    await writer.drain()
+                nodes = self._serving.nodes
+                if nodes is not None:
+                    nodes.traffic.copied_bytes[node, "sent"] += len(piece)
+                reached("copy:piece-sent")
+            say(writer, {"digest": file.digest})
