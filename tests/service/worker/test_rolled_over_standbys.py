@@ -112,7 +112,7 @@ def both_hold_plain_files(group: Group) -> None:
     with group.worker("one", stamped=False) as one, group.worker("two", stamped=False):
         for node in ("one", "two"):
             eventually(lambda node=node: holds(group, node, stamped=False), f"{node} has all")  # type: ignore[misc]
-        assert runs(one)
+        eventually(lambda: runs(one), "one has the task")
 
 
 @pytest.mark.parametrize("settings", [{}, IN_PLACE], ids=["offline", "in_place"])
@@ -126,7 +126,7 @@ def test_a_standby_builds_timestamped_files_at_once_and_its_task_is_taken_over_w
         eventually(lambda: holds(group, "two", stamped=True), "the standby has all, with timestamps")
         eventually(lambda: not group.has_files("two", timestamped=False), "its plain files are deleted")
         eventually(lambda: "Every task of this worker is ready with timestamps, 1 in all" in caplog.text, "it says so")
-        assert runs(one)
+        eventually(lambda: runs(one), "one has the task")
         group.send()
         eventually(lambda: holds(group, "two", stamped=True), "it follows")
         delivered.clear()
