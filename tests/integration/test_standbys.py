@@ -61,9 +61,9 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
     of_one = [key for key in KEYS if value(two, key)[2] == "active one"]
     assert of_one
     bound: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 0}
-    for store in ("counts", "memory"):
-        seen = {value(two, key, store, **STALE)[2] for key in of_one}
-        assert seen == {"standby two"}, "a copy that is here comes first"
+    for key, store in product(of_one, ("counts", "memory")):
+        answered = partial(value, two, key, store, **STALE)
+        wait_until(lambda answered=answered: answered()[2] == "standby two", HANGING_S)  # type: ignore[misc]
     one.stop_worker(signal.SIGKILL)
     one.stop_server()
     seen = set[str]()

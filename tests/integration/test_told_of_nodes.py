@@ -40,10 +40,11 @@ def machines(kafka_broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory
 
 
 def is_settled(machine: Machine) -> bool:
-    """Whether it knows who owns what, two partitions being of two nodes."""
+    """Whether it knows who owns what, two partitions being of the two nodes whose names come first: so it is when the
+    workers of all three have joined."""
     nodes = machine.get("/v1/nodes").json()["nodes"]
-    counts = [len(roles(each)) for each in nodes.values()]
-    return sorted(counts) == [0, 1, 1] and machine.get("/readyz").status_code == 200
+    counts = [len(roles(nodes[name])) for name in sorted(nodes)]
+    return counts == [1, 1, 0] and machine.get("/readyz").status_code == 200
 
 
 def roles(node: dict[str, Any]) -> list[str]:

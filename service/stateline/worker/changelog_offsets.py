@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from stateline.processing.changelog import OWNER_EPOCH
 from stateline_store import StateStore, TopicPartition, TransactionalStore
 from stateline_store.offset_checkpoint import (
     OFFSET_CHECKPOINT,
@@ -26,24 +27,34 @@ class ChangelogOffsets:
         """`stores` are the task's by name, `changelogs` what they can be rebuilt from."""
         self._stores = stores
         self._changelogs = changelogs
-        self._own: dict[TopicPartition, int] = {}  # of stores that do not manage theirs
+        # By store, of those that do not manage theirs. What one in memory has goes with the process that knows of it.
+        self._own: dict[str, dict[TopicPartition, int]] = {}
 
     def committed(self, name: str) -> int | None:
         """The changelog offset that this store has applied last; None for none."""
         store, changelog = self._stores[name], self._changelogs.get(name)
-        if changelog is None or not store.persistent:
+        if changelog is None:
             return None
-        return store.committed_offset(changelog) if store.manages_offsets else self._own.get(changelog)
+        return store.committed_offset(changelog) if store.manages_offsets else self._noted(name, changelog)
+
+    def owner_epoch(self, name: str) -> int:
+        """The largest epoch of an owner of which this store has records; 0 where none says one."""
+        store = self._stores[name]
+        own = store.committed_offset(OWNER_EPOCH) if store.manages_offsets else self._noted(name, OWNER_EPOCH)
+        return own or 0
+
+    def _noted(self, name: str, place: TopicPartition) -> int | None:
+        return self._own.get(name, {}).get(place)
 
     def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit what is staged in this store with these offsets. Other processes are not told."""
         store = self._stores[name]
         if isinstance(store, TransactionalStore):
             store.commit(offsets, announce=False)
-            return
-        store.commit(offsets)
-        if not store.manages_offsets:
-            self._own.update(offsets)
+        else:
+            store.commit(offsets)
+        if not store.manages_offsets and (store.persistent or isinstance(store, TransactionalStore)):
+            self._own.setdefault(name, {}).update(offsets)
 
     def take_over(self, name: str, changelog: TopicPartition, noted: int) -> bool:
         """The store goes on from what `.checkpoint` has noted of it. Whether it has written that down itself."""
@@ -51,13 +62,12 @@ class ChangelogOffsets:
         if store.manages_offsets:
             store.commit({changelog: noted})
         else:
-            self._own[changelog] = noted
+            self._own[name] = {changelog: noted}
         return store.manages_offsets
 
     def forget(self, name: str) -> None:
         """The store was emptied."""
-        if (changelog := self._changelogs.get(name)) is not None:
-            self._own.pop(changelog, None)
+        self._own.pop(name, None)
 
 
 class OffsetCheckpoint:
@@ -102,6 +112,6 @@ class OffsetCheckpoint:
             offset, store = self._offsets.committed(name), self._stores[name]
             if self._exactly_once and not store.transactional and store.persistent and not clean:
                 offset = OFFSET_UNKNOWN
-            if offset is not None:
+            if offset is not None and store.persistent:
                 found[changelog] = offset
         return found

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from stateline.log.interface import Admin, Log
 from stateline.model.topic import Topic
+from stateline.processing.changelog import OWNER_EPOCH
 from stateline.worker.restore_plan import TaskPlan
 from stateline.worker.restorer import Restorer
 from stateline.worker.store_restore import StoreRestore
@@ -136,6 +137,7 @@ class FormatUpgrades:
             table_of=build.table_of,
             types=build.context.types,
             has_commits=has_commits,
+            owner_epoch=0 if build.table_of else store.committed_offset(OWNER_EPOCH) or 0,
         )
 
     def _is_outside(self, changelog: TopicPartition, first: int, at: int) -> bool:

@@ -118,6 +118,7 @@ def _standby_of(
         types=task.topology.definitions[name].types,
         max_timestamp_ahead_ms=task.settings.max_timestamp_ahead_ms,
         has_commits=has_commits,
+        owner_epoch=0 if table_of else task.stores.offsets.owner_epoch(name),
         has_markers=task.settings.exactly_once,
         limit=limit,
     )
@@ -208,6 +209,7 @@ def _restore_of(
         types=task.topology.definitions[name].types,
         max_timestamp_ahead_ms=task.settings.max_timestamp_ahead_ms,
         has_commits=has_commits,
+        owner_epoch=0 if table_of else task.stores.offsets.owner_epoch(name),
     )
 
 

@@ -41,6 +41,7 @@ class StandbyStore(StoreRestore):
         types: StoreTypes | None = None,
         max_timestamp_ahead_ms: int = -1,
         has_commits: bool = False,
+        owner_epoch: int = 0,
         has_markers: bool = False,
         limit: int | None = None,
     ) -> None:
@@ -55,6 +56,7 @@ class StandbyStore(StoreRestore):
             types=types,
             max_timestamp_ahead_ms=max_timestamp_ahead_ms,
             has_commits=has_commits,
+            owner_epoch=owner_epoch,
         )
         self.limit = limit
         self.is_whole = False

@@ -105,9 +105,11 @@ class StoreRestore:
         types: StoreTypes | None = None,
         max_timestamp_ahead_ms: int = -1,
         has_commits: bool = False,
+        owner_epoch: int = 0,
     ) -> None:
         """`table_of` is the topic of a table; its records meet the serdes again, as they did when they were first read.
-        `types` are what the application declares of a store with a changelog; `has_commits`: as `WholeCommits`."""
+        `types` are what the application declares of a store with a changelog; `has_commits`: as `WholeCommits`;
+        `owner_epoch`: the largest that it has records of."""
         self.store = store
         self.changelog = changelog
         self.next_offset = next_offset
@@ -119,10 +121,8 @@ class StoreRestore:
         self._max_timestamp_ahead_ms = max_timestamp_ahead_ms
         self._commits = WholeCommits(has_commits=has_commits)
         self._position = Position()  # what the store reflects when it has come to `end`
-        self._newest_owner = self._staged_owner = 0  # the largest epoch read, and the largest that is staged
+        self._newest_owner = self._staged_owner = owner_epoch  # the largest epoch read, and the largest that is staged
         self._left_out = 0
-        if table_of is None and isinstance(store, TransactionalStore):
-            self._newest_owner = self._staged_owner = store.committed_offset(OWNER_EPOCH) or 0
 
     @property
     def remaining(self) -> int:

@@ -176,6 +176,8 @@ class TaskStores:
 
     def _open_one(self, name: str, noted: Mapping[TopicPartition, int], *, is_standby: bool) -> None:
         store, changelog = self.by_name[name], self._changelogs.get(name)
+        if not store.persistent:
+            self.offsets.forget(name)
         self.formats.choose(name, is_standby=is_standby)
         is_new = not isinstance(store, TransactionalStore) and not (self._directory / name).exists()
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.model.store_definition import StoreDefinition
+from stateline.processing.changelog import OWNER_EPOCH
 from stateline.worker.task_stores import TaskStores
 from stateline_store import (
     IsolationLevel,
@@ -107,6 +108,21 @@ def test_an_offset_in_the_checkpoint_is_taken_into_a_store_with_rows_and_none_of
     (tmp_path / ".checkpoint").unlink()
     with opened(tmp_path, definition()) as made:
         assert made.offsets.committed("s") == 41
+
+
+def test_where_a_store_in_memory_stands_is_known_as_long_as_it_is_open_and_written_nowhere(tmp_path: Path) -> None:
+    with opened(tmp_path, definition(persistent=False)) as made:
+        assert (made.offsets.committed("s"), made.offsets.owner_epoch("s")) == (None, 0)
+        made.commit_one("s", {CHANGELOG: 7, OWNER_EPOCH: 3})
+        made.commit_one("s", {CHANGELOG: 8})
+        assert (made.offsets.committed("s"), made.offsets.owner_epoch("s")) == (8, 3)
+        made.rebuild("s")
+        assert (made.offsets.committed("s"), made.offsets.owner_epoch("s")) == (None, 0)
+        made.commit_one("s", {CHANGELOG: 7})
+    assert read_offset_checkpoint(tmp_path / ".checkpoint") == {}
+    made.open()
+    assert made.offsets.committed("s") is None
+    made.close(clean=True)
 
 
 @pytest.mark.parametrize("noted", [{}, {CHANGELOG: OFFSET_UNKNOWN}], ids=["no file", "unknown"])
