@@ -32,19 +32,18 @@ class ChangelogOffsets:
 
     def committed(self, name: str) -> int | None:
         """The changelog offset that this store has applied last; None for none."""
-        store, changelog = self._stores[name], self._changelogs.get(name)
-        if changelog is None:
-            return None
-        return store.committed_offset(changelog) if store.manages_offsets else self._noted(name, changelog)
+        changelog = self._changelogs.get(name)
+        return None if changelog is None else self._at(name, changelog)
 
     def owner_epoch(self, name: str) -> int:
         """The largest epoch of an owner of which this store has records; 0 where none says one."""
-        store = self._stores[name]
-        own = store.committed_offset(OWNER_EPOCH) if store.manages_offsets else self._noted(name, OWNER_EPOCH)
-        return own or 0
+        return self._at(name, OWNER_EPOCH) or 0
 
-    def _noted(self, name: str, place: TopicPartition) -> int | None:
-        return self._own.get(name, {}).get(place)
+    def _at(self, name: str, place: TopicPartition) -> int | None:
+        store = self._stores[name]
+        if not store.persistent and not isinstance(store, TransactionalStore):
+            return None  # one of the application's own in memory is always restored anew
+        return store.committed_offset(place) if store.manages_offsets else self._own.get(name, {}).get(place)
 
     def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit what is staged in this store with these offsets. Other processes are not told."""
@@ -53,7 +52,7 @@ class ChangelogOffsets:
             store.commit(offsets, announce=False)
         else:
             store.commit(offsets)
-        if not store.manages_offsets and (store.persistent or isinstance(store, TransactionalStore)):
+        if not store.manages_offsets:
             self._own.setdefault(name, {}).update(offsets)
 
     def take_over(self, name: str, changelog: TopicPartition, noted: int) -> bool:

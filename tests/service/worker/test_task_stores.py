@@ -125,6 +125,21 @@ def test_where_a_store_in_memory_stands_is_known_as_long_as_it_is_open_and_writt
     made.close(clean=True)
 
 
+class _InMemory(OwnStore):
+    @property
+    def persistent(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("manages", [True, False])
+def test_a_store_of_ones_own_in_memory_is_always_restored_anew(tmp_path: Path, manages: bool) -> None:
+    factory = partial(_InMemory, transactional=False, manages_offsets=manages)
+    declared = stores.custom("s", factory, key=serdes.string, value=serdes.string, persistent=False)
+    with opened(tmp_path, declared) as made:
+        made.commit_one("s", {CHANGELOG: 7})
+        assert made.offsets.committed("s") is None
+
+
 @pytest.mark.parametrize("noted", [{}, {CHANGELOG: OFFSET_UNKNOWN}], ids=["no file", "unknown"])
 def test_rows_of_which_nobody_knows_the_offset_are_deleted_and_restored(
     noted: Mapping[TopicPartition, int], tmp_path: Path
