@@ -27,6 +27,7 @@ from processes import free_port, process, until
 
 from stateline.log.kafka import KafkaLog
 from support.kafka.kafka_broker import KafkaBroker
+from support.processes.node_secret import write_secret
 
 ROUNDS = 2
 _DEFAULT = 52_428_800
@@ -67,9 +68,7 @@ def main(arguments: Sequence[str]) -> None:
         log = stack.enter_context(closing(KafkaLog(broker.bootstrap_servers)))
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         fill(log, records, input_)
-        secret = root / "secret"
-        secret.write_text("a secret of these nodes alone")
-        secret.chmod(0o600)
+        secret = write_secret(root)
         one = node(broker.bootstrap_servers, root, "one", secret)
         stack.enter_context(one.working())
         stack.enter_context(process(one.command("serve"), root / "one-server.txt"))

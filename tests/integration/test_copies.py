@@ -15,6 +15,7 @@ import pytest
 from support.kafka.shared_broker import SharedBroker
 from support.processes.forked import Forked
 from support.processes.machines import Machine, Machines, started
+from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
@@ -26,9 +27,7 @@ _COPIED = re.compile(r'^stateline_node_copied_bytes_total\{direction="(\w+)",nod
 @pytest.fixture
 def machines(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Machines]:
     """Two nodes, of which the first has everything, and some of it deleted again; the second has nothing yet."""
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of these nodes alone")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path)
     ways = dict.fromkeys(("one", "two"), kafka_broker.bootstrap_servers)
     # More than 100 times as many records as it may lack are copied.
     settings = (f"node.peer.secret.file={secret}", "num.standby.replicas=1", "acceptable.recovery.lag=1")

@@ -19,6 +19,7 @@ from stateline.log import Record
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.change_scene import PATIENCE_S, reading
 from support.processes.machines import KEYS, PARTITIONS, Machine, Machines
+from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.running_worker import read_all
 from support.run.patience import HANGING_S
@@ -48,8 +49,7 @@ class Scene:
 
 @pytest.fixture
 def scene(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Scene]:
-    (tmp_path / "secret").write_text("a secret of these nodes alone")
-    (tmp_path / "secret").chmod(0o600)
+    write_secret(tmp_path)
     ways = dict.fromkeys(("one", "two", "three"), kafka_broker.bootstrap_servers)
     settings = f"node.peer.secret.file={tmp_path / 'secret'}", "server.changes.heartbeat.ms=100"
     with ExitStack() as stack:

@@ -22,6 +22,7 @@ from stateline.server.state import commit_signal, epochs
 from stateline_store import TopicPartition
 from support.kafka.kafka_broker import KafkaBroker
 from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app
+from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, running
 from support.processes.served_here import Here, served_here
@@ -37,8 +38,7 @@ class Nodes:
     def __init__(self, broker: KafkaBroker, root: Path, stack: ExitStack) -> None:
         name = f"whole-{uuid4().hex[:8]}"
         app = whole_app(name)
-        (root / "secret").write_text("a secret of these nodes alone")
-        (root / "secret").chmod(0o600)
+        write_secret(root)
         log = stack.enter_context(closing(open_log(broker.bootstrap_servers, root)))
         self.pipeline = Pipeline(log, name)
         stack.callback(self.pipeline.producer.close)

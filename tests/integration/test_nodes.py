@@ -23,6 +23,7 @@ from stateline.server.routing.copies import Copies
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.change_scene import reading
 from support.processes.machines import PARTITIONS, Machine, Machines
+from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
@@ -40,8 +41,7 @@ def write_tokens(file: Path, **stores: str | list[str]) -> None:
 @pytest.fixture(scope="module")
 def machines(kafka_broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     root = tmp_path_factory.mktemp("nodes")
-    (root / "secret").write_text("a secret of these nodes alone")
-    (root / "secret").chmod(0o600)
+    write_secret(root)
     ways = dict.fromkeys(("one", "two"), kafka_broker.bootstrap_servers)
     for name in ways:
         write_tokens(root / f"{name}.json", everything="*")

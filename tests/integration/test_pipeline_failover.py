@@ -30,6 +30,7 @@ from stateline.spark import session as spark
 from support.kafka.kafka_broker import needed
 from support.kafka.maven import jars
 from support.kafka.shared_broker import SharedBroker
+from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.run.length import long_or_short
@@ -162,8 +163,7 @@ def test_a_pipeline_goes_on_elsewhere_when_its_node_is_frozen_killed_or_drained_
 ) -> None:
     name = f"ledger-{uuid4().hex[:8]}"
     (tmp_path / "flights.py").write_text(_APPLICATION.format(name=name))
-    (tmp_path / "secret").write_text("a secret of these nodes alone")
-    (tmp_path / "secret").chmod(0o600)
+    write_secret(tmp_path)
     (tmp_path / "shared").mkdir()
     connector = needed(lambda: jars(_POM, "spark-kafka-4.2.0"))
     given = [

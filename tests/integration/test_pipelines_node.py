@@ -18,12 +18,13 @@ from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.nodes_topic import NodeEntry, follow_nodes
-from stateline.deployment.pipelines_node import be_pipelines_node
 from stateline.dsl.app import App
 from stateline.log import open_log
-from stateline_store import ConfigurationError, TaskLock
+from stateline_store import TaskLock
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.forked import Forked
+from support.processes.node_secret import write_secret
+from support.processes.pipelines_node import refusal
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create
 from support.processes.served_here import served_here
@@ -60,15 +61,6 @@ def settings(broker: KafkaBroker, directory: Path, node: str, *more: str) -> lis
 
 def config(broker: KafkaBroker, name: str, directory: Path, node: str, *more: str) -> Config:
     return load_config(name, environment={}, overrides=settings(broker, directory, node, *more))
-
-
-def refusal(of: Config) -> str:
-    """Why pipelines do not run there; empty where they do."""
-    try:
-        be_pipelines_node(of)
-    except ConfigurationError as error:
-        return str(error)
-    return ""
 
 
 def test_of_drivers_that_start_at_once_those_of_one_node_get_beyond_the_others_refusal(
@@ -135,8 +127,7 @@ def test_one_machine_on_the_embedded_log_runs_its_pipelines_and_leaves_no_record
 def test_every_node_tells_how_far_a_pipeline_is_and_where_it_runs(
     kafka_broker: KafkaBroker, tmp_path: Path, name: str
 ) -> None:
-    (tmp_path / "secret").write_text("a secret of these nodes alone")
-    (tmp_path / "secret").chmod(0o600)
+    write_secret(tmp_path)
     app = App(name)
     departures = app.topic(f"departures-{name}", key=serdes.string, value=serdes.json)
     app.pipeline(reads=departures, writes=f"delays-{name}", key="origin", name="delays")(lambda departures: departures)

@@ -21,6 +21,7 @@ from support import TESTS
 from support.kafka.shared_broker import SharedBroker
 from support.processes.forked import Forked
 from support.processes.machines import KEYS, Machines, started
+from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
@@ -100,9 +101,7 @@ class Node:
 
 @pytest.fixture
 def nodes(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[dict[str, Node]]:
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of these nodes alone")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path)
     settings = (f"node.peer.secret.file={secret}", "num.standby.replicas=1")
     with ExitStack() as stack:
         servers = kafka_broker.bootstrap_servers

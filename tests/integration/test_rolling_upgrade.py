@@ -18,6 +18,7 @@ from stateline_store import StateDirectory
 from support.apps import changes_app
 from support.kafka.shared_broker import SharedBroker
 from support.processes.machines import PARTITIONS, Machine, Machines
+from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
@@ -29,9 +30,7 @@ ROLL_OVER = ["upgrade.from=v1", "upgrade.mode=roll_over"]
 @pytest.fixture(scope="module")
 def scene(kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     tmp_path = tmp_path_factory.mktemp("nodes")
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of these nodes alone")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path)
     ways = dict.fromkeys(("one", "two"), kafka_broker.bootstrap_servers)
     settings = (f"node.peer.secret.file={secret}", "num.standby.replicas=1", "node.leave=true")
     with ExitStack() as stack:

@@ -14,6 +14,7 @@ import pytest
 
 from support.kafka.shared_broker import SharedBroker
 from support.processes.machines import KEYS, Machine, Machines
+from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
 
@@ -22,9 +23,7 @@ STALE: dict[str, Any] = {"max_staleness_ms": 60_000}
 
 @pytest.fixture
 def machines(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Machines]:
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of these nodes alone")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path)
     ways = dict.fromkeys(("one", "two"), kafka_broker.bootstrap_servers)
     settings = (f"node.peer.secret.file={secret}", "num.standby.replicas=1")
     with ExitStack() as stack:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.machines import PARTITIONS, Machine, Machines
+from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
@@ -26,8 +27,7 @@ COUNTS = "/v1/stores/counts"
 @pytest.fixture(scope="module")
 def machines(kafka_broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     root = tmp_path_factory.mktemp("told")
-    (root / "secret").write_text("a secret of these nodes alone")
-    (root / "secret").chmod(0o600)
+    write_secret(root)
     settings = f"node.peer.secret.file={root / 'secret'}", "consumer.client.rack=r1"
     with ExitStack() as stack:
         ways = dict.fromkeys(NAMES, kafka_broker.bootstrap_servers)

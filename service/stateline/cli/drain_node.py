@@ -26,9 +26,10 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
     it.
     """
     application = StateDirectory(config.state_dir, config.application_id).application
-    waiting = {name for name in read_instances(application) if _lives(config, name)}
-    pipelines = list(pipelines_directory(config.state_dir, config.application_id).glob("*/"))
-    running = [path for path in pipelines if config.pipelines_move and _runs(path)]
+    waiting = {name for name in read_instances(application) if _lives(application, name)}
+    found = pipelines_directory(config.state_dir, config.application_id).glob("*/")
+    pipelines = list(found) if config.pipelines_move else []
+    running = [path for path in pipelines if _runs(path)]
     if not waiting and not running:
         raise DoesNotExistError(
             f"No worker of {config.application_id} runs on {application}, and no pipeline that may move: nothing is to "
@@ -36,34 +37,35 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
         )
     for name in waiting:
         ask_to_drain(application, name)
-    for path in pipelines if config.pipelines_move else ():
+    for path in pipelines:
         ask_pipeline_to_drain(path)  # also of one that waits for its turn
     deadline_s = time.monotonic() + timeout_s
-    while waiting or running:
+    while True:
         stopped = [path for path in running if not _runs(path)]
         for path in stopped:
             told(f"pipeline {path.name}")
         running = [path for path in running if path not in stopped]
-        found = read_instances(application)
-        done = {name for name in waiting if name not in found or _has_left(found[name]) or not _lives(config, name)}
+        told_of = read_instances(application)
+        done = {n for n in waiting if n not in told_of or _has_left(told_of[n]) or not _lives(application, n)}
         for name in sorted(done):
             told(name)
         waiting -= done
         left = [*sorted(waiting), *(f"pipeline {path.name}" for path in running)]
-        if left and time.monotonic() > deadline_s:
+        if not left:
+            return
+        if time.monotonic() > deadline_s:
             raise RetryLaterError(
                 f"{', '.join(left)} has not handed over within {timeout_s:g} s, and goes on with it: ask "
                 "again, or look at its log."
             )
-        time.sleep(_LOOK_INTERVAL_S if left else 0.0)
+        time.sleep(_LOOK_INTERVAL_S)
 
 
 def _runs(pipeline: Path) -> bool:
     return lock_holder(pipeline_lock_path(pipeline))[0] is not False
 
 
-def _lives(config: Config, instance: str) -> bool:
-    application = StateDirectory(config.state_dir, config.application_id).application
+def _lives(application: Path, instance: str) -> bool:
     return lock_holder(lock_path(application, instance))[0] is not False
 
 

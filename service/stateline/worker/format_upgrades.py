@@ -18,7 +18,7 @@ from stateline.model.topic import Topic
 from stateline.processing.changelog import OWNER_EPOCH
 from stateline.worker.restore_plan import TaskPlan
 from stateline.worker.restorer import Restorer
-from stateline.worker.store_restore import StoreRestore
+from stateline.worker.store_restore import RestoredStore, StoreRestore
 from stateline.worker.task import Task
 from stateline_store import (
     DamagedDataError,
@@ -128,17 +128,9 @@ class FormatUpgrades:
             _begin_anew(build)
             offset = None
         at, has_commits = first if offset is None else offset + 1, bool(store.position(IsolationLevel.READ_COMMITTED))
-        return StoreRestore(
-            store,
-            store.commit,
-            changelog,
-            at,
-            end,
-            table_of=build.table_of,
-            types=build.context.types,
-            has_commits=has_commits,
-            owner_epoch=0 if build.table_of else store.committed_offset(OWNER_EPOCH) or 0,
-        )
+        epoch = 0 if build.table_of else store.committed_offset(OWNER_EPOCH) or 0
+        of = RestoredStore(store, store.commit, changelog, build.table_of, build.context.types, owner_epoch=epoch)
+        return StoreRestore(of, at, end, has_commits=has_commits)
 
     def _is_outside(self, changelog: TopicPartition, first: int, at: int) -> bool:
         """Whether the changelog has lost what is needed from here on, or what was read before. An open transaction

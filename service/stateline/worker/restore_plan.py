@@ -25,7 +25,7 @@ from stateline.log.interface import Admin
 from stateline.model.table_topics import beginning_is_lost, forgets, never_read
 from stateline.model.topic import Topic
 from stateline.worker.standby_store import StandbyStore
-from stateline.worker.store_restore import StoreRestore
+from stateline.worker.store_restore import RestoredStore, StoreRestore
 from stateline.worker.task import Task
 from stateline_store import DamagedDataError, IsolationLevel, Position, TopicPartition
 
@@ -83,11 +83,13 @@ def followed(task: Task, admin: Admin, group: str) -> list[StandbyStore]:
         for table in task.topology.tables[topic.name]:
             at = _resume_table(task, table, source, *bounds[source])
             end = ends[source] if limit is None else min(ends[source], limit)
-            found.append(_standby_of(task, table, source, at, end, table_of=topic, limit=limit))
+            of = _restored(task, table, source, topic)
+            found.append(StandbyStore(of, at, end, has_markers=task.settings.exactly_once, limit=limit))
     for changelog, name in task.topology.logged:
         at = _resume_logged(task, name, changelog, *bounds[changelog], committed)
         has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
-        found.append(_standby_of(task, name, changelog, at, ends[changelog], has_commits=has_commits))
+        of, has_markers = _restored(task, name, changelog), task.settings.exactly_once
+        found.append(StandbyStore(of, at, ends[changelog], has_commits=has_commits, has_markers=has_markers))
     return found
 
 
@@ -97,30 +99,15 @@ def limit_of(task: Task, source: TopicPartition, committed: Mapping[TopicPartiti
     return max(committed.get(source, first), first) if task.reads_by_group(source.topic) else None
 
 
-def _standby_of(
-    task: Task,
-    name: str,
-    changelog: TopicPartition,
-    next_offset: int,
-    end: int,
-    *,
-    table_of: Topic | None = None,
-    has_commits: bool = False,
-    limit: int | None = None,
-) -> StandbyStore:
-    return StandbyStore(
+def _restored(task: Task, name: str, changelog: TopicPartition, table_of: Topic | None = None) -> RestoredStore:
+    return RestoredStore(
         task.stores.by_name[name],
         partial(task.commit_restored, name),
         changelog,
-        next_offset,
-        end,
-        table_of=table_of,
-        types=task.topology.definitions[name].types,
-        max_timestamp_ahead_ms=task.settings.max_timestamp_ahead_ms,
-        has_commits=has_commits,
-        owner_epoch=0 if table_of else task.stores.offsets.owner_epoch(name),
-        has_markers=task.settings.exactly_once,
-        limit=limit,
+        table_of,
+        task.topology.definitions[name].types,
+        task.settings.max_timestamp_ahead_ms,
+        0 if table_of else task.stores.offsets.owner_epoch(name),
     )
 
 
@@ -167,7 +154,7 @@ def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -
         ends[changelog] = end
         at = _resume_logged(task, name, changelog, first, end, committed)
         has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
-        restores.append(_restore_of(task, name, changelog, at, end, has_commits=has_commits))
+        restores.append(StoreRestore(_restored(task, name, changelog), at, end, has_commits=has_commits))
         # A commit writes changelogs before offsets: who is at the changelog's end has seen what the group has.
         positions[name] = position
         if task.stores.offsets.committed(name) is None:
@@ -184,33 +171,7 @@ def _plan_source(
     if not task.reads_by_group(topic.name):
         return min((offset for _, offset in resumes), default=first), []
     start = _start_of_group(source, first, end, committed)
-    return start, [_restore_of(task, table, source, offset, start, table_of=topic) for table, offset in resumes]
-
-
-def _restore_of(
-    task: Task,
-    name: str,
-    changelog: TopicPartition,
-    next_offset: int,
-    end: int,
-    *,
-    table_of: Topic | None = None,
-    has_commits: bool = False,
-) -> StoreRestore:
-    commit = partial(task.commit_restored, name)
-    store = task.stores.by_name[name]
-    return StoreRestore(
-        store,
-        commit,
-        changelog,
-        next_offset,
-        end,
-        table_of=table_of,
-        types=task.topology.definitions[name].types,
-        max_timestamp_ahead_ms=task.settings.max_timestamp_ahead_ms,
-        has_commits=has_commits,
-        owner_epoch=0 if table_of else task.stores.offsets.owner_epoch(name),
-    )
+    return start, [StoreRestore(_restored(task, table, source, topic), offset, start) for table, offset in resumes]
 
 
 def _start_of_group(source: TopicPartition, first: int, end: int, committed: int | None) -> int:

@@ -89,7 +89,7 @@ class SnapshotMaker:
         """
         places = list(places)
         self._check_epochs(places)
-        return [self._link(snapshot_id, store, partition) for store, partition in places]
+        return [self._link(snapshot_id, name, partition, self._hosted(name, partition)) for name, partition in places]
 
     def make_for_copy(self, snapshot_id: str, places: Iterable[Place]) -> tuple[list[CheckpointPart], dict[str, str]]:
         """Link these stores of one task for another node; with them the ids of the topics that they were made from.
@@ -97,10 +97,10 @@ class SnapshotMaker:
         parts: list[CheckpointPart] = []
         topics: dict[str, str] = {}
         for name, partition in places:
-            store = self._hosted(name, partition, _COPIED).store
+            hosted = self._hosted(name, partition, _COPIED)
             changelog = self._topology.stores[name].changelog(self._topology.application_id)
-            if changelog is not None and store.committed_offset(TopicPartition(changelog, partition)) is not None:
-                parts.append(self._link(snapshot_id, name, partition, _COPIED))
+            if changelog and hosted.store.committed_offset(TopicPartition(changelog, partition)) is not None:
+                parts.append(self._link(snapshot_id, name, partition, hosted))
                 topics |= known(self._directory.task(str(self._topology.subtopology_of(name).task_id(partition))))
         return parts, topics
 
@@ -118,10 +118,8 @@ class SnapshotMaker:
                     )
         return seen
 
-    def _link(
-        self, snapshot_id: str, name: str, partition: int, states: Collection[StoreState] = _OWNED
-    ) -> CheckpointPart:
-        store = self._hosted(name, partition, states).store
+    def _link(self, snapshot_id: str, name: str, partition: int, hosted: HostedPartition) -> CheckpointPart:
+        store = hosted.store
         task_id = str(self._topology.subtopology_of(name).task_id(partition))
         timestamped = self._topology.stores[name].timestamped
         database = self._directory.store(task_id, name, timestamped=timestamped)

@@ -12,15 +12,13 @@ to expect one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import ClassVar
 
 from stateline.log.interface import Record
-from stateline.model.topic import Topic
 from stateline.processing.changelog import end_of_last_commit
-from stateline.worker.store_restore import StoreRestore
-from stateline_store import StateStore, StoreState, StoreTypes, TopicPartition, TransactionalStore
+from stateline.worker.store_restore import RestoredStore, StoreRestore
+from stateline_store import StoreState, TransactionalStore
 
 
 class StandbyStore(StoreRestore):
@@ -31,36 +29,19 @@ class StandbyStore(StoreRestore):
 
     def __init__(
         self,
-        store: StateStore,
-        commit: Callable[[Mapping[TopicPartition, int]], None],
-        changelog: TopicPartition,
+        of: RestoredStore,
         next_offset: int,
         end: int,
         *,
-        table_of: Topic | None = None,
-        types: StoreTypes | None = None,
-        max_timestamp_ahead_ms: int = -1,
         has_commits: bool = False,
-        owner_epoch: int = 0,
         has_markers: bool = False,
         limit: int | None = None,
     ) -> None:
         """As `StoreRestore`; `has_markers`: the changelog is written by transactions, one for each commit."""
-        super().__init__(
-            store,
-            commit,
-            changelog,
-            next_offset,
-            end,
-            table_of=table_of,
-            types=types,
-            max_timestamp_ahead_ms=max_timestamp_ahead_ms,
-            has_commits=has_commits,
-            owner_epoch=owner_epoch,
-        )
+        super().__init__(of, next_offset, end, has_commits=has_commits)
         self.limit = limit
         self.is_whole = False
-        self._has_markers = has_markers and table_of is None
+        self._has_markers = has_markers and of.table_of is None
         # Where the next record is if there is no gap. It is not where the log says to go on: that is behind markers,
         # also those of commits whose records were all replaced.
         self._follows = next_offset
@@ -87,6 +68,11 @@ class StandbyStore(StoreRestore):
         return not self.remaining and self.next_offset == self._committed_to
 
     @property
+    def committed_offset(self) -> int:
+        """The last offset that is committed with its Position; -1 before the first."""
+        return self._committed_to - 1
+
+    @property
     def reads_from(self) -> int:
         """The offset of the next record that it was not given yet."""
         return self._read_to
@@ -106,11 +92,6 @@ class StandbyStore(StoreRestore):
         self.next_offset = max(self.next_offset, next_offset)
         if self._is_batch:
             self.let_go()
-
-    @property
-    def committed_offset(self) -> int:
-        """The last offset that is committed with its Position; -1 before the first."""
-        return self._committed_to - 1
 
     def commit_whole(self) -> None:
         """Commit what was staged with the Position that it has, if it has one now."""

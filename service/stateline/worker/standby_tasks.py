@@ -125,6 +125,11 @@ class StandbyTasks:
         """Whether there is more to read at once."""
         return self._is_full or self._is_to_assign
 
+    @property
+    def _reading(self) -> Consumer | None:
+        """The consumer; None while it does not read just what is followed."""
+        return None if self._is_to_assign else self._consumer
+
     def hosted(self, store: str, partition: int) -> HostedPartition | None:
         """This partition of a store, to be queried as a standby; None when it is none of these."""
         for each in self._by_id.values():
@@ -228,8 +233,7 @@ class StandbyTasks:
 
     def caught_up(self) -> set[TaskId]:
         """Those that have."""
-        consumer = self._consumer
-        if consumer is None or self._is_to_assign:
+        if (consumer := self._reading) is None:
             return set()
         return {task_id for task_id, each in self._by_id.items() if each.is_upgraded and self._is_close(each, consumer)}
 
@@ -239,8 +243,7 @@ class StandbyTasks:
 
     def total_lag(self) -> int | None:
         """How many records all of them lack together; None while that is not known."""
-        consumer = self._consumer
-        if consumer is None or self._is_to_assign:
+        if (consumer := self._reading) is None:
             return None
         lags = [_lag(each.stores, consumer) for each in self._by_id.values()]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
@@ -248,9 +251,9 @@ class StandbyTasks:
     def lags(self) -> dict[str, StandbyLag]:
         """By task how far behind it is, as of now."""
         found: dict[str, StandbyLag] = {}
-        consumer, now_s = self._consumer, time.monotonic()
+        consumer, now_s = self._reading, time.monotonic()
         for task_id, each in self._by_id.items():
-            if consumer is None or self._is_to_assign:
+            if consumer is None:
                 found[str(task_id)] = StandbyLag()
                 continue
             records = _lag(each.stores, consumer)

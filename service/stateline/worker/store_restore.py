@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from stateline.log.interface import Record
@@ -88,40 +89,42 @@ class WholeCommits:
         return taken
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredStore:
+    """A store, how it is committed, and what it is restored from.
+
+    `table_of` is the topic of a table; its records meet the serdes again, as they did when they were first read.
+    `types` are what the application declares of a store with a changelog; `owner_epoch` is the largest that it has
+    records of.
+    """
+
+    store: StateStore
+    commit: Callable[[Mapping[TopicPartition, int]], None]
+    changelog: TopicPartition
+    table_of: Topic | None = None
+    types: StoreTypes | None = None
+    max_timestamp_ahead_ms: int = -1
+    owner_epoch: int = 0
+
+
 class StoreRestore:
     """Reads from `next_offset` up to, not including, `end`; `restored` records were staged so far."""
 
     _state: ClassVar[StoreState] = StoreState.RESTORING
 
-    def __init__(
-        self,
-        store: StateStore,
-        commit: Callable[[Mapping[TopicPartition, int]], None],
-        changelog: TopicPartition,
-        next_offset: int,
-        end: int,
-        *,
-        table_of: Topic | None = None,
-        types: StoreTypes | None = None,
-        max_timestamp_ahead_ms: int = -1,
-        has_commits: bool = False,
-        owner_epoch: int = 0,
-    ) -> None:
-        """`table_of` is the topic of a table; its records meet the serdes again, as they did when they were first read.
-        `types` are what the application declares of a store with a changelog; `has_commits`: as `WholeCommits`;
-        `owner_epoch`: the largest that it has records of."""
-        self.store = store
-        self.changelog = changelog
+    def __init__(self, of: RestoredStore, next_offset: int, end: int, *, has_commits: bool = False) -> None:
+        """`has_commits`: as `WholeCommits`."""
+        self.store = of.store
+        self.changelog = of.changelog
         self.next_offset = next_offset
         self.end = end
         self.restored = 0
-        self._commit_store = commit
-        self.table_of = table_of
-        self._types = types
-        self._max_timestamp_ahead_ms = max_timestamp_ahead_ms
+        self.of = of
         self._commits = WholeCommits(has_commits=has_commits)
         self._position = Position()  # what the store reflects when it has come to `end`
-        self._newest_owner = self._staged_owner = owner_epoch  # the largest epoch read, and the largest that is staged
+        self._newest_owner = self._staged_owner = (
+            of.owner_epoch
+        )  # the largest epoch read, and the largest that is staged
         self._left_out = 0
 
     @property
@@ -146,8 +149,8 @@ class StoreRestore:
     def _take(self, records: list[Record]) -> None:
         """Stage what is whole of these, which follow."""
         self.next_offset = records[-1].offset + 1
-        if self.table_of is not None:
-            self._stage_table(self.table_of, records)
+        if self.of.table_of is not None:
+            self._stage_table(self.of.table_of, records)
         else:
             owned, self._newest_owner = without_former_owners(records, self._newest_owner)
             self._left_out += len(records) - len(owned)
@@ -172,7 +175,7 @@ class StoreRestore:
             applied = self.next_offset if begins_at is None else begins_at
             is_known = self._staged_owner > 0 and isinstance(self.store, TransactionalStore)
             owner = {OWNER_EPOCH: self._staged_owner} if is_known else {}
-            self._commit_store({self.changelog: applied - 1, **owner})
+            self.of.commit({self.changelog: applied - 1, **owner})
             self.say_remaining()
 
     def say_remaining(self) -> None:
@@ -186,7 +189,7 @@ class StoreRestore:
         if isinstance(self.store, TransactionalStore):
             seen = self.store.position(IsolationLevel.READ_UNCOMMITTED).get(*self.changelog)
         new = [record for record in records if seen is None or record.offset > seen]
-        taken = timely(new, self._max_timestamp_ahead_ms, None)
+        taken = timely(new, self.of.max_timestamp_ahead_ms, None)
         stage(self.store, readable(topic, taken, None, key_required=True))
         self._position = position_of_input(records[-1:])
         self.restored += len(records)
@@ -206,10 +209,10 @@ class StoreRestore:
         say the types of this declaration and would refuse the right one.
         """
         found = types_of_changelog(records)
-        if found is None or self._types is None or not isinstance(self.store, TransactionalStore):
+        if found is None or self.of.types is None or not isinstance(self.store, TransactionalStore):
             return
         try:
-            self._types.check(found, self.changelog)
+            self.of.types.check(found, self.changelog)
         except TopologyError:
             if not self.store.position(IsolationLevel.READ_COMMITTED):
                 self.store.close()

@@ -81,7 +81,8 @@ class Worker:
         self._lease = Lease(config.session_timeout_ms, place)
         self._tasks = Tasks(self._lease)
         settings = TaskSettings.of(config, topology, directory, self.failures, self._global_tables.stores)
-        copies, lag = CopiedTasks(directory, config.acceptable_recovery_lag), config.acceptable_recovery_lag
+        lag = config.acceptable_recovery_lag
+        copies = CopiedTasks(directory, lag)
         followed = StandbyTasks(topology, log, self._admin, settings, lag, reporter.figures, copies)
         reporter.standby_lags = followed.lags
         self._manager = TaskManager(

@@ -20,6 +20,7 @@ from support.http.blocking import blocking_client
 from support.http.faulty_proxy import FaultyProxy, faulty_proxy
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.machines import KEYS, PARTITIONS, Machine, Machines, started
+from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
@@ -89,8 +90,7 @@ def _nodes(url: str) -> dict[str, dict[str, str | None]]:
 @pytest.fixture(scope="module")
 def scene(kafka_broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root, servers, port = tmp_path_factory.mktemp("nodes"), kafka_broker.bootstrap_servers, free_port()
-    (root / "secret").write_text("a secret of these nodes alone")
-    (root / "secret").chmod(0o600)
+    write_secret(root)
     with ExitStack() as stack:
         given = (f"node.peer.secret.file={root / 'secret'}", "default.state.isolation.level=read_committed")
         machines = Machines({"one": servers}, servers, root, stack, *given)

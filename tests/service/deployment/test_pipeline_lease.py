@@ -18,9 +18,9 @@ from stateline.deployment.checkpoint_location import location_id
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.drain_request import pipeline_drain_path
 from stateline.deployment.pipeline_lease import PipelineLease, Seen, State, lease_group, next_state
-from stateline.deployment.pipelines_node import be_pipelines_node
 from stateline_store import ConfigurationError, TaskLock
 from support.kafka.shared_broker import SharedBroker
+from support.processes.pipelines_node import refusal
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
 
@@ -135,15 +135,6 @@ def test_a_node_that_is_drained_gives_a_pipeline_up_and_takes_none(
                 wait_until(lambda: another.holds, HANGING_S)
                 (member,) = admin.members(lease_group(name, "delays"))
                 assert member.client_id == "two"
-
-
-def refusal(of: Config) -> str:
-    """Why pipelines do not run there; empty where they do."""
-    try:
-        be_pipelines_node(of)
-    except ConfigurationError as error:
-        return str(error)
-    return ""
 
 
 def test_every_node_may_run_pipelines_that_has_the_same_directory_and_no_other(

@@ -21,6 +21,7 @@ from stateline.log import open_log
 from stateline.server import serve
 from stateline_store import ConfigurationError
 from support.processes.forked import Forked
+from support.processes.node_secret import write_secret
 from support.processes.open_files import open_files
 from support.processes.ports import free_port
 from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
@@ -242,8 +243,7 @@ def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
 
 
 def test_so_is_one_for_other_nodes(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("a secret of these nodes alone")
-    (tmp_path / "secret").chmod(0o600)
+    write_secret(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -76,7 +76,7 @@ def test_a_table_keeps_what_it_has_committed_and_goes_on_behind_what_was_deleted
 
         def deleting(each: StoreRestore, records: list[Record]) -> None:
             apply(each, records)
-            if records and not handed and each.table_of is not None:
+            if records and not handed and each.of.table_of is not None:
                 admin.delete_records({TopicPartition(topic, 0): 2 * BATCH})
             handed.extend(record.offset for record in records)
 

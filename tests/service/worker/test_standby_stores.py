@@ -11,6 +11,7 @@ import pytest
 from stateline.log import Record
 from stateline.processing.changelog import position_headers
 from stateline.worker.standby_store import StandbyStore
+from stateline.worker.store_restore import RestoredStore
 from stateline_store import IsolationLevel, KeyValueStore, Position, StoreContext, TopicPartition
 
 LOG, IN = TopicPartition("log", 0), TopicPartition("in", 0)
@@ -76,7 +77,8 @@ def test_a_position_is_claimed_only_with_the_rows_that_held_there(
 
         end_at_start = full[chance.randrange(len(full))].offset + 1
         first = copied(store, full, at, chance.randrange(30)) if begins == "as a copy" else 0
-        standby = StandbyStore(store, commit, LOG, first, end_at_start, has_commits=first > 0, has_markers=markers)
+        of = RestoredStore(store, commit, LOG)
+        standby = StandbyStore(of, first, end_at_start, has_commits=first > 0, has_markers=markers)
         log, left, end = list(full), first, end_at_start
         while left < full[-1].offset + 1:
             # What the log has now: it ends somewhere further on, and was compacted up to a place before that.

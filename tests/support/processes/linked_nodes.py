@@ -27,6 +27,7 @@ from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.nodes.traffic import Traffic
 from stateline_store import NotPresentError
+from support.processes.node_secret import write_secret
 from support.run.patience import HANGING_S
 
 Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -121,10 +122,7 @@ def node_config(*settings: str) -> Config:
 
 
 def with_secret(folder: Path, secret: str = "a secret of these nodes alone") -> Config:
-    file = folder / f"{len(secret)}.secret"
-    file.write_text(secret)
-    file.chmod(0o600)
-    return node_config(f"node.peer.secret.file={file}")
+    return node_config(f"node.peer.secret.file={write_secret(folder, secret, f'{len(secret)}.secret')}")
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -339,12 +339,8 @@ class Nodes:
             hello = await greet(reader, writer, own, dialing=True, secret=keys.secret, place=place)
             if (hello.node, hello.topology) != (node, self.own.topology):
                 raise NotANodeError("it is another one now")
-        except (
-            OSError,
-            ValueError,
-            NotANodeError,
-            OtherWireError,
-        ) as error:  # TimeoutError and ssl.SSLError are OSErrors
+        # TimeoutError and ssl.SSLError are OSErrors.
+        except (OSError, ValueError, NotANodeError, OtherWireError) as error:
             if writer is not None:
                 writer.close()
             raise NotPresentError(f"Node {node!r} is not reached: {error}") from error

@@ -129,9 +129,7 @@ class WorkerConnection:
     async def snapshot(self, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedParts:
         """Let the worker link these store partitions into a snapshot's directory, all at one commit. Raises
         `NotPresentError` when it does not answer, and what keeps it from making them."""
-        number = self._exchange.number()
-        message = {"id": number, "type": "snapshot", "snapshot": snapshot, "places": [list(each) for each in places]}
-        reply = await self._exchange.request(message, ANSWER_TIMEOUT_S)
+        reply = await self._linked("snapshot", snapshot, places)
         if "parts" in reply:
             numbers = reply.get("epochs", ())  # none of an earlier build's: it compares its own
             epochs = [(str(topic), int(partition), int(number)) for topic, partition, number in numbers]
@@ -140,12 +138,15 @@ class WorkerConnection:
 
     async def link_for_copy(self, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
         """As `snapshot`, of the stores of one task, for another node: standbys will do."""
-        number = self._exchange.number()
-        message = {"id": number, "type": "copy", "snapshot": snapshot, "places": [list(each) for each in places]}
-        reply = await self._exchange.request(message, ANSWER_TIMEOUT_S)
+        reply = await self._linked("copy", snapshot, places)
         if "parts" in reply and "topics" in reply:
             return LinkedForCopy([CheckpointPart.from_json(part) for part in reply["parts"]], reply["topics"])
         raise self._scans.failure(reply, "made no copy")
+
+    async def _linked(self, type_: str, snapshot: str, places: Sequence[tuple[str, int]]) -> Message:
+        number, listed = self._exchange.number(), [list(each) for each in places]
+        message = {"id": number, "type": type_, "snapshot": snapshot, "places": listed}
+        return await self._exchange.request(message, ANSWER_TIMEOUT_S)
 
     def say_copying(self, task_id: str, *, ended: bool = False, why: str = "") -> None:
         """That a copy which the worker waits for goes on, or has ended, perhaps without one: `why` there is none."""

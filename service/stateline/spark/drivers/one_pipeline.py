@@ -80,6 +80,10 @@ class PipelineRun:
     may_write: Callable[[], bool] = lambda: True
     """Whether nobody else can have the pipeline at this moment."""
 
+    @property
+    def _checkpoint(self) -> Path:
+        return checkpoint_directory(self.config, self.pipeline.name)
+
     def until(
         self, stopping: threading.Event, *, available_now: bool = False, progress: Progress | None = None
     ) -> None:
@@ -97,11 +101,11 @@ class PipelineRun:
         with declared_operators() as operators:
             result = _result_frame(self.pipeline, self.frames)
         letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
-        checkpoint, application_id = checkpoint_directory(self.config, self.pipeline.name), self.config.application_id
         planned = partial(planned_ends, self.frames.session) if self.config.pipelines_move else None
         sink = EpochSink(
-            self.log, application_id, self.pipeline, checkpoint, letters, operators, self.may_write, planned
-        )
+            self.log, self.config.application_id, self.pipeline, self._checkpoint, letters, operators,
+            self.may_write, planned,
+        )  # fmt: skip
         listener = StatusListener(self.status, progress, lambda: sink.last)
         streams = self.frames.session.streams
         streams.addListener(listener)
@@ -125,7 +129,7 @@ class PipelineRun:
         writer = (
             result.writeStream.queryName(self.pipeline.name)
             .outputMode(self.pipeline.output_mode)
-            .option("checkpointLocation", str(checkpoint_directory(self.config, self.pipeline.name)))
+            .option("checkpointLocation", str(self._checkpoint))
             .foreachBatch(gate)
         )
         if available_now:

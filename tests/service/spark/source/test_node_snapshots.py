@@ -27,6 +27,7 @@ from stateline.server.snapshots import cluster
 from stateline_store import RetryLaterError, snapshot_directory
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.machines import PARTITIONS, Machine, Machines
+from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
 
@@ -53,8 +54,7 @@ class Scene(Machines):
 @pytest.fixture(scope="module")
 def scene(kafka_broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("nodes")
-    (root / "secret").write_text("a secret of these nodes alone")
-    (root / "secret").chmod(0o600)
+    write_secret(root)
     tokens = [{"name": name, "sha256": hash_of(name).hex(), "stores": of} for name, of in TOKENS.items()]
     (root / "tokens.json").write_text(json.dumps({"tokens": tokens}))
     (root / "tokens.json").chmod(0o600)
