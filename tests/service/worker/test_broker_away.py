@@ -151,10 +151,11 @@ def test_every_record_counts_when_the_broker_is_back(
     guarantee: str,
 ) -> None:
     name = f"away-{guarantee.replace('_', '-')}"
-    killed = list[float]()
+    killed, written = list[float](), threading.Event()
 
     def kill_once(record: InputRecord) -> None:
         if record.offset == 300 and not killed:
+            assert written.wait(60), "The producer does not come back."  # it has to hear that its records are there
             killed.append(time.monotonic())
             own_broker.kill()
 
@@ -168,6 +169,7 @@ def test_every_record_counts_when_the_broker_is_back(
         with supervised(app, config) as ended:
             eventually(lambda: found.offset("counts", source, 0) == 199, "the first records are committed")
             produce(log, source, records(200))
+            written.set()
             # Without a transaction to settle it joins its group again, and waits for that one.
             eventually(lambda: len(ended) >= 2 if exact else "Starting over" in caplog.text, "the worker has noticed")
             eventually(
