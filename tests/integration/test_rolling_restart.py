@@ -207,10 +207,15 @@ def test_nobody_who_accepts_standbys_is_refused_while_one_node_after_the_other_i
     nodes: dict[str, Node],
 ) -> None:
     machines = nodes["one"].machines
+    wait_until(lambda: all(node.has_its_share() for node in nodes.values()), HANGING_S)
+    machines.send()  # what a node had before all came is a copy that nobody keeps: it does not have this
     until_settled(nodes, machines.bound())
     asking = Asking(nodes, machines)
     with asking.running():
         for node in nodes.values():
+            wait_until(lambda: all(node.has_its_share() for node in nodes.values()), HANGING_S)
+            before = machines.bound()
+            wait_until(lambda before=before: machines.bound() != before, HANGING_S)  # type: ignore[misc]
             bound = machines.bound()
             until_settled(nodes, bound)
             asking.bound = bound
@@ -224,9 +229,7 @@ def test_nobody_who_accepts_standbys_is_refused_while_one_node_after_the_other_i
 
 
 def until_settled(nodes: Mapping[str, Node], bound: str) -> None:
-    """Each owns a task, and a standby of it has all of this."""
-    for node in nodes.values():
-        wait_until(node.has_its_share, HANGING_S)
+    """Of each task two nodes have all of this: its owner, and its standby."""
 
     def are_followed() -> bool:
         found = Counter(p for node in nodes.values() for p in node.covered(bound))

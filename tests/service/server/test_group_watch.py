@@ -99,21 +99,49 @@ def test_what_kafka_said_before_a_worker_here_was_given_its_tasks_counts_no_more
 
 
 def test_what_a_copy_had_tells_nothing_of_one_that_was_made_anew(tmp_path: Path) -> None:
-    watch = watch_of("localhost:1", Wanted((), (), is_urgent=False))
-    topology = changes_app.build("t").topology()
-    ownership = Ownership(topology, Workers(tmp_path, lambda: None, TimeLimits()), watch, exactly_once=False)
-    store = topology.stores["counts"]
-    changelog = ownership.changelog(store, 0)
-    assert changelog is not None
-    watch._ends = Ends(boot_ms(), {changelog: 10})  # as Kafka has said just now
+    lags = Lags(tmp_path)
+    lags.changelog_ends(10)
+    assert lags.of(1, 9) == (0, 0)
+    lags.ownership.left(lags.store, 0, 1, now_ms())
+    assert lags.of(1, 3)[1] is not None
+    assert lags.of(2, 3) == (6, None)
+    lags.ownership.left(lags.store, 0, 2, now_ms() + 5_000)
+    assert lags.of(2, 3) == (6, None), "the clock was set back since"
 
-    def lag(generation: int, offset: int) -> tuple[int | None, int | None]:
-        told = ownership.with_lag(CopyStatus("standby", 0, 0, 0), store, 0, generation, {changelog: offset})
+
+def test_a_copy_that_had_everything_has_a_lag_in_time_also_while_kafka_does_not_say_where_its_changelog_ends(
+    tmp_path: Path,
+) -> None:
+    lags = Lags(tmp_path)
+    assert lags.of(1, 9) == (None, None)
+    lags.changelog_ends(10, age_ms=2_000)
+    assert lags.of(1, 3) == (6, None), "it never had everything"
+    assert lags.of(1, 9)[1] in range(2_000, 3_000)
+    lags.changelog_ends(10, age_ms=60_000)
+    records, ms = lags.of(1, 9)
+    assert records is None
+    assert ms in range(2_000, 60_000), "since Kafka has said so last"
+    assert lags.of(2, 9) == (None, None)
+
+
+class Lags:
+    """What is said of copies of one partition, of which Kafka has said where the changelog ends."""
+
+    def __init__(self, root: Path) -> None:
+        self._watch = watch_of("localhost:1", Wanted((), (), is_urgent=False))
+        topology, workers = changes_app.build("t").topology(), Workers(root, lambda: None, TimeLimits())
+        self.ownership = Ownership(topology, workers, self._watch, exactly_once=False)
+        self.store = topology.stores["counts"]
+        changelog = self.ownership.changelog(self.store, 0)
+        assert changelog is not None
+        self._changelog = changelog
+
+    def changelog_ends(self, offset: int, *, age_ms: int = 0) -> None:
+        """As Kafka has said so long ago."""
+        self._watch._ends = Ends(boot_ms() - age_ms, {self._changelog: offset})
+
+    def of(self, generation: int, offset: int) -> tuple[int | None, int | None]:
+        """(lag_records, lag_ms) of a copy that has applied this offset last."""
+        applied, copy = {self._changelog: offset}, CopyStatus("standby", 0, 0, 0)
+        told = self.ownership.with_lag(copy, self.store, 0, generation, applied)
         return told.lag_records, told.lag_ms
-
-    assert lag(1, 9) == (0, 0)
-    ownership.left(store, 0, 1, now_ms())
-    assert lag(1, 3)[1] is not None
-    assert lag(2, 3) == (6, None)
-    ownership.left(store, 0, 2, now_ms() + 5_000)
-    assert lag(2, 3) == (6, None), "the clock was set back since"

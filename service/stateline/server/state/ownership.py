@@ -143,16 +143,19 @@ class Ownership:
         offsets: Mapping[TopicPartition, int],
     ) -> CopyStatus:
         """The same, and of one that is not active how far it is behind its changelog; `offsets` are those that it has
-        applied, `generation` is that of its commit notice."""
+        applied, `generation` is that of its commit notice. While Kafka does not say where the changelog ends, what the
+        copy had stays true: only the time since then grows."""
         if copy.served_by == "active" or self._group is None:
             return copy
         changelog = self.changelog(store, partition)
-        if changelog is None or (found := self._group.end(changelog)) is None:
+        if changelog is None:
             return copy
-        end, asked_at_ms = found
-        behind = self._behind(changelog, end, offsets.get(changelog, -1))
-        if behind == 0:
-            self._complete[store.name, partition] = generation, asked_at_ms
+        behind, asked_at_ms = None, 0
+        if (found := self._group.end(changelog)) is not None:
+            end, asked_at_ms = found
+            behind = self._behind(changelog, end, offsets.get(changelog, -1))
+            if behind == 0:
+                self._complete[store.name, partition] = generation, asked_at_ms
         of, at_ms = self._complete.get((store.name, partition), (None, 0))
         since_ms = max(boot_ms() - at_ms, 1) if of == generation else None
         is_complete = behind == 0 and boot_ms() - asked_at_ms <= _JUST_ASKED_MS
