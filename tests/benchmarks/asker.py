@@ -1,5 +1,6 @@
 """Asks servers for keys at a rate, whatever the answers take (open loop): argv is the rate, the seconds, the output
-file, and pairs of a port and a file with keys, one in a line, of which each is asked in turn.
+file, the path with a %s for the key, and pairs of a port and a file with keys, one in a line, of which each is asked in
+turn.
 
 Writes the seconds of each answer as doubles, in the machine's byte order, counted from when the question was due: what
 waits for a connection has waited. There are 64 of them. Raises when an answer has another status than 200.
@@ -17,8 +18,6 @@ from array import array
 from collections import deque
 from pathlib import Path
 
-from topic import TOPIC
-
 _CONNECTIONS = 64
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 
@@ -26,9 +25,8 @@ _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 class Asker:
     """The questions to one server, over connections that are kept."""
 
-    def __init__(self, port: int, keys: list[str], connections: int) -> None:
-        path, level = f"/v1/stores/{TOPIC}/keys", "isolation_level=read_committed"
-        lines = (f"GET {path}/{key}?{level} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode() for key in keys)
+    def __init__(self, port: int, path: str, keys: list[str], connections: int) -> None:
+        lines = (f"GET {path % key} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode() for key in keys)
         self._questions = itertools.cycle(list(lines))
         self._idle = deque(self._connected(port) for _ in range(connections))
         self._asked: dict[int, tuple[socket.socket, float, bytes]] = {}  # by descriptor: when it was due, what came
@@ -89,9 +87,9 @@ def ask_at(rate: float, seconds: float, askers: list[Asker]) -> array[float]:
 
 
 if __name__ == "__main__":
-    rate, seconds, output = float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
-    given = list(zip(sys.argv[4::2], sys.argv[5::2], strict=True))
+    rate, seconds, output, path = float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    given = list(zip(sys.argv[5::2], sys.argv[6::2], strict=True))
     askers = [
-        Asker(int(port), Path(keys).read_text().split(), _CONNECTIONS // len(given)) for port, keys in given
+        Asker(int(port), path, Path(keys).read_text().split(), _CONNECTIONS // len(given)) for port, keys in given
     ]  # fmt: skip
     output.write_bytes(ask_at(rate, seconds, askers).tobytes())

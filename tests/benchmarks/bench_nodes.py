@@ -42,6 +42,7 @@ SECONDS = 8.0
 RATE = 5_000
 IDLE_S = 30.0
 RESTARTS = 15
+PATH = f"/v1/stores/{TOPIC}/keys/%s?isolation_level=read_committed"
 
 APPLICATION = app.application_id
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -141,7 +142,7 @@ def ask(node: Node, keys: Path, found: dict[str, Node], root: Path) -> tuple[flo
     output = root / "taken"
     before = sum(each.cpu_s for each in found.values())
     with process(
-        ["asker.py", str(RATE), str(SECONDS), str(output), str(node.port), str(keys)], root / "asker.txt"
+        ["asker.py", str(RATE), str(SECONDS), str(output), PATH, str(node.port), str(keys)], root / "asker.txt"
     ) as child:
         child.wait()
     used = sum(each.cpu_s for each in found.values()) - before
