@@ -167,6 +167,20 @@ def test_the_files_come_and_are_the_owners_store(pair: Pair) -> None:
     pair.check_placed()
 
 
+def test_a_limit_that_lets_little_through_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = sum(path.stat().st_size for path in (pair.root / "owner").rglob("*") if path.suffix in (".log", ".sst"))
+    for module in (receiving, sending):
+        monkeypatch.setattr(module, "SILENT_S", 1.0)
+        monkeypatch.setattr(module, "PIECE_BYTES", size // 2)
+
+    async def scene() -> None:
+        assert await pair.fetch({"node_copy_max_bytes_per_second": size // 4}) == ""
+
+    run(scene())
+    assert pair.sent < 1.2 * size, "nothing of it comes twice"
+    pair.check_placed()
+
+
 def test_who_waits_for_its_turn_hears_that_it_comes_as_often_as_who_is_served(pair: Pair) -> None:
     pair.next_in_turn = Waits()
 

@@ -201,7 +201,9 @@ class CopyReceiver:
                     raise InvalidArgumentError(f"Node {node!r} sends {left!r:.50} bytes of {name}.")
                 while left:
                     async with asyncio.timeout(SILENT_S):
-                        piece = await reader.readexactly(min(left, PIECE_BYTES))
+                        piece = await reader.read(min(left, PIECE_BYTES))
+                    if not piece:
+                        raise asyncio.IncompleteReadError(b"", left)
                     left -= len(piece)
                     await asyncio.to_thread(file.add, piece)
                     self._received += len(piece)
