@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stateline.server.routing.query_routing import QueryRouting
 from support.kafka.shared_broker import SharedBroker
 from support.processes.machines import KEYS, Machine, Machines
 from support.processes.node_secret import write_secret
@@ -56,7 +57,7 @@ def value(machine: Machine, key: str, store: str = "counts", **parameters: Any) 
 
 
 def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_it_owns_the_task(
-    machines: Machines,
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = machines.every.values()
     wait_until(lambda: follows_all(two), HANGING_S)
@@ -66,6 +67,13 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
     for key, store in product(of_one, ("counts", "memory")):
         answered = partial(value, two, key, store, **STALE)
         wait_until(lambda answered=answered: answered()[2] == "standby two", HANGING_S)  # type: ignore[misc]
+    with monkeypatch.context() as patched:  # for a key of a store on disk, nothing is routed
+        patched.setattr(QueryRouting, "find", None)
+        for key in of_one[:5]:
+            answer = 200, machines.sent[key], "standby two"
+            assert value(two, key, **bound) == answer
+            wait_until(lambda key=key, answer=answer: value(two, key, **STALE) == answer, HANGING_S)  # type: ignore[misc]
+        assert value(two, of_one[0], "memory", **STALE)[0] == 500, "others are"
     one.stop_worker(signal.SIGKILL)
     one.stop_server()
     seen = set[str]()
