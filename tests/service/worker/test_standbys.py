@@ -22,8 +22,10 @@ from stateline.log import Log, Record
 from stateline.log.kafka_admin import KafkaAdmin
 from stateline.worker import copied_tasks, standby_tasks
 from stateline.worker.standby_store import StandbyStore
+from stateline.worker.standby_tasks import StandbyTasks
 from stateline.worker.worker import Worker
 from stateline_store import LogUnavailableError, RetryLaterError, StateDirectory, TopicPartition
+from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import set_topic_configs
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
@@ -140,13 +142,22 @@ def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_ag
 def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
     group: Group, delivered: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    behind: list[int] = []
+    add = StandbyTasks.add
+
+    def note(followed: StandbyTasks, task_id: TaskId) -> bool:
+        behind.append(len(followed.begun) - len(followed.caught_up()))
+        return add(followed, task_id)
+
     group.send()
     with group.worker("one") as one:
         eventually(group.is_whole("one"), "one has read all")
+        monkeypatch.setattr(StandbyTasks, "add", note)
         with group.worker("two", max__warmup__replicas=1) as two:
             assert has(one, 4, 0)(), "nothing is taken from it while the other one catches up"
             eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
             assert delivered == []
+            assert behind[:2] == [0, 0], "it begins with one when the one before has caught up"
             group.send()
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
