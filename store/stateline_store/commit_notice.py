@@ -197,6 +197,11 @@ class CommitNotice:
             self._slots[_REMAINING] = restore_remaining
         self._slots[_STATE] = state
 
+    @property
+    def restore_remaining(self) -> int:
+        """As `NoticeView.restore_remaining`."""
+        return self._slots[_REMAINING]
+
     def publish_end(self) -> None:
         """The owner lets go: closed, unless it has said before that others may own it (STANDBY)."""
         self.publish_staged(0, 0)

@@ -41,6 +41,8 @@ class StandbyStore(StoreRestore):
         super().__init__(of, next_offset, end, has_commits=has_commits)
         self.limit = limit
         self.is_whole = False
+        # Rows that are ahead of their Position are so until more is read.
+        self._began_whole = not (isinstance(of.store, TransactionalStore) and of.store.restore_remaining)
         self._has_markers = has_markers and of.table_of is None
         # Where the next record is if there is no gap. It is not where the log says to go on: that is behind markers,
         # also those of commits whose records were all replaced.
@@ -98,7 +100,7 @@ class StandbyStore(StoreRestore):
         if self.remaining:
             return
         if self.next_offset == self._committed_to:
-            self.is_whole |= not self.restored  # there was nothing to read
+            self.is_whole |= not self.restored and self._began_whole  # there was nothing to read
             return
         if not self._commits.has_commits:
             self._stage_changelog(self._commits.take_rest())
@@ -106,7 +108,7 @@ class StandbyStore(StoreRestore):
             self.store.advance(self._position)
         self._committed_to = self.next_offset
         self.commit()
-        self.is_whole = True
+        self.is_whole = bool(self.restored) or self._began_whole
 
     def let_go(self) -> None:
         """Commit all that is staged, for who goes on or because it is much, with its Position if it has one."""

@@ -41,7 +41,7 @@ def test_each_task_is_followed_once_and_never_where_it_is_owned() -> None:
 
 
 def test_what_is_to_be_followed_elsewhere_is_kept_until_all_who_are_to_have_caught_up() -> None:
-    a, b, c = there = members("a", "b", "c")
+    _, b, c = there = members("a", "b", "c")
     seen = view(*there)
     at_b = followed(seen, b)
     assert at_b

@@ -87,6 +87,27 @@ def test_rows_without_their_position_are_never_there_before_it_is_said_that_some
     assert seen[-1][0]
 
 
+def test_what_begins_with_rows_without_their_position_is_whole_when_it_has_that_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.store_restore._BATCH_BYTES", 1)
+    store = KeyValueStore("kept")
+    store.init(StoreContext("0_0", StateDirectory(tmp_path, "app").task("0_0")))
+    of = RestoredStore(store, lambda offsets: store.commit(offsets), LOG)
+    killed = StandbyStore(of, 0, 10, has_markers=True)
+    killed.read([put(8)], 9, 10)  # all but the marker behind it
+    assert (store.committed_offset(LOG), store.position(IsolationLevel.READ_COMMITTED)) == (8, Position())
+    standby = StandbyStore(of, 9, 10, has_markers=True)
+    standby.read([], 10, 10)
+    standby.commit_whole()
+    standby.commit_whole()
+    assert not standby.is_whole
+    standby.read([put(10)], 11, 11)
+    standby.commit_whole()
+    assert standby.is_whole
+    store.close()
+
+
 def copied(store: KeyValueStore, full: list[Record], at: dict[int, dict[bytes, bytes]], number: int) -> int:
     """Have the store begin as a copy of another node's at this commit; the offset from which it reads on."""
     ends = [record.offset for record in full if record.headers]
