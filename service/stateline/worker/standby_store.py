@@ -12,7 +12,6 @@ to expect one.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import ClassVar
 
 from stateline.log.interface import Record
@@ -122,14 +121,14 @@ class StandbyStore(StoreRestore):
         follows, may_skip = self._follows, self._ends_commit
         self._follows = last + 1
         self._ends_commit = self._has_markers and _ends_commit(records[-1])
-        if first == follows and last - first + 1 == len(records):
+        missing = last - first + 1 - len(records)
+        if first == follows and not missing:
             return False
         if not self._has_markers or not (first == follows or (may_skip and first == follows + 1)):
             return True
-        return any(
-            after.offset != before.offset + 1 and not (after.offset == before.offset + 2 and _ends_commit(before))
-            for before, after in pairwise(records)
-        )
+        ends = [at for at, record in enumerate(records) if record.headers and _ends_commit(record)]
+        behind = (records[at + 1].offset - records[at].offset - 1 for at in ends if at + 1 < len(records))
+        return missing != sum(skipped == 1 for skipped in behind)
 
 
 def _ends_commit(record: Record) -> bool:
