@@ -14,8 +14,8 @@ Layout: u64 slots in the machine's byte order (the file never leaves its machine
 
 Each slot is written by one aligned 8-byte store (`memoryview.cast("Q")`), which no reader sees by halves.
 Slots are not written together, and that cannot mislead: a reader demands the number that it saw from the
-database's own row (`secondary.py`), opens anew when the generation is another, and the rest are figures for
-display.
+database's own row (`secondary.py`), and opens anew when the generation is another. `restore_remaining` is above 0
+before rows are written that are ahead of their Position. The rest are figures for display.
 
 The file is never replaced, truncated or unlinked once it is valid, because readers keep it mapped. Only
 deleting the task does that, after generation 0 was written: a reader that sees 0 looks the path up again.
@@ -196,6 +196,11 @@ class CommitNotice:
         if restore_remaining is not None:
             self._slots[_REMAINING] = restore_remaining
         self._slots[_STATE] = state
+
+    @property
+    def restore_remaining(self) -> int:
+        """As `NoticeView.restore_remaining`."""
+        return self._slots[_REMAINING]
 
     def publish_end(self) -> None:
         """The owner lets go: closed, unless it has said before that others may own it (STANDBY)."""

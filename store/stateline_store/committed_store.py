@@ -141,6 +141,12 @@ class CommittedStore(StateStore):
         if self._notice is not None:
             self._notice.publish_state(state, restore_remaining)
 
+    @property
+    def restore_remaining(self) -> int:
+        """As it was published last, perhaps by the owner before; 0 in memory."""
+        self._open()
+        return 0 if self._notice is None else self._notice.restore_remaining
+
     def committed_offset(self, partition: TopicPartition) -> int | None:
         self._open()
         return self._committed.offsets.get(partition) if self._persistent else None

@@ -79,7 +79,8 @@ class TransactionalStore(CommittedStore):
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Stage changes as its changelog holds them, the newest last."""
         self._open()
-        self._buffer.put_all((key, value) for key, value, _ in changes)
+        if columns := [*zip(*changes, strict=True)]:  # without an interpreter for each
+            self._buffer.put_all(zip(columns[0], columns[1], strict=True))
 
     def get_rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The stored bytes of many keys at once, staged or committed, None where there are none: a timestamped store's

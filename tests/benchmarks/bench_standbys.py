@@ -6,9 +6,10 @@ changelog are written first as a worker would have left them (`bench_recovery.fi
 - follow: a node that comes reads its half of the changelog before it joins: ≥ 300,000 records/s.
 - cost: both nodes process the same records without and with one standby of each task, in turns. What the standbys add
   to the processor time of both, ÷ what it is without: ≤ 0.5. Ingest with ÷ without, on the same cores: ≥ 0.75.
-- loss: one of three nodes with a standby each is killed, worker and server. Until another one answers for its task
-  with `require_active`: the session's timeout + 2 s; from when the group gives that one the task until it runs: ≤ 1 s.
-  Who is asked 20 times a second for what a standby may answer leaves nobody without an answer for longer than 1.5 s.
+- loss: one of three nodes with a standby each is killed, worker and server, while 10,000 records a second come; under
+  each guarantee. Until another one answers for its task with `require_active`: the session's timeout + 2 s; from when
+  the group gives that one the task until it runs: ≤ 1 s. Who is asked 20 times a second for what a standby may answer
+  leaves nobody without an answer for longer than 1.5 s. Each count at its Position is compared in the end.
 
 `bench_standbys.py RECORDS` takes another number of records of the changelog.
 """
@@ -16,6 +17,7 @@ changelog are written first as a worker would have left them (`bench_recovery.fi
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -32,8 +34,9 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
-from bench_recovery import KEYS, PARTITIONS, RECORDS, Input, fill
+from bench_recovery import KEYS, PARTITIONS, RECORDS, Feeder, Input, fill
 from figures import at_least, at_most
+from http_client import Connection
 from processes import answers, free_port, until
 from recovery_app import made
 
@@ -44,8 +47,11 @@ from stateline_store import TopicPartition
 from support.kafka.kafka_broker import KafkaBroker
 
 SESSION_MS = 10_000
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
 INGESTED, ROUNDS = 1_000_000, 3
 _ASKED_PER_S = 20
+_CHECKED = 50  # keys of each partition
+_COMMITTED = "isolation_level=read_committed"
 _RUNS = re.compile(r"a standby here until now, runs after ([\d.]+) s")
 _HERE = Path(__file__).parent
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -55,7 +61,7 @@ APPLICATION = made("store").application_id
 class Node:
     """One of them: its directory, and its worker while it runs."""
 
-    def __init__(self, servers: str, root: Path, name: str, standbys: int) -> None:
+    def __init__(self, servers: str, root: Path, name: str, standbys: int, guarantee: str = EXACTLY_ONCE) -> None:
         self.name, self.directory = name, root / name
         self.directory.mkdir()
         self.output = root / f"{name}.txt"
@@ -63,9 +69,8 @@ class Node:
             "bootstrap.servers": servers,
             "state.dir": self.directory,
             "node.name": name,
-            "processing.guarantee": "exactly_once_v2",
+            "processing.guarantee": guarantee,
             "session.timeout.ms": SESSION_MS,
-            "transaction.timeout.ms": SESSION_MS,
             "num.standby.replicas": standbys,
         }
         self.process: subprocess.Popen[bytes] | None = None
@@ -144,6 +149,12 @@ class Places:
         self._log, self._admin = log, log.admin()
         self._input = [TopicPartition("events", p) for p in range(PARTITIONS)]
 
+    @property
+    def end(self) -> int:
+        """Where it ends in each partition."""
+        (found,) = set(self._admin.committed_ends(self._input).values())
+        return found
+
     def is_worked_off(self) -> bool:
         committed = self._admin.committed(APPLICATION, self._input)
         return committed == self._admin.committed_ends(self._input)
@@ -202,7 +213,7 @@ class Asker(threading.Thread):
 
     def __init__(self, ports: Sequence[int], key: bytes, accepted: str) -> None:
         super().__init__(name=accepted)
-        self._ports, self._path = ports, f"/v1/stores/counts/keys/{key.decode()}?{accepted}"
+        self._ports, self._path = ports, f"/v1/stores/counts/keys/{key.decode()}?{_COMMITTED}&{accepted}"
         self._done = threading.Event()
         self._answered_s: list[float] = []
 
@@ -229,13 +240,18 @@ def _states(nodes: Sequence[Node]) -> Counter[str]:
     return Counter(state for node in nodes for state in node.tasks())
 
 
-def loss(servers: str, root: Path, input_: Input) -> None:
+def _said(node: Node) -> list[float]:
+    """How long each promotion took, as its worker has said until now."""
+    return [float(each) for each in _RUNS.findall(node.output.read_text())]
+
+
+def loss(servers: str, log: Log, root: Path, input_: Input, guarantee: str) -> None:
     """One of three nodes is killed, its worker and its server, while the others are asked for what it had."""
     (root / "secret").write_text("of these nodes alone")
     (root / "secret").chmod(0o600)
-    nodes = [Node(servers, root, name, 1) for name in ("one", "two", "three")]
+    nodes = [Node(servers, root, name, 1, guarantee) for name in ("one", "two", "three")]
     ports = [free_port() for _ in nodes]
-    with ExitStack() as stack:
+    with ExitStack() as stack, closing(Places(log)) as places:
         for node, port in zip(nodes, ports, strict=True):
             node.settings["node.peer.secret.file"] = root / "secret"
             stack.enter_context(node.working())
@@ -246,22 +262,44 @@ def loss(servers: str, root: Path, input_: Input) -> None:
         partition = lost.running()[0]
         key = input_.keys[partition][0]
         bound = quote(json.dumps({"events": {str(partition): 0}}))
+        feeding = stack.enter_context(ExitStack())
+        feeding.enter_context(Feeder(log, input_, places.end))
         asked = [
             stack.enter_context(Asker(ports[1:], key, accepted))
             for accepted in ("max_staleness_ms=60000", f"position_bound={bound}&wait_ms=0")
         ]
         time.sleep(2.0)
+        before = [len(_said(node)) for node in left]
         killed_s = time.perf_counter()
         lost.kill()
-        owner = f"/v1/stores/counts/keys/{key.decode()}?require_active=true"
+        owner = f"/v1/stores/counts/keys/{key.decode()}?{_COMMITTED}&require_active=true"
         until(lambda: answers(ports[1], owner), "another node has the task", 0.005)
         took_s = time.perf_counter() - killed_s
-        at_most("after the loss of a node its tasks answer beyond the session", took_s - SESSION_MS / 1000, 2, " s")
-        said = "".join(node.output.read_text() for node in left)
-        at_most("promotion of a standby", max(map(float, _RUNS.findall(said))), 1, " s")
+        what = f"({guarantee})"
+        beyond_s = took_s - SESSION_MS / 1000
+        at_most(f"after the loss of a node its tasks answer beyond the session {what}", beyond_s, 2, " s")
+        promoted = [s for node, count in zip(left, before, strict=True) for s in _said(node)[count:]]
+        at_most(f"promotion of a standby {what}", max(promoted), 1, " s")
         time.sleep(1.0)
         for each in asked:
-            at_most(f"longest gap of {each.name.partition('=')[0]}", each.longest_gap_s, 1.5, " s")
+            at_most(f"longest gap of {each.name.partition('=')[0]} {what}", each.longest_gap_s, 1.5, " s")
+        feeding.close()
+        until(places.is_worked_off, "all is processed", 0.1)
+        most = math.inf if guarantee == AT_LEAST_ONCE else 0
+        wrong = [found for found in checked(ports[1], input_) if not 0 <= found[2] <= most]
+        print(f"  counts that are not those of their Position {what}: {wrong[:5]} of {PARTITIONS * _CHECKED} looked at")
+
+
+def checked(port: int, input_: Input) -> Iterator[tuple[str, int, int]]:
+    """Keys of each partition, their counts, and how many more these are than there were records."""
+    with Connection(port) as connection:
+        for partition, keys in enumerate(input_.keys):
+            for number in range(0, len(keys), len(keys) // _CHECKED)[:_CHECKED]:
+                status, body = connection.get(f"/v1/stores/counts/keys/{keys[number].decode()}?{_COMMITTED}")
+                assert status == 200, body
+                told = json.loads(body)
+                offset = told["position"]["events"][str(partition)]
+                yield told["key"], told["value"], told["value"] - input_.count(partition, number, offset)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -274,8 +312,10 @@ def main(arguments: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as directory:
             follow(servers, Path(directory), records)
         time.sleep(SESSION_MS / 1000 + 2)
-        with tempfile.TemporaryDirectory() as directory:
-            loss(servers, Path(directory), input_)
+        for guarantee in (EXACTLY_ONCE, AT_LEAST_ONCE):
+            with tempfile.TemporaryDirectory() as directory:
+                loss(servers, log, Path(directory), input_, guarantee)
+            time.sleep(SESSION_MS / 1000 + 2)
     with KafkaBroker() as broker, closing(KafkaLog(broker.bootstrap_servers)) as log:
         fill(log, KEYS, input_)
         with tempfile.TemporaryDirectory() as directory:

@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from stateline.server.routing.query_routing import QueryRouting
 from support.kafka.shared_broker import SharedBroker
 from support.processes.machines import KEYS, Machine, Machines
 from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
+
+# Many times the session, and a tenth of the transaction's time.
+LOST_S = 60.0
 
 STALE: dict[str, Any] = {"max_staleness_ms": 60_000}
 
@@ -53,7 +57,7 @@ def value(machine: Machine, key: str, store: str = "counts", **parameters: Any) 
 
 
 def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_it_owns_the_task(
-    machines: Machines,
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = machines.every.values()
     wait_until(lambda: follows_all(two), HANGING_S)
@@ -63,6 +67,13 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
     for key, store in product(of_one, ("counts", "memory")):
         answered = partial(value, two, key, store, **STALE)
         wait_until(lambda answered=answered: answered()[2] == "standby two", HANGING_S)  # type: ignore[misc]
+    with monkeypatch.context() as patched:  # for a key of a store on disk, nothing is routed
+        patched.setattr(QueryRouting, "find", None)
+        for key in of_one[:5]:
+            answer = 200, machines.sent[key], "standby two"
+            assert value(two, key, **bound) == answer
+            wait_until(lambda key=key, answer=answer: value(two, key, **STALE) == answer, HANGING_S)  # type: ignore[misc]
+        assert value(two, of_one[0], "memory", **STALE)[0] == 500, "others are"
     one.stop_worker(signal.SIGKILL)
     one.stop_server()
     seen = set[str]()
@@ -77,6 +88,27 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
     asked = {"position_bound": machines.bound(), "wait_ms": 30_000}
     for key, store in product(KEYS, ("counts", "memory")):
         assert value(two, key, store, **asked) == (200, machines.sent[key], "active two")
+
+
+def test_a_node_that_is_lost_in_the_middle_of_a_commit_holds_nobody_up_for_longer_than_its_session(
+    kafka_broker: SharedBroker, tmp_path: Path
+) -> None:
+    ways = dict.fromkeys(("one", "two"), kafka_broker.bootstrap_servers)
+    settings = (f"node.peer.secret.file={write_secret(tmp_path)}", "transaction.timeout.ms=600000")
+    with ExitStack() as stack:
+        machines = Machines(ways, kafka_broker.bootstrap_servers, tmp_path, stack, *settings)
+        one, two = machines.every.values()
+        one.start_worker(STATELINE_CRASH_AT="commit:offsets-sent")
+        two.start_worker()
+        wait_until(lambda: all(len(each.active()) == 1 for each in (one, two)), HANGING_S)
+        machines.send()
+        assert one.worker is not None
+        one.worker.wait(HANGING_S)
+        one.stop_server()
+        wait_until(lambda: len(two.active()) == 2, LOST_S)
+        asked: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 30_000}
+        for key in KEYS:
+            assert value(two, key, **asked) == (200, 1, "active two")
 
 
 def test_a_standby_that_is_behind_is_not_taken_for_less(machines: Machines) -> None:

@@ -42,6 +42,11 @@ def needs_producer(topology: Topology, dead_letter_topic: str | None, *, exactly
     return written or forwards or dead_letter_topic is not None
 
 
+def transactional_id(application_id: str, identity: str) -> str:
+    """Of a worker's producer; `identity` as in `Committer`."""
+    return f"{application_id}-{identity}"
+
+
 class Committer:
     """Owns the producer and its transaction. One worker's, used on its thread only.
 
@@ -55,7 +60,7 @@ class Committer:
         forwarded = {to.name for s in topology.subtopologies for each in s.processors for to in each.forwards}
         self._forwarded = forwarded - {config.dead_letter_topic}
         self._exactly_once = config.exactly_once
-        self._transactional_id = f"{topology.application_id}-{identity}" if config.exactly_once else None
+        self._transactional_id = transactional_id(topology.application_id, identity) if config.exactly_once else None
         self._needed = needs_producer(topology, config.dead_letter_topic, exactly_once=config.exactly_once)
         self._producer: Producer | None = None
         self._in_transaction = False

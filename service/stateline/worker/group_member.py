@@ -15,6 +15,7 @@ from stateline.model.topology import Topology
 from stateline.worker.commit_schedule import CommitSchedule
 from stateline.worker.deployment_files import DeploymentFiles
 from stateline.worker.joining import Joining
+from stateline.worker.lost_transactions import LostTransactions
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.standby_assignment import StandbyAssignment
 from stateline.worker.task_manager import TaskManager
@@ -56,11 +57,14 @@ class GroupMember:
         lease: Lease,
         joining: Joining,
         standbys: StandbyAssignment,
+        lost: LostTransactions | None,
     ) -> None:
+        """`lost` is None where workers have no transactions."""
         self.failed: StatelineError | None = None
         self._log = log
         self._joining = joining
         self._standbys = standbys
+        self._lost = lost
         self._is_free = False
         self._group = topology.application_id
         self._static_id = config.group_instance_id
@@ -153,6 +157,8 @@ class GroupMember:
         except RetryLaterError as error:  # none of it: the worker starts over
             self.failed = error
             return
+        if self._lost is not None:
+            self._lost.abort()
         self._manager.assign(partitions, self.consumer)
         self._deployment.say_topology(self._topics)
         self.run_restored(0.0)

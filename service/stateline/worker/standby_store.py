@@ -12,7 +12,6 @@ to expect one.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import ClassVar
 
 from stateline.log.interface import Record
@@ -41,6 +40,8 @@ class StandbyStore(StoreRestore):
         super().__init__(of, next_offset, end, has_commits=has_commits)
         self.limit = limit
         self.is_whole = False
+        # Rows that are ahead of their Position are so until more is read.
+        self._began_whole = not (isinstance(of.store, TransactionalStore) and of.store.restore_remaining)
         self._has_markers = has_markers and of.table_of is None
         # Where the next record is if there is no gap. It is not where the log says to go on: that is behind markers,
         # also those of commits whose records were all replaced.
@@ -98,7 +99,7 @@ class StandbyStore(StoreRestore):
         if self.remaining:
             return
         if self.next_offset == self._committed_to:
-            self.is_whole |= not self.restored  # there was nothing to read
+            self.is_whole |= not self.restored and self._began_whole  # there was nothing to read
             return
         if not self._commits.has_commits:
             self._stage_changelog(self._commits.take_rest())
@@ -106,7 +107,7 @@ class StandbyStore(StoreRestore):
             self.store.advance(self._position)
         self._committed_to = self.next_offset
         self.commit()
-        self.is_whole = True
+        self.is_whole = bool(self.restored) or self._began_whole
 
     def let_go(self) -> None:
         """Commit all that is staged, for who goes on or because it is much, with its Position if it has one."""
@@ -120,14 +121,14 @@ class StandbyStore(StoreRestore):
         follows, may_skip = self._follows, self._ends_commit
         self._follows = last + 1
         self._ends_commit = self._has_markers and _ends_commit(records[-1])
-        if first == follows and last - first + 1 == len(records):
+        missing = last - first + 1 - len(records)
+        if first == follows and not missing:
             return False
         if not self._has_markers or not (first == follows or (may_skip and first == follows + 1)):
             return True
-        return any(
-            after.offset != before.offset + 1 and not (after.offset == before.offset + 2 and _ends_commit(before))
-            for before, after in pairwise(records)
-        )
+        ends = [at for at, record in enumerate(records) if record.headers and _ends_commit(record)]
+        behind = (records[at + 1].offset - records[at].offset - 1 for at in ends if at + 1 < len(records))
+        return missing != sum(skipped == 1 for skipped in behind)
 
 
 def _ends_commit(record: Record) -> bool:

@@ -282,7 +282,11 @@ class StandbyTasks:
     def _look(self) -> None:
         """Begin anew with those of whose topics one was deleted and created anew."""
         self._looks_s = time.monotonic() + _LOOK_INTERVAL_S
-        ids = self._ids(topic for task in self.tasks for topic in task.topology.log_topics())
+        try:
+            ids = self._ids(topic for task in self.tasks for topic in task.topology.log_topics())
+        except RetryLaterError as error:
+            _log.debug("Whether topics are still the same ones is not known now: %s", error)
+            return
         changed = {topic for topic, topic_id in self._topic_ids.items() if ids.get(topic, topic_id) != topic_id}
         self._add_anew([t.id for t in self.tasks if not changed.isdisjoint(t.topology.log_topics())])
 
@@ -328,10 +332,14 @@ class StandbyTasks:
         return {store.changelog for each in self._by_id.values() for store in each.stores}
 
     def _limits(self) -> Mapping[TopicPartition, int]:
-        """Where tables must not be ahead of the group: how far that has come."""
+        """Where tables must not be ahead of the group: how far that has come; nothing while Kafka does not say."""
         self._limits_s = time.monotonic() + _LIMIT_INTERVAL_S
         sources = {store.changelog for each in self._by_id.values() for store in each.stores if store.limit is not None}
-        return self._admin.committed(self._group, sources) if sources else {}
+        try:
+            return self._admin.committed(self._group, sources) if sources else {}
+        except RetryLaterError as error:
+            _log.debug("How far the group has come is not known now: %s", error)
+            return {}
 
     def _assigned(self) -> Consumer | None:
         """The consumer, which reads each changelog from where the furthest behind of its stores stands."""

@@ -175,6 +175,8 @@ class StoreRestore:
             applied = self.next_offset if begins_at is None else begins_at
             is_known = self._staged_owner > 0 and isinstance(self.store, TransactionalStore)
             owner = {OWNER_EPOCH: self._staged_owner} if is_known else {}
+            if self.remaining:  # said first: whoever finds these rows is told that their Position is missing
+                self._set_remaining()
             self.of.commit({self.changelog: applied - 1, **owner})
             self.say_remaining()
 
@@ -182,6 +184,10 @@ class StoreRestore:
         """Tell readers in other processes how much is left."""
         if isinstance(self.store, TransactionalStore):
             self.store.announce_commit()
+        self._set_remaining()
+
+    def _set_remaining(self) -> None:
+        if isinstance(self.store, TransactionalStore):
             self.store.set_state(self._state, self.remaining)
 
     def _stage_table(self, topic: Topic, records: list[Record]) -> None:

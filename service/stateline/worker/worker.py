@@ -38,6 +38,7 @@ from stateline.worker.global_tables import GlobalTables
 from stateline.worker.group_member import GroupMember
 from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.joining import Joining
+from stateline.worker.lost_transactions import LostTransactions
 from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.reporting import Reporter
@@ -115,9 +116,10 @@ class Worker:
         self._standbys = StandbyAssignment(
             config, topology, own, log, self._admin, self._entries, self._tasks, followed, self._topics
         )
+        lost = LostTransactions(log, self._admin, app.application_id, config.group_instance_id)
         self._group = GroupMember(
             log, config, topology, self._tasks, self._manager, self._commits, self._topics, self._deployment,
-            self._queries, self._lease, joining, self._standbys,
+            self._queries, self._lease, joining, self._standbys, lost if self._committer.is_all_or_nothing else None,
         )  # fmt: skip
         self._leaves_for_good = config.node_leave
         self._drained = False

@@ -85,6 +85,7 @@ class Pair:
         topic_ids.remember(directory.task("0_0"), IDS)
         self.maker = SnapshotMaker(directory, topology, lambda *_: HostedPartition(self.store, self.state))
         self.waits, self.wants = Waits(), True
+        self.next_in_turn: Waits | None = None
         self.config = with_secret(root)
 
     async def link_for_copy(self, task_id: str, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
@@ -95,6 +96,7 @@ class Pair:
     def serving(self, name: str, node: LinkedNode, **settings: Any) -> Serving:
         config: Config = self.config.model_copy(update={"state_dir": self.root / name, **settings})
         wanted = {"0_0": (self.waits, ["table"])}
+        wanted |= {} if self.next_in_turn is None else {"0_1": (self.next_in_turn, ["table"])}
         workers = SimpleNamespace(link_for_copy=self.link_for_copy, wanted_copies=lambda: wanted if self.wants else {})
         found = SimpleNamespace(config=config, topology=application().topology(), workers=workers, nodes=node.nodes)
         return cast(Serving, found)
@@ -163,6 +165,32 @@ def test_the_files_come_and_are_the_owners_store(pair: Pair) -> None:
 
     run(scene())
     pair.check_placed()
+
+
+def test_a_limit_that_lets_little_through_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = sum(path.stat().st_size for path in (pair.root / "owner").rglob("*") if path.suffix in (".log", ".sst"))
+    for module in (receiving, sending):
+        monkeypatch.setattr(module, "SILENT_S", 1.0)
+        monkeypatch.setattr(module, "PIECE_BYTES", size // 2)
+
+    async def scene() -> None:
+        assert await pair.fetch({"node_copy_max_bytes_per_second": size // 4}) == ""
+
+    run(scene())
+    assert pair.sent < 1.2 * size, "nothing of it comes twice"
+    pair.check_placed()
+
+
+def test_who_waits_for_its_turn_hears_that_it_comes_as_often_as_who_is_served(pair: Pair) -> None:
+    pair.next_in_turn = Waits()
+
+    async def scene() -> None:
+        assert await pair.fetch({"node_copy_max_bytes_per_second": 100_000}) == ""
+
+    run(scene())
+    assert pair.waits.signs > 3
+    assert pair.next_in_turn.signs >= pair.waits.signs - 1  # all but that of the end
+    assert pair.next_in_turn.ended == []
 
 
 def test_a_connection_that_breaks_after_every_piece_brings_each_byte_about_once(

@@ -6,17 +6,24 @@ import shutil
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from stateline import serdes
 from stateline.deployment.topology_file import Placement
 from stateline.query.values import PartitionAnswer, Terms
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
-from stateline.stores import window
+from stateline.stores import key_value, window
 from stateline_store import (
     IsolationLevel,
+    KeyQuery,
+    KeyValueStore,
+    Position,
+    SecondaryReader,
     StateDirectory,
     StoreContext,
     StoreState,
+    TopicPartition,
     Windowed,
     WindowKeyQuery,
     WindowStore,
@@ -50,3 +57,35 @@ def test_a_store_that_was_rebuilt_in_other_segments_is_read_in_those(tmp_path: P
         assert isinstance(answer, PartitionAnswer)
         assert list(answer.rows.entries) == [(Windowed(b"k", start, start + 10), b"v") for start in starts]
     partitions.close()
+
+
+@pytest.mark.parametrize("at_last", [StoreState.RESTORING, StoreState.ACTIVE])
+def test_what_was_read_in_the_middle_of_a_restore_does_not_count_as_what_is_there_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_last: StoreState
+) -> None:
+    """Rows of a restore are beyond their Position until it ends, which may be while a reader catches up."""
+    directory, input_ = StateDirectory(tmp_path / "state", "app"), TopicPartition("in", 0)
+    store = KeyValueStore("s")
+    store.init(StoreContext("0_0", directory.task("0_0")))
+    store.put(b"k", b"old")
+    store.commit({}, position=Position.of({input_: 1}))
+    store.set_state(StoreState.RESTORING, 2)
+    declared = key_value("s", key=serdes.bytes, value=serdes.bytes)
+    served, refresh = ServedStore(declared, Placement(0, 1, None)), SecondaryReader.refresh
+    partitions = Partitions(directory, tmp_path / "scratch", Owned())
+    partitions.open(served, 0)
+    store.put(b"k", b"new")
+    store.commit({})  # a batch of the restore
+
+    def refresh_and_fall_behind(reader: SecondaryReader) -> None:
+        refresh(reader)
+        if reader.notice.restore_remaining:
+            store.commit({}, position=Position.of({input_: 9}))
+            store.set_state(at_last, 0)
+
+    monkeypatch.setattr(SecondaryReader, "refresh", refresh_and_fall_behind)
+    answer = partitions.ask(served, Terms("s", IsolationLevel.READ_COMMITTED), 0, KeyQuery(b"k"))
+    assert isinstance(answer, PartitionAnswer)
+    assert (list(answer.rows.entries), answer.position) == ([(b"k", b"new")], Position.of({input_: 9}))
+    partitions.close()
+    store.close()

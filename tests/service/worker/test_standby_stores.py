@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from stateline.log import Record
 from stateline.processing.changelog import position_headers
 from stateline.worker.standby_store import StandbyStore
-from stateline.worker.store_restore import RestoredStore
-from stateline_store import IsolationLevel, KeyValueStore, Position, StoreContext, TopicPartition
+from stateline.worker.store_restore import RestoredStore, StoreRestore
+from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirectory, StoreContext, TopicPartition
+from stateline_store.commit_notice import NoticeView
 
 LOG, IN = TopicPartition("log", 0), TopicPartition("in", 0)
 
@@ -47,6 +49,63 @@ def compacted(records: list[Record], chance: random.Random) -> list[Record]:
 def rows_of(store: KeyValueStore) -> dict[bytes, bytes]:
     with store.reader(IsolationLevel.READ_COMMITTED).range(None, None) as rows:
         return dict(rows)
+
+
+def put(offset: int) -> Record:
+    return Record(*LOG, offset, 1, b"%d" % offset, b"v", position_headers(Position.of({IN: offset})))
+
+
+@pytest.mark.parametrize("follows", [StandbyStore, StoreRestore])
+def test_rows_without_their_position_are_never_there_before_it_is_said_that_something_is_missing(
+    tmp_path: Path, follows: type[StoreRestore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.store_restore._BATCH_BYTES", 1)
+    task = StateDirectory(tmp_path, "app").task("0_0")
+    store = KeyValueStore("kept")
+    store.init(StoreContext("0_0", task))
+    seen: list[tuple[bool, bool]] = []
+
+    def commit(offsets: Mapping[TopicPartition, int]) -> None:
+        store.commit(offsets)
+        with closing(NoticeView(StateDirectory(tmp_path, "app").notice("0_0", "kept", timestamped=False))) as notice:
+            has_position = store.position(IsolationLevel.READ_COMMITTED).get(*IN) == max(offsets.values())
+            seen.append((has_position, notice.restore_remaining > 0))
+
+    restore = follows(RestoredStore(store, commit, LOG), 0, 8)
+    for offset in (1, 3, 7):
+        records = [put(offset)]
+        if isinstance(restore, StandbyStore):
+            restore.read(records, offset + 1, 8)
+            restore.commit_whole()
+        else:
+            restore.apply(records)
+    if not isinstance(restore, StandbyStore):
+        restore.finish(0)
+    store.close()
+    assert seen[0] == (False, True)
+    assert (False, False) not in seen
+    assert seen[-1][0]
+
+
+def test_what_begins_with_rows_without_their_position_is_whole_when_it_has_that_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.store_restore._BATCH_BYTES", 1)
+    store = KeyValueStore("kept")
+    store.init(StoreContext("0_0", StateDirectory(tmp_path, "app").task("0_0")))
+    of = RestoredStore(store, lambda offsets: store.commit(offsets), LOG)
+    killed = StandbyStore(of, 0, 10, has_markers=True)
+    killed.read([put(8)], 9, 10)  # all but the marker behind it
+    assert (store.committed_offset(LOG), store.position(IsolationLevel.READ_COMMITTED)) == (8, Position())
+    standby = StandbyStore(of, 9, 10, has_markers=True)
+    standby.read([], 10, 10)
+    standby.commit_whole()
+    standby.commit_whole()
+    assert not standby.is_whole
+    standby.read([put(10)], 11, 11)
+    standby.commit_whole()
+    assert standby.is_whole
+    store.close()
 
 
 def copied(store: KeyValueStore, full: list[Record], at: dict[int, dict[bytes, bytes]], number: int) -> int:

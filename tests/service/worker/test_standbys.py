@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +19,17 @@ from stateline.deployment.configured_log import configured_log
 from stateline.deployment.drain_request import ask_to_drain
 from stateline.dsl.app import App
 from stateline.log import Log, Record
+from stateline.log.kafka_admin import KafkaAdmin
 from stateline.worker import copied_tasks, standby_tasks
 from stateline.worker.standby_store import StandbyStore
+from stateline.worker.standby_tasks import StandbyTasks
 from stateline.worker.worker import Worker
-from stateline_store import RetryLaterError, StateDirectory, TopicPartition
+from stateline_store import LogUnavailableError, RetryLaterError, StateDirectory, TopicPartition
+from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import set_topic_configs
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.patience import HANGING_S
 
 PARTITIONS = 4
 KEYS = [f"k{n}" for n in range(40)]
@@ -138,13 +142,22 @@ def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_ag
 def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
     group: Group, delivered: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    behind: list[int] = []
+    add = StandbyTasks.add
+
+    def note(followed: StandbyTasks, task_id: TaskId) -> bool:
+        behind.append(len(followed.begun) - len(followed.caught_up()))
+        return add(followed, task_id)
+
     group.send()
     with group.worker("one") as one:
         eventually(group.is_whole("one"), "one has read all")
+        monkeypatch.setattr(StandbyTasks, "add", note)
         with group.worker("two", max__warmup__replicas=1) as two:
             assert has(one, 4, 0)(), "nothing is taken from it while the other one catches up"
             eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
             assert delivered == []
+            assert behind[:2] == [0, 0], "it begins with one when the one before has caught up"
             group.send()
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
@@ -238,6 +251,34 @@ def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_n
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
+
+
+def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_has_come(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_away, refused = threading.Event(), threading.Semaphore(0)
+    committed = KafkaAdmin.committed
+
+    def ask(admin: KafkaAdmin, name: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if is_away.is_set():
+            refused.release()
+            raise LogUnavailableError("The broker that keeps the group's offsets is being replaced.")
+        return committed(admin, name, partitions)
+
+    monkeypatch.setattr(KafkaAdmin, "committed", ask)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        followed = [*one._standbys.tasks, *two._standbys.tasks]
+        is_away.set()
+        for _ in range(6):
+            assert refused.acquire(timeout=HANGING_S)
+        is_away.clear()
+        group.send()
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
+        assert [*one._standbys.tasks, *two._standbys.tasks] == followed, "none was opened anew"
 
 
 def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(

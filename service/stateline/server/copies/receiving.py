@@ -1,8 +1,9 @@
 """`CopyReceiver`: fetches the stores that workers of this node want to have from another one (`worker/copied_tasks`).
 
-One task at a time, from the node that owns it, or else from one that follows it. What has arrived is kept when a node
-or this process dies, and gone on with (`stateline_store.store_copies`). What is there is looked through, and the worker
-is told; where it cannot be had within `_PATIENCE_S` of the last byte it is told that, and reads the changelogs.
+One task at a time, from the node that owns it, or else from one that follows it; who waits for another one hears
+meanwhile that its turn comes. What has arrived is kept when a node or this process dies, and gone on with
+(`stateline_store.store_copies`). What is there is looked through, and the worker is told; where it cannot be had within
+`_PATIENCE_S` of the last byte it is told that, and reads the changelogs.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ class CopyReceiver:
         return found is not None and found[0] is worker
 
     async def _serve(self, task_id: str, worker: WorkerConnection, stores: Sequence[str]) -> None:
-        """Fetch it, as long as this worker wants it, and tell it now and then."""
+        """Fetch it, as long as this worker wants it, and tell all who wait now and then."""
         fetching = asyncio.create_task(self._fetched(task_id, stores))
         try:
             while not fetching.done() and self._wants(worker, task_id):
-                worker.say_copying(task_id)
+                self._say_it_goes_on()
                 await asyncio.wait([fetching], timeout=_SIGN_S)
         finally:
             fetching.cancel()
@@ -94,6 +95,12 @@ class CopyReceiver:
             why = "fetching them failed"
         worker.say_copying(task_id, ended=True, why=why)
         self._ended[task_id] = worker
+
+    def _say_it_goes_on(self) -> None:
+        """To those whose turn comes, too: unless they hear of it they read the changelogs alone."""
+        for task_id, (worker, _) in self._serving.workers.wanted_copies().items():
+            if self._ended.get(task_id) is not worker:
+                worker.say_copying(task_id)
 
     async def _fetched(self, task_id: str, stores: Sequence[str]) -> str:
         """Empty when all of it is there and whole; else why it is not."""
@@ -194,7 +201,9 @@ class CopyReceiver:
                     raise InvalidArgumentError(f"Node {node!r} sends {left!r:.50} bytes of {name}.")
                 while left:
                     async with asyncio.timeout(SILENT_S):
-                        piece = await reader.readexactly(min(left, PIECE_BYTES))
+                        piece = await reader.read(min(left, PIECE_BYTES))
+                    if not piece:
+                        raise asyncio.IncompleteReadError(b"", left)
                     left -= len(piece)
                     await asyncio.to_thread(file.add, piece)
                     self._received += len(piece)

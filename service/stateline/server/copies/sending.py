@@ -28,6 +28,8 @@ from stateline_store.task_id import TaskId
 
 # Between two files: the other end writes, and looks at what it has.
 _NEXT_FILE_S = 600.0
+# What the limit lets through in this time is sent at once: many who share it all hear something within `SILENT_S`.
+_PIECE_S = 0.25
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class CopySender:
         self._limit = config.node_copy_max_bytes_per_second
         share = self._limit / config.server_processes if self._limit > 0 else -1
         self._throttle = Throttle(share)
+        self._piece_bytes = PIECE_BYTES if share < 0 else max(1, min(PIECE_BYTES, int(share * _PIECE_S)))
         self._snapshots = SnapshotDirectory(config.state_dir / serving.topology.application_id)
         self._limits = config.server_snapshots_max, config.server_snapshots_max_bytes
 
@@ -94,7 +97,7 @@ class CopySender:
         file = await asyncio.to_thread(LeavingFile, folder / name, copy.files[name], offset)
         with file:
             say(writer, {"bytes": file.size - offset})
-            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+            while piece := await asyncio.to_thread(file.read, self._piece_bytes):
                 await self._throttle.take(len(piece))
                 writer.write(piece)
                 async with asyncio.timeout(SILENT_S):

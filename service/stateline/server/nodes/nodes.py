@@ -83,6 +83,8 @@ class Nodes:
         self.others: dict[str, Other] = {}
         self.known: set[str] = set()
         """All that the registry has told of, those that have left included, and this one: that is the last to come."""
+        self.left: dict[str, str] = {}
+        """The directories of those that have left, by name, as far as they were known before."""
         self.number = now_ms()
         """Grows with each change of what any node has."""
         self.traffic = Traffic()
@@ -203,9 +205,11 @@ class Nodes:
                 known.dialing.cancel()
             del self.others[node]
             if entry is None:
+                self.left[node] = known.entry.directory
                 _log.info("Node %r has left: others get its tasks when its session has timed out", node)
         self.known.add(node)
         if entry is not None:
+            self.left.pop(node, None)
             self._reach(node, entry)
         self._changed()
 

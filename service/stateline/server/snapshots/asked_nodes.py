@@ -96,6 +96,14 @@ class AskedNodes:
         }
         return next((name for name, directory in nodes.items() if directory.startswith(digits)), None)
 
+    def may_have_left(self, snapshot_id: str) -> bool:
+        """Whether the node that keeps the account of a snapshot may be one that has left, or was not heard of yet."""
+        if self._nodes is None or not is_snapshot_id(snapshot_id):
+            return False
+        digits = snapshot_id[:_DIRECTORY_DIGITS]
+        is_known = any(directory.startswith(digits) for directory in self._nodes.left.values())
+        return is_known or self.own not in self._nodes.known
+
     async def ask(
         self,
         node: str,

@@ -73,8 +73,11 @@ class ClusterSnapshots:
         keeper cannot be asked."""
         keeper = self._nodes.keeper(snapshot_id)
         if keeper is None:
-            self._own.find(snapshot_id)  # what is known here is of a node that has left, and may come back
-            raise NotPresentError("The node that made this snapshot has left: ask again when it is back.")
+            if not self._nodes.may_have_left(snapshot_id):
+                self._own.find(snapshot_id)  # what is known here is of a node that has left, and may come back
+            raise NotPresentError(
+                "The node that made this snapshot has left, or was not heard of yet: ask again when it is back."
+            )
         if keeper == self._nodes.own:
             return Found(keeper, self._own.find(snapshot_id))
         told = await self._nodes.ask(keeper, "GET", PART.format(id=snapshot_id))

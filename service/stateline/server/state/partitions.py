@@ -44,6 +44,9 @@ from stateline_store.directory import holds_database
 from stateline_store.plain_values import PlainValuesReader
 from stateline_store.task_id import TaskId
 
+# How often a partition is looked at for one answer: again only when it was committed to within microseconds.
+_LOOKS = 5
+
 _log = logging.getLogger(__name__)
 
 
@@ -138,7 +141,7 @@ class Partitions:
         found = self._opened(store, task_id)
         if not self._ownership.is_owned(task_id):
             self._refresh(found.reader)  # once: what it lacks is of the newest commit that there is
-        return self._status(store, partition, found)
+        return self._status(store, partition, found, found.reader.notice.status)
 
     def shown(self, store: ServedStore, partition: int) -> tuple[SecondaryReader, int, int] | None:
         """The reader of this partition with generation and number of the commit that it shows: equal ones are of one
@@ -191,10 +194,9 @@ class Partitions:
 
     def _execute(self, store: ServedStore, partition: int, query: Query[Any], terms: Terms) -> Outcome:
         task_id = store.placement.task_id(partition)
-        found = self._up_to_date(store, task_id)
-        copy = self._status(store, partition, found)
+        found, notice = self._looked_at(store, task_id)
+        copy = self._status(store, partition, found, notice)
         if copy.served_by != "active":
-            notice = found.reader.notice.status
             given_back, is_whole = notice.state is StoreState.STANDBY, notice.restore_remaining == 0
             why = self._ownership.refusal(task_id, terms, partition, copy, given_back=given_back, is_whole=is_whole)
             if why is not None:
@@ -204,6 +206,20 @@ class Partitions:
             outcome.epochs = self._whole_epochs(store.name, partition, found.reader)
             outcome.worker = self._ownership.worker(task_id)
         return outcome
+
+    def _looked_at(self, store: ServedStore, task_id: str) -> tuple[_Open, NoticeStatus]:
+        """The store as its owner last committed it, and what the owner says of that, not of a later commit. A restore
+        that ends between the two says that nothing is missing, and what was read of it has rows beyond its Position."""
+        was: tuple[int, StoreState] | None = None
+        for _ in range(_LOOKS):
+            found = self._up_to_date(store, task_id)
+            notice = found.reader.notice.status
+            # Asked last: an owner commits, and then says what is left. Whoever ran it before restores nothing since.
+            says = found.reader.generation, notice.state
+            if not found.reader.is_behind or (says == was and notice.state is StoreState.ACTIVE):
+                return found, notice
+            was = says
+        raise NotReadyError(f"Store {store.name!r} of task {task_id} changes faster than it can be read: ask again.")
 
     def _up_to_date(self, store: ServedStore, task_id: str) -> _Open:
         """The store as its owner last committed it."""
@@ -229,15 +245,15 @@ class Partitions:
             )
         return numbers
 
-    def _status(self, store: ServedStore, partition: int, found: _Open) -> CopyStatus:
+    def _status(self, store: ServedStore, partition: int, found: _Open, notice: NoticeStatus) -> CopyStatus:
         was, generation = found.status, found.reader.generation
-        copy = self._known_status(store.placement.task_id(partition), found)
+        copy = self._known_status(store.placement.task_id(partition), found, notice)
         if was is not None and was[2].served_by == "active" != copy.served_by:
             self._ownership.left(store.definition, partition, generation, copy.committed_at_ms)
         return self._ownership.with_lag(copy, store.definition, partition, generation, found.reader.offsets)
 
-    def _known_status(self, task_id: str, found: _Open) -> CopyStatus:
-        notice, known = found.reader.notice.status, found.status
+    def _known_status(self, task_id: str, found: _Open, notice: NoticeStatus) -> CopyStatus:
+        known = found.status
         owned = self._ownership.is_active(task_id)
         if notice.state == StoreState.RESTORING:
             owned = self._ownership.is_owned(task_id)

@@ -348,8 +348,15 @@ def test_a_node_that_owns_nothing_makes_one_of_what_the_other_owns(scene: Scene,
 def test_without_a_node_the_parts_of_others_are_read_renewed_and_released(scene: Scene, kept: dict[str, Any]) -> None:
     pinned = made(scene.one, "counts", pin="remembered")
     assert pinned["id"] in scene.directories()["two"], "it only remembers the pin"
+    nodes = scene.one.server.serving.nodes
+    assert nodes is not None
+    of_two = f"{nodes.others['two'].entry.directory[:8]}{'0' * 16}"
     scene.two.stop_server()
     wait_until(lambda: len(scene.one.get("/v1/nodes").json()["nodes"]) == 1, HANGING_S)
+    for method in ("GET", "PATCH", "DELETE"):
+        answer = scene.one.server.client.request(method, f"/v1/snapshots/{of_two}", content=b"{}")
+        assert (answer.status_code, answer.json()["reason"]) == (421, "NOT_PRESENT"), "nobody else can know of it"
+    assert scene.one.get(f"/v1/snapshots/{'0' * 24}").status_code == 404
     path, client = f"/v1/snapshots/{kept['id']}", scene.one.server.client
     for part in kept["stores"]["counts"].values():
         answer = scene.one.get(part["path"])
