@@ -109,6 +109,11 @@ class SecondaryReader(Reader):
         return self._open().commit.number
 
     @property
+    def shown_number(self) -> int:
+        """The commit that was read last, 0 before the first; also while nothing can be read."""
+        return self._number
+
+    @property
     def generation(self) -> int:
         """The opening by its owner that is read, as of the last refresh: a commit's number is of one generation."""
         return self._generation

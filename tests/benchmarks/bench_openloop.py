@@ -6,8 +6,8 @@ stands still. p50 and longest at most Kafka Streams', p99 at most a quarter of i
 5,000. What it costs is the processor time of the side, and of the broker beside it.
 
 Then Stateline alone. The first answer after ten seconds without questions, beside 50,000 records a second: at most
-10 ms. Uncommitted reads beside 50,000 records a second: p99 at most 10 ms; beside a backlog: 20 ms. Processor seconds of
-the server for a million questions. What worker and server take that have nothing to do: less than 1 % of a core each.
+10 ms. Uncommitted reads beside 50,000 records a second: p99 at most 10 ms; beside a backlog: 20 ms. Processor seconds
+of the server for a million questions. What worker and server take that have nothing to do: less than 1 % of a core.
 
 `bench_openloop.py NAME …` takes some of: rates, pauses, uncommitted, idle, processes.
 """

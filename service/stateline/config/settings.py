@@ -182,6 +182,8 @@ class Config(BaseModel):
     """A log line for each request, or for slow and failed ones."""
     server_slow_query_ms: Wait = 1_000
     """A request that takes so long is slow."""
+    server_follow_ms: Wait = 300_000
+    """What was asked within this time is followed with each commit; the rest less often."""
     server_cursor_ttl_ms: Milliseconds = 60_000
     """How long after its last page a cursor is kept."""
     server_cursors_max: Count = 256

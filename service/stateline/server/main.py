@@ -220,7 +220,8 @@ async def _lifespan(
     announces: bool,
     for_nodes: socket.socket | None,
 ) -> AsyncIterator[None]:
-    keepers = [asyncio.create_task(serving.keeper.keep()), asyncio.create_task(snapshots.keep())]
+    kept = serving.keeper.keep(), serving.follower.follow(), snapshots.keep()
+    keepers = [asyncio.create_task(each) for each in kept]
     if serving.group is not None:
         keepers.append(asyncio.create_task(serving.group.keep()))
     if measuring.metrics.shared:

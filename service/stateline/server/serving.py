@@ -29,6 +29,7 @@ from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.cursor_text import node_mark, signing_key
 from stateline.server.state.cursors import Cursors, held_on_disk
 from stateline.server.state.epochs import WholeEpochs
+from stateline.server.state.follower import Follower
 from stateline.server.state.group_watch import GroupWatch, Wanted
 from stateline.server.state.keeper import Keeper
 from stateline.server.state.ownership import Ownership
@@ -60,7 +61,7 @@ class Serving:
         self.limits = TimeLimits()
         self.bodies = Bodies(self.limits, config)
         self.stores = ServedStores(topology, application)
-        self.workers = Workers(application, self.commits.announce, self.limits)
+        self.workers = Workers(application, self._on_commit, self.limits)
         self.group = self._group_watch(application)
         exactly_once = config.processing_guarantee == "exactly_once_v2"
         place = "here" if self.group is None else f"at node {config.node!r}"
@@ -72,6 +73,7 @@ class Serving:
             upgrading=config.upgrade_from is not None,
             epochs=topology.epoch_numbers(),
         )
+        self.follower = Follower(self.partitions, config.server_follow_ms)
         self.bounds = PositionBounds(topology)
         copies = Copies(self.partitions, self.workers, self.ownership, self.bounds, node_url(config))
         self.pipelines = PipelineStates(topology, config.state_dir)
@@ -109,6 +111,11 @@ class Serving:
         )
         self.siblings = Siblings(application, self.cursors.process, tls=config.server_tls_key_file is not None)
         self._leaving = False
+
+    def _on_commit(self) -> None:
+        """A worker here has committed, or has other tasks."""
+        self.commits.announce()
+        self.follower.wake()
 
     def _nodes(self) -> Nodes | None:
         """None on an embedded log, which is one machine's."""

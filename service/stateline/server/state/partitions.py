@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +64,15 @@ class _Open:
     schema: StoreSchema
     status: tuple[NoticeStatus, bool, CopyStatus] | None = None
     """What the notice said when it was looked at last, whether there was an owner, and what follows from these."""
+    asked_s: float = -math.inf
+    """When it was asked last (`time.monotonic`)."""
+    commit_s: float = math.inf
+    """How long it took last to catch up with a commit."""
+
+    def takes_s(self) -> float:
+        """How long it takes to catch up, as it took last; 0 when there is nothing to."""
+        reader = self.reader
+        return max(1, reader.notice.commit_number - reader.shown_number) * self.commit_s if reader.is_behind else 0.0
 
 
 class Partitions:
@@ -140,7 +151,7 @@ class Partitions:
         task_id = store.placement.task_id(partition)
         found = self._opened(store, task_id)
         if not self._ownership.is_owned(task_id):
-            self._refresh(found.reader)  # once: what it lacks is of the newest commit that there is
+            self._refresh(found)  # once: what it lacks is of the newest commit that there is
         return self._status(store, partition, found, found.reader.notice.status)
 
     def shown(self, store: ServedStore, partition: int) -> tuple[SecondaryReader, int, int] | None:
@@ -177,9 +188,20 @@ class Partitions:
 
     def catch_up(self) -> None:
         """Let every secondary follow its owner: one that nobody asks keeps the files of the commit that it saw last."""
-        for found in list(self._open.values()):
-            with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
-                found.reader.refresh()
+        for _ in self.follow(math.inf, 0.0):
+            pass
+
+    def follow(self, asked_within_s: float, most_s: float) -> Iterator[None]:
+        """Let those secondaries follow their owners that were asked within this time, and those that would take longer
+        than `most_s` by now; one with each step, so that others have their turn in between."""
+        for place in list(self._open):
+            if (found := self._open.get(place)) is None:
+                continue  # others had their turn
+            takes_s = found.takes_s()
+            if takes_s > most_s or (takes_s and time.monotonic() - found.asked_s <= asked_within_s):
+                with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
+                    self._refresh(found)
+                yield
 
     @property
     def open_count(self) -> int:
@@ -195,6 +217,7 @@ class Partitions:
     def _execute(self, store: ServedStore, partition: int, query: Query[Any], terms: Terms) -> Outcome:
         task_id = store.placement.task_id(partition)
         found, notice = self._looked_at(store, task_id)
+        found.asked_s = time.monotonic()
         copy = self._status(store, partition, found, notice)
         if copy.served_by != "active":
             given_back, is_whole = notice.state is StoreState.STANDBY, notice.restore_remaining == 0
@@ -225,7 +248,7 @@ class Partitions:
         """The store as its owner last committed it."""
         found = self._opened(store, task_id)
         try:
-            self._refresh(found.reader)
+            self._refresh(found)
         except NotPresentError as error:
             raise self._absent(store, task_id) from error
         if found.reader.layout is not found.layout:  # the store was opened anew
@@ -270,10 +293,13 @@ class Partitions:
         found.status = notice, owned, status
         return status
 
-    def _refresh(self, reader: SecondaryReader) -> None:
+    def _refresh(self, found: _Open) -> None:
+        reader = found.reader
         if reader.is_behind:
+            before, began_s = reader.shown_number, time.perf_counter()
             with _reading(self._directory.application):
                 reader.refresh()
+            found.commit_s = (time.perf_counter() - began_s) / max(1, reader.shown_number - before)
             self.catch_ups += 1
 
     def _forget(self, store: ServedStore, partition: int) -> None:
