@@ -97,15 +97,16 @@ def clock_jump(scene: NodeScene) -> None:
 
 
 def other_topology(scene: NodeScene) -> None:
-    """Somebody starts a server and a worker of another topology: no node is ready, all answer, and the worker waits
-    and takes no task; then they leave."""
+    """Somebody starts a server and a worker of another topology: it is not ready, the others are and answer, and the
+    worker waits and takes no task; then they leave."""
     guest, urls = scene.guest, {node.url for node in scene.nodes.values()}
     said = guest.said(WAITS)
     guest.start(app=OTHER_TOPOLOGY)
     guest.until_it_answers()
-    for node in scene.nodes.values():
-        scene.until(lambda node=node: scene.status(node, "/readyz") == 503)  # type: ignore[misc]
     scene.until(lambda: guest.said(WAITS) > said)
+    scene.until(lambda: "runs another topology" in scene.get(guest, "/readyz").text)
+    for node in scene.nodes.values():
+        scene.until(lambda node=node: scene.status(node, "/readyz") == 200)  # type: ignore[misc]
     scene.until_asked()
     assert guest.processes["worker"].poll() is None, guest.printed()
     assert not scene.get(guest, "/v1/nodes").json()["nodes"][guest.name]["tasks"], guest.printed()

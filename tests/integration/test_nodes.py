@@ -309,3 +309,14 @@ def test_who_waits_for_another_node_is_refused_when_the_server_that_was_asked_st
         other.dialing.get_loop().call_soon_threadsafe(here.serving.stop)
         told = waiting.result(20)
     assert (told.status_code, told.json()["reason"]) == (503, "NOT_READY")
+
+
+def test_a_server_that_has_just_started_reaches_other_nodes_from_its_first_answer_on(machines: Machines) -> None:
+    two = machines.every["two"]
+    asked: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 30_000}
+    two.stop_server()
+    with served_here(machines.root / "two", *two.settings, app=machines.app, until_ready=False) as here:
+        first = here.client.get("/v1/stores/counts/range", headers={"Authorization": "Bearer everything"}, params=asked)
+        assert first.status_code == 200, first.text
+        assert {each["key"] for each in first.json()["entries"]} == set(machines.sent)
+        assert {each["node"] for each in first.json()["partitions"].values()} == {"one", "two"}

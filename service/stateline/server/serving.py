@@ -159,12 +159,15 @@ class Serving:
         """Why nobody is to be sent here; else as `Keeper.reasons_not_ready`."""
         if self._leaving or self.stopping:
             return ["The server is shutting down."]
-        reasons = await self.keeper.reasons_not_ready(names)
-        if self.nodes is None:
+        reasons, nodes = await self.keeper.reasons_not_ready(names), self.nodes
+        if nodes is None:
             return reasons
-        away = self.nodes.out_of_reach() if reasons else {}
-        unreached = [f"Node {name!r} is not reached: {why}." for name, why in away.items()]
-        return [*self.nodes.reasons_not_ready(), *reasons, *unreached]
+        if nodes.namesake is not None:
+            reasons.insert(0, nodes.fault)
+        elif not reasons:  # all is here or reached: what other nodes lack is theirs
+            return []
+        unreached = [f"Node {name!r} is not reached: {why}." for name, why in nodes.out_of_reach().items()]
+        return [*reasons, *nodes.other_topologies(), *unreached]
 
     def pipeline_states(self) -> dict[str, PipelineStatus | None]:
         """Each pipeline's status, from this node or from the one that runs it; None when none of them tells of it."""

@@ -385,7 +385,13 @@ def test_who_had_a_task_last_is_told_until_somebody_else_has_it(
         one, two = LinkedNode("one", with_secret(tmp_path)), LinkedNode("two", with_secret(tmp_path))
         assert why_ownerless(one.nodes, 45_000, "0_0") == ""
         two.map = NodeMap(1, {"0_0": HeldTask("active", 3)})
+        one.hear_of("former", two.entry)
+        one.nodes.told("former", None)  # before this one came
+        assert not one.nodes.is_settled, "its own word is the last that it hears"
+        one.hear_of("one", one.entry)
+        assert one.nodes.is_settled
         one.hear_of("two", two.entry)
+        assert not one.nodes.is_settled, "it is dialed"
         await until(lambda: one.nodes.last_owner("0_0") == "two")
         two.map = NodeMap(2, {})
         await until(lambda: one.nodes.owner("0_0") is None)
@@ -406,6 +412,7 @@ def test_who_had_a_task_last_is_told_until_somebody_else_has_it(
     with caplog.at_level(logging.INFO):
         run(scene())
     assert "Node 'two' has left: others get its tasks" in caplog.text
+    assert "'former'" not in caplog.text
 
 
 def test_what_the_topic_says_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -177,16 +177,23 @@ class Nodes:
             )
         return self.registry_fault or (self.why_alone if self.others else "")
 
-    def reasons_not_ready(self) -> list[str]:
-        """What keeps this node from being one of them, one sentence each."""
-        found = [] if self.namesake is None else [self.fault]
-        found += [
+    def other_topologies(self) -> list[str]:
+        """What nodes that run another topology cannot do with this one, one sentence each."""
+        return [
             f"Node {name!r} runs another topology ({other.entry.topology}, Stateline {other.entry.version}) than "
             f"{self.own.node!r} ({self.own.topology}, Stateline {self.own.version}): start all with one application."
             for name, other in self.others.items()
             if not other.entry.has_tasks_of(self.own.topology, self.own.tasks) and not other.is_away
         ]
-        return found
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that the registry tells of was heard, and each of them is linked with, or why it is not is known;
+        also where the registry cannot be read, or nobody is linked with."""
+        if self._keys is None or self.registry_fault:
+            return True
+        others = self.others.items()
+        return self.own.node in self.known and all(each.fault or self.link(name) for name, each in others)
 
     def told(self, node: str, entry: NodeEntry | None) -> None:
         """The registry says so: dial a node that is new or elsewhere, and let go of one that has left."""
@@ -206,7 +213,8 @@ class Nodes:
             del self.others[node]
             if entry is None:
                 self.left[node] = known.entry.directory
-                _log.info("Node %r has left: others get its tasks when its session has timed out", node)
+                if self.own.node in self.known:  # else that was before this one came
+                    _log.info("Node %r has left: others get its tasks when its session has timed out", node)
         self.known.add(node)
         if entry is not None:
             self.left.pop(node, None)
