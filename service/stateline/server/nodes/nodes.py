@@ -289,7 +289,7 @@ class Nodes:
     async def _dial(self, node: str, other: Other, keys: Keys) -> None:
         while True:
             try:
-                reader, writer = await _opened(other.entry.peer, keys)
+                reader, writer = await opened(other.entry.peer, keys)
                 await self._ask_over(reader, writer, node, other, keys)
             except ssl.SSLError as error:
                 self._not_linked(node, other, _of_own_certificate(keys) or tls_failure(error))
@@ -346,7 +346,7 @@ class Nodes:
             raise NotPresentError(f"Node {node!r} is not linked with.")
         place, writer = other.entry.peer, None
         try:
-            reader, writer = await _opened(place, keys)
+            reader, writer = await opened(place, keys)
             own = replace(self.own, purpose=COPY)
             hello = await greet(reader, writer, own, dialing=True, secret=keys.secret, place=place)
             if (hello.node, hello.topology) != (node, self.own.topology):
@@ -388,7 +388,9 @@ def _of_own_certificate(keys: Keys) -> str:
     return f"this node's certificate (node.peer.tls.certificate.file) is taken by no other node: {why}" if why else ""
 
 
-async def _opened(place: str, keys: Keys) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def opened(place: str, keys: Keys) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to who listens there for nodes. Raises `OSError` (`ssl.SSLError` and `TimeoutError` are some), and
+    `ValueError` for what is no address."""
     host, _, port = place.rpartition(":")
     name = "" if keys.dialing is not None else None  # none is sent: who listens on the way would read it
     async with asyncio.timeout(GREETING_TIMEOUT_S):
