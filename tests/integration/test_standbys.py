@@ -63,6 +63,8 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
     wait_until(lambda: follows_all(two), HANGING_S)
     of_one = [key for key in KEYS if value(two, key)[2] == "active one"]
     assert of_one
+    tasks = two.get("/v1/nodes").json()["nodes"]["two"]["tasks"].values()
+    assert {each["followed"] for each in tasks if each["role"] == "standby"} == {True}
     bound: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 0}
     for key, store in product(of_one, ("counts", "memory")):
         answered = partial(value, two, key, store, **STALE)

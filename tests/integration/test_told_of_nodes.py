@@ -206,8 +206,22 @@ def test_a_task_that_moves_is_seen_at_other_nodes_and_what_it_left_behind_says_h
     told = left.get(COUNTS).json()["partitions"][partition]
     assert (told["state"], told["lag_records"]) == ("active", 0), "as its owner has it"
     assert told["node"] != left.name
+    (held,) = (node["tasks"][task] for name, node in at_once(idle).items() if name == left.name)
+    assert (held["role"], held["followed"]) == ("standby", False)
+    assert held["lag_records"] >= 1, "asked once, after whatever time"
+    assert samples(left, "stateline_node_tasks")[("left",)] >= 1
+    assert samples(left, "stateline_node_tasks")[("standby",)] == 0
     left.start_worker()
     wait_until(lambda: all(is_settled(each) for each in machines.every.values()), HANGING_S)
+
+
+def at_once(machine: Machine) -> dict[str, dict[str, Any]]:
+    """All nodes as this one tells, when nobody has asked it for long how far copies are."""
+    group = machine.server.serving.group
+    assert group is not None
+    group._ends, group._ends_wanted_until_ms = None, 0
+    nodes: dict[str, dict[str, Any]] = machine.get("/v1/nodes").json()["nodes"]
+    return nodes
 
 
 def lag(machine: Machine, node: str, partition: str) -> int | None:

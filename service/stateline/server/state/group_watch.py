@@ -135,6 +135,15 @@ class GroupWatch:
             await asyncio.sleep(_LOOK_INTERVAL_S)
         return True
 
+    async def until_ends_are_known(self) -> None:
+        """Comes back when Kafka has said lately where changelogs end, or does not: in a moment."""
+        self._ends_wanted_until_ms, began_ms = boot_ms() + _WANTED_MS, boot_ms()
+        while self._ends is None or boot_ms() - self._ends.at_ms >= _FRESH_MS:
+            if self._is_unanswered or boot_ms() >= began_ms + _UNANSWERED_MS:
+                return
+            self._asked.set()
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
     def end(self, changelog: TopicPartition) -> tuple[int, int] | None:
         """Its committed end, and when Kafka was asked for it; None when that is not known now, as when nobody has
         wanted to know lately: it is in a moment."""

@@ -121,6 +121,11 @@ class Ownership:
         """Comes back when `may_be_elsewhere` knows what can be known: in a moment. False when it did already."""
         return self._group is not None and await self._group.settle()
 
+    async def until_ends_are_known(self) -> None:
+        """Comes back when Kafka has lately said where changelogs end, or does not: in a moment."""
+        if self._group is not None:
+            await self._group.until_ends_are_known()
+
     def check(self, task_id: str, store: str, partition: int, *, given_back: bool = False) -> None:
         """Raise `NotActiveError` when another machine may have gone on with this; `given_back` as above."""
         if not self.is_active(task_id) and self.may_be_elsewhere(task_id, given_back=given_back):
