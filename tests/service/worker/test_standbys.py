@@ -342,3 +342,42 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
     assert "it is deleted and rebuilt from there" in caplog.text
+
+
+def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    changelog, read, is_held = f"{group.app.application_id}-counts-changelog", StandbyTasks._read, threading.Event()
+
+    def read_later(followed: StandbyTasks) -> None:
+        if not is_held.is_set():
+            read(followed)
+            return
+        followed._close_consumer()  # it would have fetched what is to come
+        followed._is_to_assign = True
+
+    monkeypatch.setattr(StandbyTasks, "_read", read_later)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        is_held.set()
+        places = [TopicPartition(changelog, n) for n in range(PARTITIONS)]
+        with closing(group.log.admin()) as admin:
+            for _ in range(2):
+                ends = {place: admin.log_end(place) for place in places}
+                group.send()
+                for worker in (one, two):
+                    node = "one" if worker is one else "two"
+                    own = [task.id.partition for task in worker._tasks.running]
+                    eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
+            set_topic_configs(group.servers, [changelog], {"cleanup.policy": "compact,delete"})
+            admin.delete_records(ends)  # what is left has every key
+        is_held.clear()
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
+        assert has(one, 2, 2)()
+        assert has(two, 2, 2)()
+    assert "Standbys are planned anew" in caplog.text
+    assert "it is deleted and rebuilt from there" in caplog.text
