@@ -174,6 +174,22 @@ def test_two_that_have_a_task_in_one_generation_are_seen_and_so_is_one_that_move
         made.check_moves()
 
 
+def test_how_long_nobody_was_answered_is_counted_by_what_was_asked_for() -> None:
+    made = oracle()
+    made.gap_begins(0.25)
+    stale, bounded = {"max_staleness_ms": "90000"}, {"position_bound": json.dumps({TOPIC: {"0": 1}})}
+    made.take(asked(0.5), 200, ANSWERED, answer(2))  # each takes half a second
+    made.take(asked(1.5, terms=bounded), 200, ANSWERED, answer(2))
+    made.take(asked(2.5, terms=stale), 200, ANSWERED, answer(2, "standby", lag_ms=0))
+    made.take(asked(3), 503, "application/problem+json", {"reason": "NOT_ACTIVE", "detail": "Ask again."})
+    made.take(asked(3.5, terms={"require_active": "true"}), 200, ANSWERED, answer(2))
+    made.take(asked(8.5), 200, ANSWERED, answer(2))
+    made.take(asked(9, terms=bounded), 200, ANSWERED, answer(2))
+    assert made.longest_gap_s == {
+        "read_committed": 8.0, "position_bound": 7.5, "max_staleness_ms": 2.75, "require_active": 3.75, "any": 5.0,
+    }  # fmt: skip
+
+
 def test_a_change_that_is_lost_comes_twice_or_never_was_is_seen() -> None:
     first, second, third = (
         {"partition": 0, "offset": offset, "key": key.decode(), "value": value}

@@ -113,6 +113,31 @@ def test_a_node_that_is_lost_in_the_middle_of_a_commit_holds_nobody_up_for_longe
             assert value(two, key, **asked) == (200, 1, "active two")
 
 
+@pytest.mark.parametrize("step", ["standby:opened", "standby:let-go"])
+def test_a_standby_that_is_killed_as_it_begins_or_takes_over_goes_on_and_every_record_counts_once(
+    machines: Machines, step: str
+) -> None:
+    one, two = machines.every.values()
+    wait_until(lambda: follows_all(two), HANGING_S)
+    two.stop_worker(signal.SIGKILL)
+    two.start_worker(STATELINE_CRASH_AT=step)
+    dying = two.worker
+    assert dying is not None
+    if step == "standby:let-go":
+        wait_until(lambda: follows_all(two) and two.active() != set(), HANGING_S)
+        assert dying.poll() is None
+    one.stop_worker(signal.SIGKILL)
+    one.stop_server()
+    machines.send()
+    assert dying.wait(HANGING_S) == -signal.SIGKILL
+    two.start_worker()
+    machines.send()
+    asked = {"position_bound": machines.bound(), "wait_ms": 30_000, "require_active": "true"}
+    wait_until(lambda: len(two.active()) == 2, HANGING_S)
+    for key, store in product(KEYS, ("counts", "memory")):
+        assert value(two, key, store, **asked) == (200, 3, "active two")
+
+
 def test_a_standby_that_is_behind_is_not_taken_for_less(machines: Machines) -> None:
     one, two = machines.every.values()
     wait_until(lambda: follows_all(two), HANGING_S)

@@ -27,6 +27,7 @@ from time import monotonic
 from stateline.config.settings import Config
 from stateline.deployment.topics import subtopology_partitions
 from stateline.deployment.worker_entries import SAID_AGAIN_S, StandbysEntry, WorkerEntries, entry_name
+from stateline.deployment.worker_figures import StandbyLag
 from stateline.log.interface import Admin, GroupMember, Log
 from stateline.model.standby_placement import Placeable, range_owner, standbys
 from stateline.model.store_definition import StoreDefinition
@@ -134,6 +135,7 @@ class StandbyAssignment:
         self._followed = followed
         self._topics = topics
         self._wanted: set[TaskId] = set()
+        self._complete_s: dict[TaskId, float] = {}  # what is wanted: when it lacked nothing, or was wanted
         self._had: set[TaskId] = set()  # owned when it was looked last
         self._last_owners: Mapping[TaskId, Placeable] = {}
         self._said: StandbysEntry | None = None
@@ -192,8 +194,17 @@ class StandbyAssignment:
             return True
         return False
 
+    def lags(self) -> dict[str, StandbyLag]:
+        """By task that this worker is to follow how many records it lacks, and for how long it has lacked some: also
+        one that waits for its turn, or for files, or cannot be followed."""
+        now_s, records = monotonic(), self._followed.lags()
+        wanted = sorted((self._wanted | records.keys()) - self._tasks.all.keys())
+        self._complete_s = {t: max(self._complete_s.get(t, now_s), self._followed.complete_s(t)) for t in wanted}
+        return {str(t): StandbyLag(records.get(t), int((now_s - self._complete_s[t]) * 1000)) for t in wanted}
+
     def close(self) -> None:
         """Let go of all standbys."""
+        self._wanted.clear()
         self._followed.close()
 
     def _look(self, entries: WorkerEntries) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stateline.deployment.worker_figures import StandbyLag
 from stateline.log.interface import Admin, Consumer, Log
 from stateline.model.topology import Topology
 from stateline.query.values import HostedPartition
@@ -58,7 +58,7 @@ _UNKNOWN_END = 2**63 - 1
 class _Followed:
     task: Task
     stores: list[StandbyStore] = field(default_factory=list)
-    complete_s: float | None = None  # when it lacked nothing
+    complete_s: float = -math.inf  # when it lacked nothing last
     is_upgraded: bool = True  # its plain files are deleted, if it had any
 
     def is_past_plain_files(self) -> bool:
@@ -248,20 +248,17 @@ class StandbyTasks:
         lags = [_lag(each.stores, consumer) for each in self._by_id.values()]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
-    def lags(self) -> dict[str, StandbyLag]:
-        """By task how far behind it is, as of now."""
-        found: dict[str, StandbyLag] = {}
-        consumer, now_s = self._reading, time.monotonic()
-        for task_id, each in self._by_id.items():
-            if consumer is None:
-                found[str(task_id)] = StandbyLag()
-                continue
-            records = _lag(each.stores, consumer)
-            if records == 0:
-                each.complete_s = now_s
-            ms = None if each.complete_s is None else int((now_s - each.complete_s) * 1000)
-            found[str(task_id)] = StandbyLag(records, ms)
-        return found
+    def lags(self) -> dict[TaskId, int | None]:
+        """How many records each of them lacks, as of now; None for unknown."""
+        consumer = self._reading
+        return {
+            task_id: None if consumer is None else _lag(each.stores, consumer) for task_id, each in self._by_id.items()
+        }
+
+    def complete_s(self, task_id: TaskId) -> float:
+        """When all was committed that this one is to have (`time.monotonic`); of none that it has, long ago."""
+        found = self._by_id.get(task_id)
+        return -math.inf if found is None else found.complete_s
 
     def close(self) -> None:
         """Let go of all of them."""
@@ -315,6 +312,8 @@ class StandbyTasks:
                         store.read(slices.get(store.changelog, []), *places[store.changelog])
                     if is_due:
                         store.commit_whole()
+                if is_due and _lag(each.stores, consumer) == 0:
+                    each.complete_s = now_s
                 if is_due and not each.is_upgraded and self._is_close(each, consumer) and each.is_past_plain_files():
                     self._upgraded(each)
             except StatelineError as error:

@@ -17,10 +17,12 @@ from service.worker.faults import GUARANTEES, counting, entries
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.drain_request import ask_to_drain
+from stateline.deployment.worker_figures import StandbyLag, WorkerFigures, figures_path
 from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.log.kafka_admin import KafkaAdmin
 from stateline.worker import copied_tasks, standby_tasks
+from stateline.worker.standby_assignment import GroupView, StandbyAssignment
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.standby_tasks import StandbyTasks
 from stateline.worker.worker import Worker
@@ -89,6 +91,12 @@ class Group:
     def has(self, node: str, number: int) -> bool:
         """Whether this node's copy of a partition has everything that was sent there."""
         return self.stores(node).offset("counts", self.topic, number) == self.ends[number]
+
+    def lags(self, node: str) -> dict[str, StandbyLag]:
+        """What the worker of this node has told last of what it is to follow; nothing before it has told anything."""
+        application = StateDirectory(self.root / node, self.app.application_id).application
+        path = figures_path(application, "worker-0")
+        return dict(WorkerFigures.decode(path.read_bytes()).standbys) if path.exists() else {}
 
     def check(self, node: str) -> None:
         """Its copies hold what was sent, each record once."""
@@ -162,6 +170,28 @@ def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
+
+
+def test_a_worker_says_what_its_standbys_lack_before_it_joins_too_and_that_it_has_none_when_it_is_drained(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_join, is_held = StandbyAssignment._may_join, threading.Event()
+    is_held.set()
+
+    def held(assignment: StandbyAssignment, view: GroupView) -> bool:
+        return may_join(assignment, view) and not (is_held.is_set() and assignment._own.name == "two")
+
+    monkeypatch.setattr(StandbyAssignment, "_may_join", held)
+    group.send()
+    with group.worker("one") as one:
+        eventually(group.is_whole("one"), "one has read all")
+        with group.worker("two") as two:
+            eventually(lambda: [lag.records for lag in group.lags("two").values()] == [0, 0], "it says what it lacks")
+            assert has(one, 4, 0)(), "it has not joined"
+            is_held.clear()
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            ask_to_drain(StateDirectory(group.root / "two", group.app.application_id).application, "worker-0")
+            eventually(lambda: group.lags("two") == {}, "it follows none any more")
 
 
 def test_who_waits_for_files_that_nobody_fetches_reads_the_changelogs(
@@ -247,10 +277,17 @@ def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_n
         for worker in (one, two):
             node, own = "one" if worker is one else "two", [task.id.partition for task in worker._tasks.running]
             eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
+            eventually(lambda node=node: lack_s(group, node, 2.5), "it says for how long what it follows lacks some")  # type: ignore[misc]
         is_full.clear()
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
+            eventually(lambda node=node: not lack_s(group, node, 2.5), "it lacks nothing")  # type: ignore[misc]
+
+
+def lack_s(group: Group, node: str, seconds: float) -> bool:
+    """Whether both that this node follows have lacked something for so long."""
+    return [lag.ms is not None and lag.ms > seconds * 1000 for lag in group.lags(node).values()] == [True, True]
 
 
 def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_has_come(
@@ -304,4 +341,43 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
+    assert "it is deleted and rebuilt from there" in caplog.text
+
+
+def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    changelog, read, is_held = f"{group.app.application_id}-counts-changelog", StandbyTasks._read, threading.Event()
+
+    def read_later(followed: StandbyTasks) -> None:
+        if not is_held.is_set():
+            read(followed)
+            return
+        followed._close_consumer()  # it would have fetched what is to come
+        followed._is_to_assign = True
+
+    monkeypatch.setattr(StandbyTasks, "_read", read_later)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        is_held.set()
+        places = [TopicPartition(changelog, n) for n in range(PARTITIONS)]
+        with closing(group.log.admin()) as admin:
+            for _ in range(2):
+                ends = {place: admin.log_end(place) for place in places}
+                group.send()
+                for worker in (one, two):
+                    node = "one" if worker is one else "two"
+                    own = [task.id.partition for task in worker._tasks.running]
+                    eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
+            set_topic_configs(group.servers, [changelog], {"cleanup.policy": "compact,delete"})
+            admin.delete_records(ends)  # what is left has every key
+        is_held.clear()
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
+        assert has(one, 2, 2)()
+        assert has(two, 2, 2)()
+    assert "Standbys are planned anew" in caplog.text
     assert "it is deleted and rebuilt from there" in caplog.text
