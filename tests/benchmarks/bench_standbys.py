@@ -224,8 +224,8 @@ class Asker(threading.Thread):
 
     @property
     def longest_gap_s(self) -> float:
-        """For how long there was no answer."""
-        return max(after - before for before, after in pairwise(self._answered_s))
+        """For how long there was no answer, up to now."""
+        return max(after - before for before, after in pairwise([*self._answered_s, time.perf_counter()]))
 
     def __enter__(self) -> Asker:
         self.start()
@@ -287,7 +287,9 @@ def loss(servers: str, log: Log, root: Path, input_: Input, guarantee: str) -> N
         until(places.is_worked_off, "all is processed", 0.1)
         most = math.inf if guarantee == AT_LEAST_ONCE else 0
         wrong = [found for found in checked(ports[1], input_) if not 0 <= found[2] <= most]
-        print(f"  counts that are not those of their Position {what}: {wrong[:5]} of {PARTITIONS * _CHECKED} looked at")
+        at_most(f"counts that are not those of their Position {what}", len(wrong), 0, f" of {PARTITIONS * _CHECKED}")
+        if wrong:
+            print(f"  key, count, records too many: {wrong[:5]}", flush=True)
 
 
 def checked(port: int, input_: Input) -> Iterator[tuple[str, int, int]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -21,7 +24,7 @@ from stateline.deployment.worker_figures import StandbyLag, WorkerFigures, figur
 from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.log.kafka_admin import KafkaAdmin
-from stateline.worker import copied_tasks, standby_tasks
+from stateline.worker import copied_tasks, standby_assignment, standby_tasks
 from stateline.worker.standby_assignment import GroupView, StandbyAssignment
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.standby_tasks import StandbyTasks
@@ -37,6 +40,7 @@ PARTITIONS = 4
 KEYS = [f"k{n}" for n in range(40)]
 RECORDS = entries(KEYS)
 SESSION_MS = 6_000  # the shortest that the broker takes
+_DISK_MIB = 32
 
 
 @dataclass
@@ -283,6 +287,52 @@ def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_n
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
             eventually(lambda node=node: not lack_s(group, node, 2.5), "it lacks nothing")  # type: ignore[misc]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The state directory of the node `two`, on a file system of its own."""
+    where = tmp_path / "two"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", str(where)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a tmpfs can only be mounted by root, where mounting is allowed")
+    yield where
+    subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+@pytest.mark.parametrize("group", ["exactly_once_v2"], indirect=True)
+def test_a_standby_on_a_full_disk_waits_until_there_is_room_and_the_owner_elsewhere_goes_on(
+    group: Group, small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(standby_tasks, "_RETRY_S", 0.5)
+    monkeypatch.setattr(standby_tasks, "_PAUSE_S", 0.5)
+    monkeypatch.setattr(standby_assignment, "_STANDSTILL_S", 600.0)
+    group.send()
+    with group.worker("one") as one:
+        eventually(has(one, PARTITIONS, 0), "it has all tasks")
+        monkeypatch.setattr(StandbyAssignment, "_may_join", lambda *_: False)  # the other one follows, and owns nothing
+        with group.worker("two"):
+            eventually(lambda: [lag.records for lag in group.lags("two").values()] == [0, 0], "it has all of two tasks")
+            followed = [int(task.partition("_")[2]) for task in group.lags("two")]
+            fill(small_disk / "ballast")
+            while "is not followed for" not in caplog.text:
+                group.send()
+                eventually(group.is_whole("one"), "the owner goes on")
+            (small_disk / "ballast").unlink()
+            group.send()
+            eventually(lambda: all(group.has("two", n) for n in followed), "it goes on as well")
+            group.check("one")
+            assert has(one, PARTITIONS, 0)()
+    assert "No space left" in caplog.text
+
+
+def fill(ballast: Path) -> None:
+    """Use up every byte with this file."""
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)) == 4096:
+            pass
 
 
 def lack_s(group: Group, node: str, seconds: float) -> bool:
