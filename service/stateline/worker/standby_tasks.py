@@ -29,7 +29,9 @@ from stateline.worker.task import Task
 from stateline.worker.task_settings import TaskSettings
 from stateline_store import (
     DoesNotExistError,
+    FencedError,
     LockedError,
+    LogUnavailableError,
     RetryLaterError,
     StatelineError,
     StoreState,
@@ -97,6 +99,7 @@ class StandbyTasks:
         self._is_full = False
         self._records = 0  # that were read since they were counted
         self._took_s = self._ended_s = 0.0
+        self._reads_s = 0.0  # when it reads again after its consumer has failed
         self._commits_s = self._limits_s = self._looks_s = 0.0
         self._topic_ids: dict[str, str] = {}  # of what is followed
 
@@ -123,7 +126,7 @@ class StandbyTasks:
     @property
     def is_busy(self) -> bool:
         """Whether there is more to read at once."""
-        return self._is_full or self._is_to_assign
+        return (self._is_full or self._is_to_assign) and time.monotonic() >= self._reads_s
 
     @property
     def _reading(self) -> Consumer | None:
@@ -217,12 +220,16 @@ class StandbyTasks:
         for task_id in self._copies.ended():
             self.add(task_id)
         now_s = time.monotonic()
-        if not self._by_id or now_s - self._ended_s < self._took_s:
+        if not self._by_id or now_s - self._ended_s < self._took_s or now_s < self._reads_s:
             return
         try:
             if now_s >= self._looks_s:
                 self._look()
             self._read()
+        except (LogUnavailableError, FencedError) as error:
+            _log.info("Standbys are read by a new consumer in %g s: %s", _RETRY_S, error)
+            self._reads_s = time.monotonic() + _RETRY_S
+            self._give_up_consumer()
         except (RetryLaterError, DoesNotExistError) as error:
             _log.info("Standbys are planned anew: %s", error)
             self._add_anew(list(self._by_id))
@@ -356,10 +363,16 @@ class StandbyTasks:
             self._consumer.assign(starts)
         return self._consumer
 
+    def _give_up_consumer(self) -> None:
+        """What it had read, and what is not known to have come, its successor reads: from where each store stands."""
+        self._is_to_assign = True
+        with contextlib.suppress(StatelineError):
+            self._close_consumer()
+
     def _close_consumer(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
 
 
 def _lag(stores: Sequence[StandbyStore], consumer: Consumer) -> int | None:

@@ -24,6 +24,7 @@ from stateline.deployment.worker_figures import StandbyLag, WorkerFigures, figur
 from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.log.kafka_admin import KafkaAdmin
+from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.worker import copied_tasks, standby_assignment, standby_tasks
 from stateline.worker.standby_assignment import GroupView, StandbyAssignment
 from stateline.worker.standby_store import StandbyStore
@@ -366,6 +367,36 @@ def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_ha
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
         assert [*one._standbys.tasks, *two._standbys.tasks] == followed, "none was opened anew"
+
+
+def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads_on(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby_tasks, "_RETRY_S", 0.5)
+    poll = KafkaConsumer.poll
+    readers, failed = list[StandbyTasks](), list[KafkaConsumer]()
+
+    def fail(consumer: KafkaConsumer, max_records: int, timeout_s: float) -> list[Record]:
+        records = poll(consumer, max_records, timeout_s)
+        if records and len(failed) < 4 and any(each._consumer is consumer for each in readers):
+            failed.append(consumer)  # with what it had read
+            raise LogUnavailableError("The broker that has the changelogs does not answer in time.")
+        return records
+
+    monkeypatch.setattr(KafkaConsumer, "poll", fail)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        followed = [*one._standbys.tasks, *two._standbys.tasks]
+        readers += [one._standbys._followed, two._standbys._followed]
+        group.send()
+        eventually(lambda: len(failed) == 4, "four have failed")
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "they say that they have caught up")
+        assert [*one._standbys.tasks, *two._standbys.tasks] == followed, "none was opened anew"
+        assert len({*failed}) == 4, "each but once"
 
 
 def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
