@@ -231,6 +231,28 @@ def test_what_another_worker_of_the_same_directory_is_given_is_followed_no_more(
             group.check("one")
 
 
+@pytest.mark.parametrize("group", ["exactly_once_v2"], indirect=True)
+def test_the_second_standby_of_a_task_stands_in_another_rack_as_the_settings_of_the_nodes_name_it(group: Group) -> None:
+    group.settings |= {"num.standby.replicas": 2, "rack.aware.assignment.tags": "zone"}
+    zones = {"a": "east", "b": "east", "c": "east", "d": "east", "e": "west"}
+    group.send()
+    with ExitStack() as workers:
+        there = {
+            name: workers.enter_context(group.worker(name, **{"client.tag.zone": zone, "client.tag.host": name}))
+            for name, zone in zones.items()
+        }
+
+        def is_settled() -> bool:
+            every = [(each._standbys._wanted, each._standbys._followed.caught_up()) for each in there.values()]
+            running = [len(each._tasks.running) for each in there.values()]
+            copies = sum(len(wanted) for wanted, _ in every)
+            return running == [1, 1, 1, 1, 0] and copies == 2 * PARTITIONS and all(w == had for w, had in every)
+
+        eventually(is_settled, "each task runs, has two copies, and no former one is kept")
+        # Range gives the four tasks to the first four, and would give e one more only if d were lost.
+        assert {task.partition for task in there["e"]._standbys._wanted} == {*range(PARTITIONS)}
+
+
 def test_a_drained_worker_has_given_everything_away_at_once_and_takes_nothing_until_it_is_started_anew(
     group: Group,
 ) -> None:
