@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -90,6 +91,30 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
     asked = {"position_bound": machines.bound(), "wait_ms": 30_000}
     for key, store in product(KEYS, ("counts", "memory")):
         assert value(two, key, store, **asked) == (200, machines.sent[key], "active two")
+
+
+def test_who_accepts_a_standby_is_answered_while_the_group_waits_for_a_member_to_say_who_has_what(
+    kafka_broker: SharedBroker, tmp_path: Path
+) -> None:
+    ways = dict.fromkeys(("one", "two", "three"), kafka_broker.bootstrap_servers)
+    with ExitStack() as stack:
+        settings = f"node.peer.secret.file={write_secret(tmp_path)}"
+        machines = Machines(ways, kafka_broker.bootstrap_servers, tmp_path, stack, settings)
+        one, two, three = machines.every.values()
+        machines.send()
+        for machine in (one, two):
+            machine.start_worker()
+        wait_until(lambda: len(one.active()) == len(two.active()) == 1, HANGING_S)
+        key = next(key for key in KEYS if value(one, key)[2] == "active one")
+        assert two.worker is not None
+        two.worker.send_signal(signal.SIGSTOP)
+        three.start_worker()
+        stores, seen = ("counts", "memory", "cache"), set[tuple[str, int, Any, str]]()
+        suspended = {(store, 200, 1, "standby one") for store in stores}
+        deadline_s = time.monotonic() + LOST_S
+        while not suspended <= seen and time.monotonic() < deadline_s:
+            seen |= {(store, *value(one, key, store, **STALE, wait_ms=0)) for store in stores}
+        assert seen == suspended | {(store, 200, 1, "active one") for store in stores}
 
 
 def test_a_node_that_is_lost_in_the_middle_of_a_commit_holds_nobody_up_for_longer_than_its_session(

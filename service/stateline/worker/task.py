@@ -32,6 +32,7 @@ from stateline.worker.task_stores import TaskStores
 from stateline.worker.task_topology import TaskTopology
 from stateline.worker.topic_ids import recreated, remember, unchanged
 from stateline_store import IsolationLevel, Position, StoreState, TaskLock, TopicPartition
+from stateline_store.clock import boot_ms
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ _MOVES = {
 
 class Task:
     """One owner thread: the worker's. `recreated` are topics with another id than when this task was open last;
-    `taken_over_s` is when a standby became this worker's (`time.monotonic`), None of any other."""
+    `taken_over_s` is when a standby became this worker's (`time.monotonic`), None of any other; `suspended_at_ms` since
+    when it is suspended (`boot_ms`), None while it is not."""
 
     def __init__(self, subtopology: Subtopology, partition: int, settings: TaskSettings) -> None:
         self.topology = TaskTopology(subtopology, partition, settings.application_id)
@@ -67,6 +69,7 @@ class Task:
         self.settings = settings
         self.state = TaskState.CREATED
         self.taken_over_s: float | None = None
+        self.suspended_at_ms: int | None = None
         self.directory = settings.directory.task(str(self.id))
         self.recreated: frozenset[str] = frozenset()
         self._same_topics: frozenset[str] = frozenset()
@@ -205,6 +208,7 @@ class Task:
     def suspend(self) -> None:
         """Everything is committed, and others may own this task from now on: keep the stores as they are."""
         self._move(TaskState.SUSPENDED)
+        self.suspended_at_ms = boot_ms()
         self.give_back()
 
     def give_back(self) -> None:
@@ -225,6 +229,7 @@ class Task:
         """Nobody else has gone on with it: go on from `next_offsets`. `ends` as `is_as_left`; who had it and has not
         written yet is a former owner from now on."""
         self._move(TaskState.RUNNING)
+        self.suspended_at_ms = None
         self.marks.take_over(ends)
         self.stores.publish(StoreState.ACTIVE)
 

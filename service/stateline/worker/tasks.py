@@ -8,6 +8,7 @@ from stateline.deployment.lease import Lease
 from stateline.query.values import HostedPartition
 from stateline.worker.task import Task, TaskState
 from stateline_store import StoreState, TopicPartition, TransactionalStore
+from stateline_store.clock import boot_ms
 from stateline_store.task_id import TaskId
 
 # What queries are told of a store, by its task's state; in other states there is nothing to ask.
@@ -62,7 +63,21 @@ class Tasks:
         found = task.stores.by_name[store]
         if not isinstance(found, TransactionalStore):
             return None
-        return HostedPartition(found, _SERVED[task.state] if self._lease.holds else StoreState.STANDBY)
+        state = _SERVED[task.state]
+        if state is StoreState.ACTIVE and not self._lease.holds:
+            state = StoreState.STANDBY
+        if state is not StoreState.STANDBY:
+            return HostedPartition(found, state)
+        offset = task.stores.offsets.committed(store)
+        return HostedPartition(found, state, -1 if offset is None else offset, self._since_left_ms(task))
+
+    def _since_left_ms(self, task: Task) -> int | None:
+        """For how long this task, which has run here, may have been another's; None where that is not known."""
+        until_ms = self._lease.until_ms
+        if not until_ms:
+            return None
+        left_ms = until_ms if task.suspended_at_ms is None else min(until_ms, task.suspended_at_ms)
+        return max(0, boot_ms() - left_ms)
 
     def add(self, task: Task) -> None:
         """It is this worker's now."""

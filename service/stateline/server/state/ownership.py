@@ -184,6 +184,12 @@ class Ownership:
         if committed_at_ms and age_ms >= 0:
             self._complete[store.name, partition] = generation, boot_ms() - age_ms
 
+    def was_complete(self, store: StoreDefinition, partition: int, generation: int, age_ms: int) -> None:
+        """A copy had everything so long ago, if not since. `generation` as in `with_lag`."""
+        of, at_ms = self._complete.get((store.name, partition), (None, 0))
+        if of != generation or at_ms < boot_ms() - age_ms:
+            self._complete[store.name, partition] = generation, boot_ms() - age_ms
+
     def refusal(
         self, task_id: str, terms: Terms, partition: int, copy: CopyStatus, *, given_back: bool, is_whole: bool
     ) -> NotActiveError | None:
