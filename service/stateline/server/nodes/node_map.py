@@ -83,10 +83,10 @@ def owner_of(task: str, maps: Iterable[tuple[str, NodeMap]]) -> str | None:
     """The node that has this task as its owner, by what all said last; None when none said so.
 
     Of two that say it, as one may that has not heard yet that it is no owner any more, the one of the larger generation
-    is; whoever is asked looks again before it answers.
+    is, also while it restores what the other still runs; whoever is asked looks again before it answers.
     """
     claims = [
-        (held.role == "active", held.generation, node)
+        (held.generation, held.role == "active", node)
         for node, each in maps
         if (held := each.tasks.get(task)) is not None and held.role != "standby"
     ]
