@@ -104,7 +104,7 @@ class Serving:
             self.ownership,
             self.cursors,
             level,
-            self._is_elsewhere,
+            self._runs_elsewhere,
             self._why_ownerless,
         )
         self.siblings = Siblings(application, self.cursors.process, tls=config.server_tls_key_file is not None)
@@ -179,9 +179,6 @@ class Serving:
     def pipelines_elsewhere(self) -> set[str]:
         """Those that another node tells of."""
         return set() if self.nodes is None else {name for _, link in self.nodes.links() for name in link.map.pipelines}
-
-    def _is_elsewhere(self, task_id: str) -> bool:
-        return self.nodes is not None and self.nodes.owner(task_id) is not None
 
     def _why_ownerless(self, task_id: str) -> str:
         return "" if self.nodes is None else why_ownerless(self.nodes, self.config.session_timeout_ms, task_id)
