@@ -103,6 +103,10 @@ class LinkedNode:
         own = self.nodes.own
         return NodeEntry(own.url, self.peer, own.directory, own.version, own.topology, "", own.tasks, own.wire)
 
+    def answer_by(self, answers: HasNothing) -> None:
+        """From who links with it next on."""
+        self.answers = self.nodes._answers = answers
+
     def hear_of(self, name: str, entry: NodeEntry) -> None:
         self.nodes.told(name, entry)
 
