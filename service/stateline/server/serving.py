@@ -132,7 +132,11 @@ class Serving:
             return member.member_id in self.workers.member_ids or is_own_id(member.client_id)
 
         group = self.topology.application_id
-        return GroupWatch(config, group, is_own, is_own_id, self.wanted_of_group, self.commits.announce)
+        wanted, announce = self.wanted_of_group, self.commits.announce
+        return GroupWatch(config, group, is_own, is_own_id, wanted, announce, self._has_neighbours)
+
+    def _has_neighbours(self) -> bool:
+        return self.nodes is not None and self.nodes.has_neighbours
 
     def wanted_of_group(self) -> Wanted:
         """What Kafka is asked: of the copies that no worker here keeps up to date; the changelogs also of those that

@@ -113,6 +113,12 @@ class Nodes:
         """How answers call this node; None while there is no other."""
         return self.own.node if self.others else None
 
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether another node is known: by the registry, or because it has dialed this one, which may be cut off from
+        Kafka and so from the registry."""
+        return bool(self.others or self._asking)
+
     def owner(self, task_id: str) -> Link | None:
         """The link to the node that owns this task, as far as is known; None when none that is linked with says so."""
         known = self._owners.get(task_id)
