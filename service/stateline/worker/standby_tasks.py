@@ -212,7 +212,7 @@ class StandbyTasks:
             found.task.close()
             return None
         reached("standby:let-go")
-        found.task.take_over()
+        found.task.take_over({each.store.name: each.committed_offset for each in found.stores if each.is_whole})
         return found.task
 
     def advance(self) -> None:

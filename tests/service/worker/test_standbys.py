@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,12 +26,25 @@ from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.log.kafka_admin import KafkaAdmin
 from stateline.log.kafka_consumer import KafkaConsumer
+from stateline.processing.changelog import position_headers
 from stateline.worker import copied_tasks, standby_assignment, standby_tasks
+from stateline.worker.restore_plan import TaskPlan
+from stateline.worker.restorer import Restorer
 from stateline.worker.standby_assignment import GroupView, StandbyAssignment
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.standby_tasks import StandbyTasks
+from stateline.worker.store_restore import RestoredStore, StoreRestore
+from stateline.worker.task import Task
 from stateline.worker.worker import Worker
-from stateline_store import LogUnavailableError, RetryLaterError, StateDirectory, TopicPartition
+from stateline_store import (
+    IsolationLevel,
+    LogUnavailableError,
+    Position,
+    RetryLaterError,
+    StateDirectory,
+    StoreState,
+    TopicPartition,
+)
 from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import set_topic_configs
@@ -150,6 +164,61 @@ def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_ag
         eventually(group.is_whole("two"), "and goes on with it")
         group.check("two")
         assert delivered == [], "it had all of it"
+
+
+def test_what_is_taken_over_in_memory_answers_as_a_standby_unless_its_rows_are_ahead_of_their_position(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.store_restore._BATCH_BYTES", 1)
+    group.app = counting(persistent=False, table=True, name=group.app.application_id, topic=group.topic)
+    advance, is_left = Restorer.advance, threading.Event()
+    seen: dict[int, list[tuple[StoreState, bool, int]]] = {}
+
+    def look(restorer: Restorer, timeout_s: float) -> list[tuple[Task, TaskPlan]]:
+        if not is_left.is_set():
+            return advance(restorer, timeout_s)
+        for task, _ in restorer._tasks.values():
+            if task.id.partition not in seen:
+                seen[task.id.partition] = restored(task)
+        return []
+
+    def restored(task: Task) -> list[tuple[StoreState, bool, int]]:
+        """What is told of a store before, amid and after the rest of its restore."""
+        number, store = task.id.partition, task.stores.by_name["counts"]
+        changelog, at = task.topology.changelogs["counts"], task.stores.offsets.committed("counts")
+        assert at is not None
+        found = list[tuple[StoreState, bool, int]]()
+
+        def note() -> None:
+            hosted = two._tasks.hosted("counts", number)
+            assert hosted is not None
+            offset = -1 if hosted.offset is None else hosted.offset - at
+            reached = hosted.store.position(IsolationLevel.READ_COMMITTED).get(group.topic, number)
+            found.append((hosted.state, reached == group.ends[number], offset))
+
+        note()
+        rest = StoreRestore(RestoredStore(store, partial(task.commit_restored, "counts"), changelog), at + 1, at + 5)
+        ended = position_headers(Position.of({TopicPartition(group.topic, number): group.ends[number] + 1}))
+        rest.apply([Record(*changelog, at + 2, 1, b"k", b"2", ended)])
+        note()
+        rest.apply([Record(*changelog, at + 4, 1, b"k", b"3", ended)])
+        rest.finish(logging.INFO)
+        note()
+        return found
+
+    monkeypatch.setattr(Restorer, "advance", look)
+    group.send()
+    with group.worker("two") as two:
+        with group.worker("one") as one:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            is_left.set()
+        eventually(lambda: len(seen) >= 2, "it has taken over what the other one had")
+    for told in seen.values():
+        (before, has_all, behind), amid, after = told
+        assert (before, has_all) == (StoreState.STANDBY, True)
+        assert behind >= 0, "a marker may follow the last record"
+        assert amid == (StoreState.RESTORING, True, -1)
+        assert after == (StoreState.STANDBY, False, 4)
 
 
 def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
