@@ -126,6 +126,12 @@ def test_a_wrong_value_a_missing_row_and_a_missing_partition_are_seen() -> None:
         told("counts", [row, row])
     with sees("wrong"):
         made.take(asked(1, keys=()), 200, ANSWERED, {"entries": [], "partitions": {}})
+    for keys, missing in (((), "b"), (("a",), "a")):
+        made = ClusterOracle(Expected(History([INPUT, []]), {"a": 0, "b": 1}, SINCE_MS), TOPIC)
+        made.check_whole(asked(1, keys=keys), {0, 1})
+        with sees("wrong"):
+            made.check_whole(asked(1, keys=keys), {0, 1} - {made.expected.homes[missing]})
+    made.check_whole(asked(1, keys=("a",)), {0})
 
 
 def test_windows_sessions_and_versions_are_what_the_input_makes_of_them() -> None:

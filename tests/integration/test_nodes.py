@@ -261,6 +261,22 @@ def as_holder(machine: Machine, token: str, path: str, **parameters: Any) -> htt
     return machine.server.client.get(path, headers={"Authorization": f"Bearer {token}"}, params=parameters)
 
 
+def test_a_page_counts_against_the_scans_of_the_node_that_is_asked_alone(
+    machines: Machines, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (other,) = (each for each in machines.every.values() if each is not machine)
+    path = "/v1/stores/counts/range"
+    cursor = body(machine, path, limit=7)["cursor"]
+    monkeypatch.setattr(machine.server.limits, "_scans_max", 0)
+    assert machine.get(path, cursor=cursor).status_code == 429
+    assert other.get(path, cursor=cursor).status_code == 200
+    monkeypatch.undo()
+    monkeypatch.setattr(other.server.limits, "_scans_max", 0)
+    refused = other.get(path, cursor=cursor)
+    assert (refused.status_code, refused.json()["reason"]) == (429, "TOO_MANY_REQUESTS")
+    assert machine.get(path, cursor=cursor).status_code == 200
+
+
 def test_a_token_is_looked_at_by_the_node_that_answers_too(machines: Machines, tokens: Path) -> None:
     one, two = machines.every["one"], machines.every["two"]
     write_tokens(tokens / "one.json", everything="*", narrow="*", unknown="*")

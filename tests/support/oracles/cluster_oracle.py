@@ -25,7 +25,7 @@ import json
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -130,6 +130,11 @@ class ClusterOracle:
             seen = {row: (rows.get(row), wanted.get(row)) for row in amiss}
             self._fail("wrong", f"at {dict(offsets)} (answered, to be answered): {seen}: {question}")
 
+    def check_whole(self, question: Question, partitions: Collection[int]) -> None:
+        """Check that none of the partitions that it is of is left out."""
+        with self._lock:
+            self._check_whole(question, partitions)
+
     def check_fresh(self, question: Question, offsets: Mapping[int, int]) -> None:
         """Check that this is no older than what owners had answered before it was asked."""
         with self._lock:
@@ -180,10 +185,8 @@ class ClusterOracle:
         return {p: offset for p, offset in offsets.items() if offset >= 0}
 
     def _check_values(self, question: Question, body: Mapping[str, Any], offsets: Mapping[int, int]) -> None:
-        homes = self.expected.homes
-        missing = {homes[key] for key in question.keys or homes} - set(offsets)
-        if missing and "failures" not in body:
-            self._fail("wrong", f"partitions {missing} are missing: {question} {body}")
+        if "failures" not in body:
+            self._check_whole(question, offsets)
         if "approximate_entries" in body:
             return
         if "entries" in body:
@@ -191,6 +194,11 @@ class ClusterOracle:
         else:
             rows = {(body["key"],): body["value"]} if body["found"] else {}
         self.check_rows(question, offsets, rows)
+
+    def _check_whole(self, question: Question, partitions: Collection[int]) -> None:
+        homes = self.expected.homes
+        if missing := {homes[key] for key in question.keys or homes} - {*partitions}:
+            self._fail("wrong", f"partitions {missing} are missing: {question}")
 
     def _check_copy(self, question: Question, partition: int, copy: Mapping[str, Any], offset: int) -> None:
         role, node = copy["served_by"], copy.get("node", question.node)
