@@ -160,13 +160,14 @@ class StandbyAssignment:
         """Whether there is more to read of them at once."""
         return self._followed.is_busy
 
-    def advance(self) -> bool:
-        """Go on with following, and look at the group now and then; whether this worker follows other tasks now."""
+    def advance(self, *, beside_work: bool) -> bool:
+        """Go on with following, `beside_work` of its own tasks or not, and look at the group now and then; whether this
+        worker follows other tasks now."""
         if self._entries is None or not self._replicas:
             return False
         before = {*self._followed.ids}
         with self._log.patience.for_all(_PATIENCE_S):
-            self._followed.advance()
+            self._followed.advance(beside_work=beside_work)
             if monotonic() >= self._looks_s:
                 self._look_again(self._entries)
             self._fill()
