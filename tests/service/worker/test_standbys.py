@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -488,6 +489,41 @@ def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads
         eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "they say that they have caught up")
         assert [*one._standbys.tasks, *two._standbys.tasks] == followed, "none was opened anew"
         assert len({*failed}) == 4, "each but once"
+
+
+def test_a_worker_reads_for_its_standbys_all_the_time_and_half_of_it_beside_work_of_its_own(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance, read = StandbyTasks.advance, StandbyTasks._read
+    reads, turns = list[StandbyTasks](), list[tuple[bool, bool]]()
+
+    def read_long(followed: StandbyTasks) -> None:
+        read(followed)
+        reads.append(followed)
+        time.sleep(0.02)
+
+    def note(followed: StandbyTasks, *, beside_work: bool) -> None:
+        before = reads.count(followed)
+        advance(followed, beside_work=beside_work)
+        if followed.ids:
+            turns.append((beside_work, reads.count(followed) > before))
+
+    monkeypatch.setattr(StandbyTasks, "_read", read_long)
+    monkeypatch.setattr(StandbyTasks, "advance", note)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+        turns.clear()
+        eventually(lambda: len(turns) > 20, "they look for more")
+        assert {*turns} == {(False, True)}, "nothing else is to be done"
+        for _ in range(5):
+            group.send()
+        eventually(lambda: {(True, True), (True, False)} <= {*turns}, "they read for their own tasks, too")
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
 
 
 def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
