@@ -12,15 +12,18 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from stateline.query.wire import LENGTH, decode_message, frame, frame_size
+from stateline.query.wire import Frames, decode_message, frame
 from stateline_store import InvalidArgumentError, NotPresentError
 
 Message = dict[str, Any]
 
+# What is read at once: as much as asyncio keeps.
+_MOST_READ_BYTES = 128 * 1024
+
 _log = logging.getLogger(__name__)
 
 
-class Exchange:
+class Exchange(asyncio.Protocol):
     """One end of a connection. `take` gets what is no reply that somebody waits for; `who` is at the other end, in
     words. For the event loop's thread, and made in it."""
 
@@ -36,13 +39,20 @@ class Exchange:
         """When the other end said something last, whatever it was (the loop's time)."""
         self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []  # frames that go out together
-        self._receiving = asyncio.create_task(self._receive())
+        self._is_taking = False  # what has arrived, in turn: what is said to it goes out at its end
+        self._frames = Frames()
+        self._over = asyncio.Event()
+        self._transport = writer.transport
+        self._transport.set_protocol(self)
+        left = bytes(reader._buffer)
+        if left:
+            self._loop.call_soon(self.data_received, left)
 
     @property
     def alive(self) -> bool:
         """Whether the other end is still there, as far as this one knows."""
         # A write that failed closes the transport before the end of what arrives is seen.
-        return not self._receiving.done() and not self._writer.is_closing()
+        return not self._over.is_set() and not self._writer.is_closing()
 
     @property
     def unsent_bytes(self) -> int:
@@ -59,7 +69,7 @@ class Exchange:
         What is said before the loop turns goes out at once: under load a write costs more than a message.
         """
         self._waiting.append(frame(message))
-        if len(self._waiting) == 1:
+        if len(self._waiting) == 1 and not self._is_taking:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -120,39 +130,31 @@ class Exchange:
 
     async def ended(self) -> None:
         """Comes back when the connection has ended."""
-        await asyncio.wait([self._receiving])
+        await self._over.wait()
 
     async def close(self) -> None:
         """Hang up; pending requests fail."""
-        self._receiving.cancel()
-        await asyncio.gather(self._receiving, return_exceptions=True)
+        self._transport.close()
 
-    async def _receive(self) -> None:
+    def data_received(self, piece: bytes) -> None:
+        self.heard_at_s = self._loop.time()
+        self._is_taking = True
         try:
-            while True:
-                size = frame_size(await self._reader.readexactly(LENGTH.size))
-                self._dispatch(decode_message(await self._body(size)))
-        except (OSError, asyncio.IncompleteReadError):
-            pass  # the other end is gone: those who wait for it are told below
+            for body in self._frames.completed_by(piece):
+                self._dispatch(decode_message(body))
         except InvalidArgumentError as error:
             _log.warning("%s is not understood, its connection is closed: %s", self.who, error)
+            self._transport.close()
         finally:
+            self._is_taking = False
             self._flush()
-            self._writer.close()
-            self.give_up()
 
-    async def _body(self, size: int) -> bytes | bytearray:
-        """As it comes: a large one takes long, and each piece is a sign of life."""
-        body = bytearray()
-        while len(body) < size:
-            piece = await self._reader.read(size - len(body))
-            if not piece:
-                raise asyncio.IncompleteReadError(bytes(body), size)
-            self.heard_at_s = self._loop.time()
-            if len(piece) == size:
-                return piece
-            body += piece
-        return body
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._over.set()
+        self.give_up()
 
     def _dispatch(self, message: Message) -> None:
         number = None if "type" in message else message.get("id")  # requests have a type, and numbers of their own
