@@ -236,8 +236,10 @@ class Asker(threading.Thread):
         self.join()
 
 
-def _states(nodes: Sequence[Node]) -> Counter[str]:
-    return Counter(state for node in nodes for state in node.tasks())
+def _are_settled(nodes: Sequence[Node]) -> bool:
+    """Whether all have joined, and each task runs and is followed once."""
+    states = Counter(state for node in nodes for state in node.tasks())
+    return all(node.running() for node in nodes) and states == {"running": PARTITIONS, "standby": PARTITIONS}
 
 
 def _said(node: Node) -> list[float]:
@@ -256,8 +258,9 @@ def loss(servers: str, log: Log, root: Path, input_: Input, guarantee: str) -> N
             node.settings["node.peer.secret.file"] = root / "secret"
             stack.enter_context(node.working())
             stack.enter_context(node.serving(port))
-        until(lambda: _states(nodes) == {"running": PARTITIONS, "standby": PARTITIONS}, "all is settled", 0.1)
+        until(lambda: _are_settled(nodes), "all is settled", 0.1)
         time.sleep(SESSION_MS / 1000)
+        until(lambda: _are_settled(nodes), "all is settled still", 0.1)
         lost, left = nodes[0], nodes[1:]
         partition = lost.running()[0]
         key = input_.keys[partition][0]

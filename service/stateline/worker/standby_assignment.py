@@ -146,7 +146,8 @@ class StandbyAssignment:
         self._copied = 0  # how often it was heard that files of another node come
         self._moved_s = 0.0  # when something had caught up further, while it waits to join
         self._least_lag: int | None = None  # of all that is followed here, since then
-        self._is_upgraded = True  # as it was said last; False from when a store was to get its timestamps
+        # As it was said last; False from when a store was to get its timestamps, or some may be to.
+        self._is_upgraded = config.upgrade_from is None
         self._upgraded = 0  # standbys, as of the last look
 
     @property
@@ -159,13 +160,14 @@ class StandbyAssignment:
         """Whether there is more to read of them at once."""
         return self._followed.is_busy
 
-    def advance(self) -> bool:
-        """Go on with following, and look at the group now and then; whether this worker follows other tasks now."""
+    def advance(self, *, beside_work: bool) -> bool:
+        """Go on with following, `beside_work` of its own tasks or not, and look at the group now and then; whether this
+        worker follows other tasks now."""
         if self._entries is None or not self._replicas:
             return False
         before = {*self._followed.ids}
         with self._log.patience.for_all(_PATIENCE_S):
-            self._followed.advance()
+            self._followed.advance(beside_work=beside_work)
             if monotonic() >= self._looks_s:
                 self._look_again(self._entries)
             self._fill()
@@ -234,7 +236,7 @@ class StandbyAssignment:
         is_whole = self._joining_since_s is None and self._wanted <= {*self._followed.ids}
         if not is_upgraded or self._followed.upgraded != self._upgraded:
             self._is_upgraded, self._upgraded = False, self._followed.upgraded
-        if is_upgraded and is_whole and not self._is_upgraded:
+        if is_upgraded and is_whole and tasks and not self._is_upgraded:
             _log.info("Every task of this worker is ready with timestamps, %d in all: the next node's turn", len(tasks))
             self._is_upgraded = True
 

@@ -123,6 +123,7 @@ class Worker:
         )  # fmt: skip
         self._leaves_for_good = config.node_leave
         self._drained = False
+        self._has_work = False  # for its own tasks, at the last turn
         self._restarts = Restarts()
 
     def stop(self) -> None:
@@ -179,16 +180,18 @@ class Worker:
             self._queries.serve_pending(_DRAINED_POLL_S)
             self._executor.report(self._group.consumer)
             return
-        if self._standbys.advance():
+        if self._standbys.advance(beside_work=self._has_work):
             self._group.say_tasks()
         wait_s = 0.0 if self._manager.is_restoring or self._standbys.is_busy else _IDLE_POLL_S
         if not self._group.subscribe():
+            self._has_work = False
             self._queries.serve_pending(wait_s)
             self._executor.report(self._group.consumer)
             return
         self._manager.open_waiting()
         records, consumer = self._group.poll(self._executor.poll_records, wait_s), self._group.consumer
         self._executor.work_off(records, consumer)
+        self._has_work = bool(records) or self._manager.is_restoring
         if self._manager.is_restoring:
             self._group.run_restored(_IDLE_POLL_S)
         self._manager.advance_upgrades()

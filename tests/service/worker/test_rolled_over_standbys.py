@@ -137,6 +137,18 @@ def test_a_standby_builds_timestamped_files_at_once_and_its_task_is_taken_over_w
         assert delivered == [], "it had all of it"
 
 
+def test_a_node_that_never_had_plain_files_says_that_the_next_one_may_be_rolled_over(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    group.send()
+    with group.worker("one", stamped=False) as one:
+        eventually(lambda: runs(one), "one has the task")
+        with group.worker("two", stamped=True, **ROLL_OVER):
+            eventually(lambda: holds(group, "two", stamped=True), "the standby has all, with timestamps")
+            eventually(lambda: "ready with timestamps, 1 in all: the next node's turn" in caplog.text, "it says so")
+
+
 def test_a_task_that_is_taken_over_before_its_timestamped_files_are_complete_goes_on_with_the_plain_ones(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
