@@ -13,24 +13,22 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from stateline.query.wire import Frames, decode_message, frame
+from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, NotPresentError
 
 Message = dict[str, Any]
-
-# What is read at once: as much as asyncio keeps.
-_MOST_READ_BYTES = 128 * 1024
 
 _log = logging.getLogger(__name__)
 
 
 class Exchange(asyncio.Protocol):
-    """One end of a connection. `take` gets what is no reply that somebody waits for; `who` is at the other end, in
-    words. For the event loop's thread, and made in it."""
+    """One end of a connection, from `begin` on. `take` gets what is no reply that somebody waits for; `who` is at the
+    other end, in words. For the event loop's thread, and made in it."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, who: str, take: Callable[[Message], None]
+        self, arrivals: Arrivals, writer: asyncio.StreamWriter, who: str, take: Callable[[Message], None]
     ) -> None:
-        self._reader, self._writer = reader, writer
+        self._arrivals, self._writer = arrivals, writer
         self.who = who
         self._take = take
         self._numbers = itertools.count(1)
@@ -39,14 +37,21 @@ class Exchange(asyncio.Protocol):
         """When the other end said something last, whatever it was (the loop's time)."""
         self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []  # frames that go out together
-        self._is_taking = False  # what has arrived, in turn: what is said to it goes out at its end
         self._frames = Frames()
+        self._is_receiving = False  # what is said meanwhile goes out in its end
         self._over = asyncio.Event()
-        self._transport = writer.transport
-        self._transport.set_protocol(self)
-        left = bytes(reader._buffer)
-        if left:
-            self._loop.call_soon(self.data_received, left)
+
+    async def begin(self) -> None:
+        """Take what arrives, first what has come already."""
+        try:
+            rest, has_ended = await self._arrivals.rest()
+        except OSError:
+            rest, has_ended = b"", True
+        self._writer.transport.set_protocol(self)
+        if rest:
+            self.data_received(rest)
+        if has_ended:
+            await self.close()
 
     @property
     def alive(self) -> bool:
@@ -69,7 +74,7 @@ class Exchange(asyncio.Protocol):
         What is said before the loop turns goes out at once: under load a write costs more than a message.
         """
         self._waiting.append(frame(message))
-        if len(self._waiting) == 1 and not self._is_taking:
+        if len(self._waiting) == 1 and not self._is_receiving:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -134,25 +139,25 @@ class Exchange(asyncio.Protocol):
 
     async def close(self) -> None:
         """Hang up; pending requests fail."""
-        self._transport.close()
+        self._writer.close()
+        self.connection_lost(None)
 
-    def data_received(self, piece: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
+        """The event loop's: the next piece, which is a sign of life even where it is a part of a large message."""
         self.heard_at_s = self._loop.time()
-        self._is_taking = True
+        self._is_receiving = True
         try:
-            for body in self._frames.completed_by(piece):
+            for body in self._frames.completed_by(data):
                 self._dispatch(decode_message(body))
         except InvalidArgumentError as error:
             _log.warning("%s is not understood, its connection is closed: %s", self.who, error)
-            self._transport.close()
+            self._writer.close()
         finally:
-            self._is_taking = False
+            self._is_receiving = False
             self._flush()
 
-    def eof_received(self) -> None:
-        return None
-
     def connection_lost(self, exc: Exception | None) -> None:
+        """The event loop's: the other end is gone, and those who wait for it are told."""
         self._over.set()
         self.give_up()
 
