@@ -26,6 +26,7 @@ from stateline.server.nodes.link import Link
 from stateline.server.nodes.node_map import NodeMap, owner_of
 from stateline.server.nodes.peer_port import PeerPort
 from stateline.server.nodes.traffic import Traffic
+from stateline.server.wire.streams import Arrivals, streams
 from stateline_store import NotPresentError
 from stateline_store.clock import now_ms
 
@@ -310,11 +311,11 @@ class Nodes:
             await asyncio.sleep(_DIAL_INTERVAL_S)
 
     async def _ask_over(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str, other: Other, keys: Keys
+        self, arrivals: Arrivals, writer: asyncio.StreamWriter, node: str, other: Other, keys: Keys
     ) -> None:
         """Greet, and stay until the link has ended."""
         try:
-            hello = await greet(reader, writer, self.own, dialing=True, secret=keys.secret, place=other.entry.peer)
+            hello = await greet(arrivals, writer, self.own, dialing=True, secret=keys.secret, place=other.entry.peer)
             other.is_away = False
             if hello.node != node:
                 raise NotANodeError(f"{other.entry.peer} is node {hello.node!r}")
@@ -325,11 +326,12 @@ class Nodes:
         except BaseException:
             writer.close()
             raise
-        link = other.link = Link(reader, writer, self.own, hello, self._changed, self._on_change, self.traffic)
+        link = other.link = Link(arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic)
         other.fault, other.reached_at_ms, other.said_url = "", now_ms(), hello.url
         self._logged.pop(node, None)
         _log.info("Linked with node %r, by version %d of the wire", node, link.wire)
         try:
+            await link.begin()
             while link.silent_s < _LOST_AFTER_S:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(link.ended(), HEARTBEAT_S)
@@ -364,15 +366,16 @@ class Nodes:
             raise NotPresentError(f"Node {node!r} is not reached: {error}") from error
         return reader, writer
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
+    async def _welcome(self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello) -> None:
         """Answer until the link has ended."""
         if hello.purpose == COPY:
-            await self.send_copy(reader, writer, hello)
+            await self.send_copy(arrivals, writer, hello)
             return
-        asking = AskingNode(reader, writer, hello, self._answers, self.app, self.traffic)
+        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic)
         self._asking.add(asking)
         asking.say(self.own_map())
         try:
+            await asking.begin()
             await asking.ended()
         finally:
             self._asking.discard(asking)
@@ -394,13 +397,14 @@ def _of_own_certificate(keys: Keys) -> str:
     return f"this node's certificate (node.peer.tls.certificate.file) is taken by no other node: {why}" if why else ""
 
 
-async def opened(place: str, keys: Keys) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def opened(place: str, keys: Keys) -> tuple[Arrivals, asyncio.StreamWriter]:
     """A connection to who listens there for nodes. Raises `OSError` (`ssl.SSLError` and `TimeoutError` are some), and
     `ValueError` for what is no address."""
     host, _, port = place.rpartition(":")
     name = "" if keys.dialing is not None else None  # none is sent: who listens on the way would read it
     async with asyncio.timeout(GREETING_TIMEOUT_S):
-        return await asyncio.open_connection(host.strip("[]"), int(port), ssl=keys.dialing, server_hostname=name)
+        at, loop = (host.strip("[]"), int(port)), asyncio.get_running_loop()
+        return await streams(lambda made: loop.create_connection(made, *at, ssl=keys.dialing, server_hostname=name))
 
 
 async def _no_copies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
