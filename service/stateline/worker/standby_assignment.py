@@ -33,7 +33,7 @@ from stateline.model.standby_placement import Placeable, range_owner, standbys
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.worker.standby_tasks import StandbyTasks
-from stateline.worker.task import Task
+from stateline.worker.task import Task, TaskState
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import DoesNotExistError, RetryLaterError, TopicPartition
@@ -227,13 +227,20 @@ class StandbyAssignment:
         self._wanted = to_follow(view, self._own, holders, kept)
         self._followed.drop({*self._followed.begun} - self._wanted)
         self._say(entries)
-        self._note_upgraded()
+        self._note_upgraded(view)
 
-    def _note_upgraded(self) -> None:
+    def _note_upgraded(self, view: GroupView) -> None:
         """Say once when no store here waits for its timestamps any more."""
-        tasks = [*self._tasks.all.values(), *self._followed.tasks]
+        own = self._tasks.all
+        tasks = [*own.values(), *self._followed.tasks]
         is_upgraded = not any(task.stores.formats.has_plain for task in tasks)
-        is_whole = self._joining_since_s is None and self._wanted <= {*self._followed.ids}
+        given = {task for task, owner in view.owners.items() if owner == self._own}
+        is_whole = (
+            self._own in view.members
+            and given <= own.keys()  # those that wait for their directories have not been looked into
+            and all(task.state is TaskState.RUNNING for task in own.values())
+            and self._wanted <= {*self._followed.ids}
+        )
         if not is_upgraded or self._followed.upgraded != self._upgraded:
             self._is_upgraded, self._upgraded = False, self._followed.upgraded
         if is_upgraded and is_whole and tasks and not self._is_upgraded:
