@@ -75,10 +75,11 @@ class Question:
 
 @dataclass
 class _Active:
-    """What was heard of the active copy of a partition: when, the furthest Position until then, and from whom last."""
+    """What was heard of the active copy of a partition: when, the furthest Position until then and in which answer, and
+    from whom last."""
 
     received_s: list[float] = field(default_factory=list)
-    furthest: list[int] = field(default_factory=list)
+    furthest: list[tuple[int, Question]] = field(default_factory=list)
     node: str = ""
     node_s: float = 0.0
     moves: int = 0
@@ -231,14 +232,19 @@ class ClusterOracle:
         """`older_s` is how long before the question what owners had answered until then counts."""
         known = self._active[partition]
         before = bisect_left(known.received_s, question.sent_s - older_s)
-        if before and offset < (furthest := known.furthest[before - 1]):
-            self._fail("backward", f"partition {partition} at {offset}, {furthest} was known: {who} {question}")
+        if before and offset < known.furthest[before - 1][0]:
+            furthest, answered = known.furthest[before - 1]
+            why = f"partition {partition} at {offset}, {furthest} was known: {who} {question} {answered}"
+            self._fail("backward", why)
 
     def _note_active(self, question: Question, partition: int, node: str, offset: int) -> None:
         known = self._active[partition]
         at = max(question.received_s, known.received_s[-1]) if known.received_s else question.received_s
         known.received_s.append(at)
-        known.furthest.append(max(offset, known.furthest[-1]) if known.furthest else offset)
+        if known.furthest and known.furthest[-1][0] >= offset:
+            known.furthest.append(known.furthest[-1])
+        else:
+            known.furthest.append((offset, question))
         if node != known.node and question.sent_s > known.node_s:
             known.moves += bool(known.node)
             known.node = node
