@@ -59,6 +59,15 @@ def test_an_older_copy_that_nobody_has_asked_for_is_seen_whatever_it_says_it_is(
         made.take(asked(2), 200, ANSWERED, answer(1, role, node="two"))
 
 
+def test_another_store_of_the_task_may_show_a_commit_a_moment_later() -> None:
+    made = oracle()
+    made.take(asked(1), 200, ANSWERED, answer(2))  # received at 1.5
+    made.check_fresh(asked(3, "latest"), {0: 1})
+    for shape, at_s in (("latest", 4), ("counts", 3)):
+        with sees("backward"):
+            made.check_fresh(asked(at_s, shape), {0: 1})
+
+
 @pytest.mark.parametrize(
     "terms", [{"max_staleness_ms": "10"}, {"position_bound": json.dumps({TOPIC: {"0": 1}})}], ids=str
 )

@@ -5,7 +5,7 @@
 | an answer is what the input to its Position is | each value, and every row of a range, is compared (`Expected`)      |
 | Positions that are handed on never go back     | an answer covers the `position_bound` of its question               |
 | who allows no older copy gets none             | asked after an owner has answered, an answer without a bound or a   |
-|                                                | staleness is no older                                               |
+|                                                | staleness is no older, of another store of the task a moment later  |
 | a copy with a `lag_ms` had everything that     | it is no older than what owners had answered by then; with a larger |
 | long ago                                       | one than `max_staleness_ms` allows, as if that was not asked for    |
 | one copy at a time says `active`               | the same of whatever says it; it moves no more often than the group |
@@ -38,6 +38,9 @@ WRONG = ("wrong", "backward", "two active", "other refusals", "ended by itself",
 """What can be wrong."""
 # How long changelogs are counts for a second, and Kafka ends a transaction in a changelog after it has told the owner.
 _LAG_SLACK_S = 2.0
+# The stores of a task are committed one after the other, then announced together: one that a server opens or catches up
+# with meanwhile shows the commit before the others do.
+_OTHER_STORE_SLACK_S = 2.0
 _PROBLEM = "application/problem+json"
 
 
@@ -59,6 +62,10 @@ class Question:
         return found
 
     @property
+    def store(self) -> str:
+        return "versions" if self.shape == "latest" else self.shape
+
+    @property
     def committed(self) -> bool:
         return self.terms.get("isolation_level") != "read_uncommitted"
 
@@ -74,12 +81,27 @@ class Question:
 
 
 @dataclass
-class _Active:
-    """What was heard of the active copy of a partition: when, the furthest Position until then and in which answer, and
-    from whom last."""
+class _Known:
+    """What was heard of the active copy of a store partition: when, the furthest Position until then, and where."""
 
     received_s: list[float] = field(default_factory=list)
     furthest: list[tuple[int, Question]] = field(default_factory=list)
+
+    def note(self, question: Question, offset: int) -> None:
+        self.received_s.append(max([question.received_s, *self.received_s[-1:]]))
+        self.furthest.append(max([*self.furthest[-1:], (offset, question)], key=lambda each: each[0]))
+
+    def at(self, at_s: float) -> tuple[int, Question] | None:
+        """What was known at this time; None for nothing."""
+        before = bisect_left(self.received_s, at_s)
+        return self.furthest[before - 1] if before else None
+
+
+@dataclass
+class _Active:
+    """What was heard of the active copy of a partition, by store, and from whom last."""
+
+    known: defaultdict[str, _Known] = field(default_factory=lambda: defaultdict(_Known))
     node: str = ""
     node_s: float = 0.0
     moves: int = 0
@@ -230,21 +252,16 @@ class ClusterOracle:
         self, question: Question, partition: int, offset: int, who: str = "", older_s: float = 0.0
     ) -> None:
         """`older_s` is how long before the question what owners had answered until then counts."""
-        known = self._active[partition]
-        before = bisect_left(known.received_s, question.sent_s - older_s)
-        if before and offset < known.furthest[before - 1][0]:
-            furthest, answered = known.furthest[before - 1]
-            why = f"partition {partition} at {offset}, {furthest} was known: {who} {question} {answered}"
-            self._fail("backward", why)
+        for store, known in self._active[partition].known.items():
+            slack_s = 0.0 if store == question.store else _OTHER_STORE_SLACK_S
+            found = known.at(question.sent_s - older_s - slack_s)
+            if found is not None and offset < found[0]:
+                why = f"partition {partition} at {offset}, {found[0]} was known: {who} {question} {found[1]}"
+                self._fail("backward", why)
 
     def _note_active(self, question: Question, partition: int, node: str, offset: int) -> None:
         known = self._active[partition]
-        at = max(question.received_s, known.received_s[-1]) if known.received_s else question.received_s
-        known.received_s.append(at)
-        if known.furthest and known.furthest[-1][0] >= offset:
-            known.furthest.append(known.furthest[-1])
-        else:
-            known.furthest.append((offset, question))
+        known.known[question.store].note(question, offset)
         if node != known.node and question.sent_s > known.node_s:
             known.moves += bool(known.node)
             known.node = node
