@@ -309,6 +309,7 @@ def metrics_of_nodes() -> CollectorRegistry:
     traffic.forwarded("two", "ok", 0.001)
     traffic.answers["two", "ok"] += 1
     traffic.failed_dials["two"] += 1
+    traffic.copied_bytes["two", "sent"] += 1
     NodeCounts(registry).take(traffic)
     links.seen = Links([Linked("two", up=True, silent_s=0.1)])
     registry.register(links)
@@ -379,6 +380,16 @@ def test_alerts_ask_for_metrics_and_labels_that_there_are(samples: dict[str, set
         assert grouped <= samples[name] | {"instance"}, expression
         assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= grouped
         assert (rule["condition"], above["model"]["expression"]) == (above["refId"], value["refId"])
+
+
+def test_workers_of_one_name_at_several_nodes_are_told_apart() -> None:
+    shown = [(target["expr"], target["legendFormat"]) for panel in panels() for target in panel["targets"]]
+    told = [(rule["data"][0]["model"]["expr"], rule["annotations"]["summary"]) for rule in alerts()]
+    of_workers = [(asked, said) for asked, said in shown + told if "worker" in asked + said]
+    assert len(of_workers) > 10
+    for asked, said in of_workers:
+        assert "instance" in said, said
+        assert all("instance" in group for group in re.findall(r"by \(([^)]*)\)", asked)), asked
 
 
 @pytest.mark.parametrize("expression", expressions())

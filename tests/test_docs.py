@@ -235,6 +235,13 @@ def test_the_applications_that_the_documents_show_run(tmp_path: Path) -> None:
         assert [record.key for record in read_all(log, "large-orders", 1)] == [b"Ada", b"Ada"]
 
 
+def test_every_benchmark_is_named() -> None:
+    page = document("docs/benchmarks.md")
+    (named,) = re.findall(r"BENCH=ingest .*?one: (.*?)\n\n", page, re.DOTALL)
+    scripts = {path.stem.removeprefix("bench_") for path in (ROOT / "tests/benchmarks").glob("bench_*.py")}
+    assert set(re.findall(r"\w+", named)) == scripts
+
+
 def test_the_page_for_kafka_streams_applications_is_true(tmp_path: Path) -> None:
     """With the changelogs that such an application wrote."""
     page, scope = document("docs/kafka-streams.md"), dict[str, Any]()

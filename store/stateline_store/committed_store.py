@@ -61,6 +61,7 @@ class CommittedStore(StateStore):
         self._engine: Engine | None = None
         self._notice: CommitNotice | None = None
         self._committed = Commit()
+        self._restore_remaining = 0  # in memory, where no notice says it
         self._failure: str | None = None  # why a commit failed: everything is refused until close and init
 
     @property
@@ -105,7 +106,7 @@ class CommittedStore(StateStore):
                 self.close()  # what was opened by then would keep the next `init` out
                 raise
         else:
-            self._engine, self._committed = MemoryEngine(), Commit()
+            self._engine, self._committed, self._restore_remaining = MemoryEngine(), Commit(), 0
             self._drop_staged()
         self.stored_schema = self.schema.of_stored_values()
 
@@ -135,17 +136,21 @@ class CommittedStore(StateStore):
 
     def set_state(self, state: StoreState, restore_remaining: int | None = None) -> None:
         """Publish what the owner is doing; `restore_remaining` counts records, and stays as it was for None
-        (`CommitNotice.publish_state`). In memory there is no one to tell.
+        (`CommitNotice.publish_state`). In memory there is no one to tell, and the owner alone reads what is left.
         """
         self._open()
         if self._notice is not None:
             self._notice.publish_state(state, restore_remaining)
+        elif state is StoreState.ACTIVE:
+            self._restore_remaining = 0
+        elif restore_remaining is not None:
+            self._restore_remaining = restore_remaining
 
     @property
     def restore_remaining(self) -> int:
-        """As it was published last, perhaps by the owner before; 0 in memory."""
+        """As it was said last, of a store on disk perhaps by the owner before."""
         self._open()
-        return 0 if self._notice is None else self._notice.restore_remaining
+        return self._restore_remaining if self._notice is None else self._notice.restore_remaining
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
         self._open()

@@ -59,7 +59,7 @@ def join_s(servers: str, root: Path, one: Node, secret: Path, name: str, limit: 
 
 
 def main(arguments: Sequence[str]) -> None:
-    records = int(arguments[0]) if arguments else RECORDS
+    records = int(arguments[0]) if arguments else 2 * RECORDS  # half of them are the second node's
     input_ = Input(int(arguments[1]) if arguments[1:] else records)
     os.environ["RECOVERY_JOB"] = "store"
     found: dict[int, list[float]] = {_DEFAULT: [], 0: []}

@@ -13,6 +13,7 @@ task at each node.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import statistics
@@ -22,7 +23,7 @@ import threading
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -225,6 +226,24 @@ def shown(client: httpx.Client, name: str) -> frozenset[str]:
     return frozenset(task for task, each in told.items() if each["role"] == "active")
 
 
+def taken_s(
+    said: Mapping[str, Sequence[float]], seen: Sequence[Mapping[str, Sequence[float]]]
+) -> tuple[list[float], list[str]]:
+    """Seconds from each change of a task that was said until each of those who look has seen it, and which tasks they
+    have missed a change of: they were so late that the next one came first, so these were never seen."""
+    taken: list[float] = []
+    missed: list[str] = []
+    for each in seen:
+        for task, said_s in said.items():
+            at_s = each.get(task, ())
+            if len(at_s) == len(said_s):
+                taken += [at - since for since, at in zip(said_s, at_s, strict=True)]
+            else:
+                missed.append(task)
+                taken += [math.inf] * len(said_s)
+    return taken, missed
+
+
 def measure_changes(servers: str, root: Path) -> None:
     """From a worker's word to every node's."""
     with nodes(servers, root, ["nine", "ten", "eleven"]) as found, ExitStack() as stack:
@@ -242,15 +261,7 @@ def measure_changes(servers: str, root: Path) -> None:
         finally:
             for seen in (owner, *others):
                 seen.end()
-    counts = {(seen, task): len(seen.changes[task]) for seen in others for task in owner.changes}
-    missed = [task for (_, task), count in counts.items() if count != len(owner.changes[task])]
-    taken = [
-        at_s - said_s
-        for seen in others
-        for task, said in owner.changes.items()
-        if task not in missed
-        for said_s, at_s in zip(said, seen.changes[task], strict=True)
-    ]
+    taken, missed = taken_s(owner.changes, [seen.changes for seen in others])
     p50, p99 = statistics.median(taken), percentile(taken, 0.99)
     print(f"  {len(taken)} changes of a task at a node: p50 {p50:.2f} s, longest {max(taken):.2f} s; missed: {missed}")
     at_most("a change of a task until a node shows it, p99", p99, 1, " s")

@@ -97,15 +97,16 @@ def clock_jump(scene: NodeScene) -> None:
 
 
 def other_topology(scene: NodeScene) -> None:
-    """Somebody starts a server and a worker of another topology: no node is ready, all answer, and the worker waits
-    and takes no task; then they leave."""
+    """Somebody starts a server and a worker of another topology: it is not ready, the others are and answer, and the
+    worker waits and takes no task; then they leave."""
     guest, urls = scene.guest, {node.url for node in scene.nodes.values()}
     said = guest.said(WAITS)
     guest.start(app=OTHER_TOPOLOGY)
     guest.until_it_answers()
-    for node in scene.nodes.values():
-        scene.until(lambda node=node: scene.status(node, "/readyz") == 503)  # type: ignore[misc]
     scene.until(lambda: guest.said(WAITS) > said)
+    scene.until(lambda: "runs another topology" in scene.get(guest, "/readyz").text)
+    for node in scene.nodes.values():
+        scene.until(lambda node=node: scene.status(node, "/readyz") == 200)  # type: ignore[misc]
     scene.until_asked()
     assert guest.processes["worker"].poll() is None, guest.printed()
     assert not scene.get(guest, "/v1/nodes").json()["nodes"][guest.name]["tasks"], guest.printed()
@@ -148,22 +149,34 @@ def rolling_restart(scene: NodeScene) -> None:
 
 
 def standby_killed_while_promoted(scene: NodeScene) -> None:
-    """A node is killed, and then the one that takes over, in the middle of that; both come back."""
-    node = any_node(scene)
-    others = [other for other in scene.nodes.values() if other is not node]
-    had = {other.name: scene.owned(other) for other in others}
-    node.end()
-    promoted: list[Node] = []
+    """A node is killed, and then one that follows what it had, between its last commit as a standby and its first step
+    as the owner; both come back."""
+    heir = any_node(scene)
+    heir.end()
+    heir.start("serve")
+    heir.start("worker", STATELINE_CRASH_AT="standby:let-go")
+    heir.until_it_answers()
+    promoted, owners = heir.processes["worker"], list[Node]()
 
-    def one_takes_over() -> bool:
-        promoted[:] = [other for other in others if scene.owned(other) - had[other.name]]
-        return bool(promoted)
+    def follows() -> bool:
+        told = {name: each["tasks"] for name, each in scene.get(heir, "/v1/nodes").json()["nodes"].items()}
+        followed = {task for task, held in told[heir.name].items() if held["role"] == "standby"}
+        owners[:] = [
+            node
+            for name, node in scene.nodes.items()
+            if any(task in followed and held["role"] == "active" for task, held in told.get(name, {}).items())
+        ]
+        return bool(owners) or promoted.poll() is not None  # it may be given something before that
 
-    scene.until(one_takes_over)
-    promoted[0].end()
-    for each in (node, promoted[0]):
-        each.start()
-        each.until_it_answers()
+    scene.askers.until(follows)
+    lost = scene.chance.sample(owners, min(1, len(owners)))
+    for node in lost:
+        node.end()
+    scene.askers.until(lambda: promoted.poll() is not None)
+    for node in (heir, *lost):
+        node.end()
+        node.start()
+        node.until_it_answers()
 
 
 def drained(scene: NodeScene) -> None:

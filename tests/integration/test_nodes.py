@@ -17,9 +17,14 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
 from stateline.server.guard.tokens import hash_of
+from stateline.server.nodes.acceptance import check_accepted
 from stateline.server.routing.cluster_copies import ClusterCopies
 from stateline.server.routing.copies import Copies
+from stateline_store import ConfigurationError
+from support.apps import changes_app
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.change_scene import reading
 from support.processes.machines import PARTITIONS, Machine, Machines
@@ -256,6 +261,22 @@ def as_holder(machine: Machine, token: str, path: str, **parameters: Any) -> htt
     return machine.server.client.get(path, headers={"Authorization": f"Bearer {token}"}, params=parameters)
 
 
+def test_a_page_counts_against_the_scans_of_the_node_that_is_asked_alone(
+    machines: Machines, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (other,) = (each for each in machines.every.values() if each is not machine)
+    path = "/v1/stores/counts/range"
+    cursor = body(machine, path, limit=7)["cursor"]
+    monkeypatch.setattr(machine.server.limits, "_scans_max", 0)
+    assert machine.get(path, cursor=cursor).status_code == 429
+    assert other.get(path, cursor=cursor).status_code == 200
+    monkeypatch.undo()
+    monkeypatch.setattr(other.server.limits, "_scans_max", 0)
+    refused = other.get(path, cursor=cursor)
+    assert (refused.status_code, refused.json()["reason"]) == (429, "TOO_MANY_REQUESTS")
+    assert machine.get(path, cursor=cursor).status_code == 200
+
+
 def test_a_token_is_looked_at_by_the_node_that_answers_too(machines: Machines, tokens: Path) -> None:
     one, two = machines.every["one"], machines.every["two"]
     write_tokens(tokens / "one.json", everything="*", narrow="*", unknown="*")
@@ -309,3 +330,31 @@ def test_who_waits_for_another_node_is_refused_when_the_server_that_was_asked_st
         other.dialing.get_loop().call_soon_threadsafe(here.serving.stop)
         told = waiting.result(20)
     assert (told.status_code, told.json()["reason"]) == (503, "NOT_READY")
+
+
+def test_a_node_that_all_others_refuse_is_not_started(machines: Machines, tmp_path: Path) -> None:
+    bootstrap = machines.every["one"].server.serving.config.bootstrap_servers
+    topology, given = machines.app.topology(), [f"state.dir={tmp_path}", f"bootstrap.servers={bootstrap}"]
+
+    def with_secret(secret: str, name: str = "three") -> Config:
+        file = write_secret(tmp_path, secret)
+        overrides = [*given, f"node.name={name}", f"node.peer.secret.file={file}"]
+        return load_config(topology.application_id, environment={}, overrides=overrides)
+
+    check_accepted(with_secret("a secret of these nodes alone"), topology)
+    check_accepted(load_config(topology.application_id, environment={}, overrides=given), topology)
+    with pytest.raises(ConfigurationError, match="does not take this node's proof: give both the same secret"):
+        check_accepted(with_secret("a secret that nobody has"), topology)
+    alone = changes_app.build("nobody-else").topology()
+    check_accepted(with_secret("a secret that nobody has"), alone)
+
+
+def test_a_server_that_has_just_started_reaches_other_nodes_from_its_first_answer_on(machines: Machines) -> None:
+    two = machines.every["two"]
+    asked: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 30_000}
+    two.stop_server()
+    with served_here(machines.root / "two", *two.settings, app=machines.app, until_ready=False) as here:
+        first = here.client.get("/v1/stores/counts/range", headers={"Authorization": "Bearer everything"}, params=asked)
+        assert first.status_code == 200, first.text
+        assert {each["key"] for each in first.json()["entries"]} == set(machines.sent)
+        assert {each["node"] for each in first.json()["partitions"].values()} == {"one", "two"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -47,6 +48,12 @@ def follows_all(machine: Machine) -> bool:
     return found == {("active", 0), ("standby", 0)}
 
 
+def followed(machine: Machine) -> set[bool]:
+    """Whether a worker keeps its standbys up to date, as it says itself."""
+    tasks = machine.get("/v1/nodes").json()["nodes"][machine.name]["tasks"].values()
+    return {each["followed"] for each in tasks if each["role"] == "standby"}
+
+
 def value(machine: Machine, key: str, store: str = "counts", **parameters: Any) -> tuple[int, Any, str]:
     """Status, value, and who has answered."""
     told = machine.get(f"/v1/stores/{store}/keys/{key}", **parameters)
@@ -63,6 +70,7 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
     wait_until(lambda: follows_all(two), HANGING_S)
     of_one = [key for key in KEYS if value(two, key)[2] == "active one"]
     assert of_one
+    wait_until(lambda: followed(two) == {True}, HANGING_S)  # until it is, what it had before the other came is left
     bound: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 0}
     for key, store in product(of_one, ("counts", "memory")):
         answered = partial(value, two, key, store, **STALE)
@@ -90,6 +98,30 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
         assert value(two, key, store, **asked) == (200, machines.sent[key], "active two")
 
 
+def test_who_accepts_a_standby_is_answered_while_the_group_waits_for_a_member_to_say_who_has_what(
+    kafka_broker: SharedBroker, tmp_path: Path
+) -> None:
+    ways = dict.fromkeys(("one", "two", "three"), kafka_broker.bootstrap_servers)
+    with ExitStack() as stack:
+        settings = f"node.peer.secret.file={write_secret(tmp_path)}"
+        machines = Machines(ways, kafka_broker.bootstrap_servers, tmp_path, stack, settings)
+        one, two, three = machines.every.values()
+        machines.send()
+        for machine in (one, two):
+            machine.start_worker()
+        wait_until(lambda: len(one.active()) == len(two.active()) == 1, HANGING_S)
+        key = next(key for key in KEYS if value(one, key)[2] == "active one")
+        assert two.worker is not None
+        two.worker.send_signal(signal.SIGSTOP)
+        three.start_worker()
+        stores, seen = ("counts", "memory", "cache"), set[tuple[str, int, Any, str]]()
+        suspended = {(store, 200, 1, "standby one") for store in stores}
+        deadline_s = time.monotonic() + LOST_S
+        while not suspended <= seen and time.monotonic() < deadline_s:
+            seen |= {(store, *value(one, key, store, **STALE, wait_ms=0)) for store in stores}
+        assert seen == suspended | {(store, 200, 1, "active one") for store in stores}
+
+
 def test_a_node_that_is_lost_in_the_middle_of_a_commit_holds_nobody_up_for_longer_than_its_session(
     kafka_broker: SharedBroker, tmp_path: Path
 ) -> None:
@@ -109,6 +141,31 @@ def test_a_node_that_is_lost_in_the_middle_of_a_commit_holds_nobody_up_for_longe
         asked: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 30_000}
         for key in KEYS:
             assert value(two, key, **asked) == (200, 1, "active two")
+
+
+@pytest.mark.parametrize("step", ["standby:opened", "standby:let-go"])
+def test_a_standby_that_is_killed_as_it_begins_or_takes_over_goes_on_and_every_record_counts_once(
+    machines: Machines, step: str
+) -> None:
+    one, two = machines.every.values()
+    wait_until(lambda: follows_all(two), HANGING_S)
+    two.stop_worker(signal.SIGKILL)
+    two.start_worker(STATELINE_CRASH_AT=step)
+    dying = two.worker
+    assert dying is not None
+    if step == "standby:let-go":
+        wait_until(lambda: follows_all(two) and two.active() != set(), HANGING_S)
+        assert dying.poll() is None
+    one.stop_worker(signal.SIGKILL)
+    one.stop_server()
+    machines.send()
+    assert dying.wait(HANGING_S) == -signal.SIGKILL
+    two.start_worker()
+    machines.send()
+    asked = {"position_bound": machines.bound(), "wait_ms": 30_000, "require_active": "true"}
+    wait_until(lambda: len(two.active()) == 2, HANGING_S)
+    for key, store in product(KEYS, ("counts", "memory")):
+        assert value(two, key, store, **asked) == (200, 3, "active two")
 
 
 def test_a_standby_that_is_behind_is_not_taken_for_less(machines: Machines) -> None:

@@ -5,19 +5,24 @@ whether all can be asked, and what went over the links.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stateline.config.loading import load_config
+from stateline.deployment.configured_log import configured_log
+from stateline.worker.store_restore import StoreRestore
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.machines import PARTITIONS, Machine, Machines
 from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.processes.running_worker import running
 from support.run.patience import HANGING_S
 
 NAMES = ("one", "three", "two")
@@ -206,8 +211,22 @@ def test_a_task_that_moves_is_seen_at_other_nodes_and_what_it_left_behind_says_h
     told = left.get(COUNTS).json()["partitions"][partition]
     assert (told["state"], told["lag_records"]) == ("active", 0), "as its owner has it"
     assert told["node"] != left.name
+    (held,) = (node["tasks"][task] for name, node in at_once(idle).items() if name == left.name)
+    assert (held["role"], held["followed"]) == ("standby", False)
+    assert held["lag_records"] >= 1, "asked once, after whatever time"
+    assert samples(left, "stateline_node_tasks")[("left",)] >= 1
+    assert samples(left, "stateline_node_tasks")[("standby",)] == 0
     left.start_worker()
     wait_until(lambda: all(is_settled(each) for each in machines.every.values()), HANGING_S)
+
+
+def at_once(machine: Machine) -> dict[str, dict[str, Any]]:
+    """All nodes as this one tells, when nobody has asked it for long how far copies are."""
+    group = machine.server.serving.group
+    assert group is not None
+    group._ends, group._ends_wanted_until_ms = None, 0
+    nodes: dict[str, dict[str, Any]] = machine.get("/v1/nodes").json()["nodes"]
+    return nodes
 
 
 def lag(machine: Machine, node: str, partition: str) -> int | None:
@@ -252,3 +271,39 @@ def out_of_reach(machine: Machine, node: str) -> Iterator[str]:
         yield address
     finally:
         loop.call_soon_threadsafe(nodes.told, node, other.entry)
+
+
+def test_no_node_is_ready_while_an_owner_restores_what_nobody_else_answers(machines: Machines) -> None:
+    restoring, *others = machines.every.values()
+    restoring.stop_worker(signal.SIGKILL)
+    with never_restored(machines, restoring):
+        wait_until(lambda: all(restored_at(each, restoring.name) for each in others), HANGING_S)
+        (task,) = restored_at(others[0], restoring.name)
+        partition = task.removeprefix("0_")
+        for each in others:
+            refused = each.get(f"{COUNTS}/range", partition=partition)
+            assert (refused.status_code, refused.json()["reason"]) == (503, "NOT_ACTIVE"), refused.text
+            told = each.get("/readyz")
+            assert told.status_code == 503
+            reasons = [why for why in told.json()["reasons"] if why.startswith(f"Partition {partition} of 'counts'")]
+            assert all(f"Node {restoring.name!r} has it, and answers when it has restored it: " in r for r in reasons)
+            assert len(reasons) == 1
+    restoring.start_worker()
+    wait_until(lambda: all(is_settled(each) for each in machines.every.values()), HANGING_S)
+
+
+@contextmanager
+def never_restored(machines: Machines, machine: Machine) -> Iterator[None]:
+    """A worker of this machine in the test's process, whose restores have no end."""
+    config = load_config(machines.app.application_id, environment={}, overrides=machine.settings)
+    with pytest.MonkeyPatch.context() as patched, closing(configured_log(config)) as log:
+        patched.setattr(StoreRestore, "finish", lambda restore, level: restore.commit())
+        patched.setattr(StoreRestore, "remaining", 1)
+        with running(machines.app, config, log):
+            yield
+
+
+def restored_at(machine: Machine, node: str) -> list[str]:
+    """The tasks of the first subtopology that this node restores, as another one says."""
+    tasks = machine.get("/v1/nodes").json()["nodes"][node]["tasks"].items()
+    return [task for task, each in tasks if each["role"] == "restoring" and task.startswith("0_")]

@@ -24,6 +24,7 @@ from stateline_store import TopicPartition
 from support.kafka.commit_proxy import CommitProxy
 from support.kafka.kafka_broker import KafkaBroker, needed
 from support.processes.machines import PARTITIONS, Machine, Machines
+from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import running
@@ -286,6 +287,42 @@ def kafka_is_slow() -> Iterator[threading.Event]:
         patched.setattr(GroupWatch, "_ask", slowly)
         yield answers
         answers.set()
+
+
+ALONE_S = 2.0  # for how long a machine that is cut off is asked
+
+
+def test_a_machine_alone_answers_through_an_outage_of_kafka_until_a_neighbour_comes(
+    broker: KafkaBroker, proxies: dict[str, CommitProxy], tmp_path: Path
+) -> None:
+    write_secret(tmp_path)
+    settings = [*SETTINGS, f"node.peer.secret.file={tmp_path / 'secret'}"]
+    proxy = proxies["ONE"]
+    with ExitStack() as stack:
+        stack.callback(proxy.mend)
+        way = {"one": f"127.0.0.1:{proxy.port}"}
+        machines = Machines(way, broker.bootstrap_servers, tmp_path, stack, *settings)
+        one, sent = machines.every["one"], machines.send()
+        one.start_worker()
+        asked = {"position_bound": machines.bound(), "wait_ms": 5_000}
+        wait_until(lambda: one.get("/v1/stores/counts/range", **asked).status_code == 200, HANGING_S)
+        watch, workers = one.server.serving.group, one.server.serving.workers
+        assert watch is not None
+        wait_until(lambda: workers.assigned_at_ms > 0 and watch.has_said(workers.assigned_at_ms), HANGING_S)
+        proxy.cut()
+        wait_until(lambda: not one.active(), HANGING_S)
+        until_s = time.monotonic() + SESSION_MS / 1000 + ALONE_S
+        while time.monotonic() < until_s:
+            told = one.get("/v1/stores/counts/range")
+            assert told.status_code == 200, told.text
+            assert {entry["key"]: entry["value"] for entry in told.json()["entries"]} == sent
+            time.sleep(0.1)
+        assert {each["served_by"] for each in told.json()["partitions"].values()} == {"standby"}
+        two = machines.add("two", broker.bootstrap_servers)
+        two.start_worker()
+        wait_until(lambda: two.active() == {"0", "1"}, HANGING_S)
+        refused = one.get("/v1/stores/counts/range")
+        assert (refused.status_code, refused.json()["reason"]) == (503, "NOT_ACTIVE"), refused.text
 
 
 def goes_on_alone(scene: Scene, machine: Machine) -> dict[str, int]:

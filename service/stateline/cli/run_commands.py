@@ -29,11 +29,16 @@ def run(target: Target, settings: Settings = None, config_file: ConfigFile = Non
     """
     from stateline.processes.application import application_children, only_run
     from stateline.processes.supervisor import SAYS, Supervisor
+    from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_start
 
     app, config = loaded(target, config_file, settings)
     with only_run(config):
         check_start(config)
+        if node_keys(config) is not None:
+            from stateline.server.nodes.acceptance import check_accepted
+
+            check_accepted(config, app.topology())
         children = application_children(app, config, target, passed_on(config_file, settings))
         emit = _output_of(config)
         if app.topology().pipelines and not config.runs_pipelines:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 _KEY = b"\0worker/"
 _STANDBYS_KEY = b"\0standbys/"
 _READ_TIMEOUT_S = 15.0
-SAID_AGAIN_S = 10.0
+SAID_AGAIN_S = 5.0
 """How often one that is about to join says so; one that has not for three times as long does not any more."""
 
 
@@ -91,7 +91,7 @@ class StandbysEntry:
 
 class WorkerEntries:
     """One worker's, on its thread. What is called raises what the log raises. `standbys` is, as of the last look with
-    `all`, what each follows by its name, and when that was read (`time.monotonic`)."""
+    `all`, what each follows by its name, and when that was said (`time.monotonic`)."""
 
     def __init__(self, log: Log, application_id: str, own: str, entry: WorkerEntry) -> None:
         """`own` is the worker's name in the group, `entry` what it says of itself."""
@@ -150,7 +150,9 @@ class WorkerEntries:
         if key.startswith(_KEY) and (entry := WorkerEntry.decode(value)) is not None:
             self._found[_name(key, _KEY)] = record.offset, entry
         if key.startswith(_STANDBYS_KEY) and (standbys := StandbysEntry.decode(value)) is not None:
-            self.standbys[_name(key, _STANDBYS_KEY)] = time.monotonic(), standbys
+            # What was said before this one came may be of long ago; the other's clock has no say in what it says since.
+            age_s = 0.0 if self._own_at is None else max(0, now_ms() - record.timestamp_ms) / 1000
+            self.standbys[_name(key, _STANDBYS_KEY)] = time.monotonic() - age_s, standbys
 
     def close(self) -> None:
         """Let go of the log."""

@@ -4,7 +4,8 @@
      "skipped", "dead_lettered", "dropped_by_operators", "uncommitted_bytes", "uncommitted_max_bytes",
      "block_cache_usage", "lag": {task: {topic: offsets}}, "dropped": {task: puts},
      "rocksdb": {task: {store: {property: value}}},
-     "standbys": {task: {"records": that its copy lacks, "ms": since it lacked none; null when unknown}}}
+     "standbys": {task: {"records": that its copy lacks, "ms": for how long it has
+     lacked some; null when unknown}}}
 
 On disk: never change. Indented by two, replaced by rename once a second.
 """
@@ -68,7 +69,8 @@ class CommitLatency:
 
 @dataclass(frozen=True, slots=True)
 class StandbyLag:
-    """Of a standby's copies: how many records they lack, and how long ago they lacked none; None for unknown."""
+    """Of a standby, or a task that is to be one: how many records it lacks, and for how long it has lacked some; None
+    for unknown."""
 
     records: int | None = None
     ms: int | None = None

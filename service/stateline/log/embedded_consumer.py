@@ -323,7 +323,7 @@ class EmbeddedConsumer:
 
     @property
     def member_id(self) -> str | None:
-        return None if self._membership is None else self._membership.claim.member
+        return None if self._membership is None or self._closed else self._membership.claim.member
 
     @property
     def generation(self) -> int:

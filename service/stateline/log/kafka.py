@@ -54,6 +54,8 @@ _OWN = {
 # How a group shares partitions: any other way takes a task's inputs apart.
 _FIXED = ("partition.assignment.strategy", "group.protocol")
 _SOCKET_TIMEOUT_MS = 15_000
+# A member hears by its next heartbeat that the group rebalances: with Kafka's 3 s, tasks of a lost one wait so long.
+_HEARTBEAT_MS = 1000
 _ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS}
 
 
@@ -85,7 +87,7 @@ class KafkaLog:
         timeouts = {
             "session.timeout.ms": session_timeout_ms,
             "max.poll.interval.ms": max(max_poll_interval_ms, session_timeout_ms),
-            "heartbeat.interval.ms": max(1, min(3000, session_timeout_ms // 3)),
+            "heartbeat.interval.ms": max(1, min(_HEARTBEAT_MS, session_timeout_ms // 3)),
         }
         self._consumer = {**common, **_CONSUMER, **timeouts, **(consumer or {})}
         self._producer = {**common, **_PRODUCER, **(producer or {})}

@@ -63,6 +63,7 @@ class KafkaConsumer:
         self._group = group
         self._client_id = str(settings.get("client.id", ""))
         self._reset = OFFSET_END if settings["auto.offset.reset"] == "latest" else OFFSET_BEGINNING
+        self._named = {name: settings[name] for name in ("session.timeout.ms",) if name in settings}
         self._login = Login(bootstrap_servers)
         callbacks = {"error_cb": self._login.note, "on_commit": self._on_commit}
         self._consumer = confluent_kafka.Consumer({**settings, **callbacks}, logger=LOGGER)
@@ -261,7 +262,8 @@ class KafkaConsumer:
             # The one fatal error of a consumer is that its static id was taken over.
             self._deferred.append(FencedError(f"{error.str()}: close this consumer."))
         else:
-            self._deferred.append(meaning(error, self._bootstrap_servers, f"Reading {message.topic()} failed"))
+            what = "Reading" if message.topic() is None else f"Reading {message.topic()}"  # of none: the client's own
+            self._deferred.append(meaning(error, self._bootstrap_servers, f"{what} failed", self._named))
 
     def _raise_deferred(self) -> None:
         if self._deferred:

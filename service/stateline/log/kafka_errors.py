@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -39,6 +41,22 @@ _NO_LOGIN = {
     KafkaError.DELEGATION_TOKEN_NOT_FOUND,
 }
 
+# Settings that brokers refuse, whoever asks again, and what decides there.
+_SETTINGS = {
+    KafkaError.INVALID_SESSION_TIMEOUT: (
+        "session.timeout.ms",
+        "it is from group.min.session.timeout.ms to group.max.session.timeout.ms of the brokers",
+    ),
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: (
+        "transaction.timeout.ms",
+        "it is at most transaction.max.timeout.ms of the brokers",
+    ),
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE: (
+        "producer.compression.type",
+        "it is a kind of compression that the brokers and the topic know",
+    ),
+}
+
 _MEANING: dict[int, type[StatelineError]] = {
     KafkaError._FATAL: FencedError,  # what every call says after the client has failed for good: make a new one
     KafkaError._FENCED: FencedError,
@@ -66,7 +84,7 @@ _MEANING: dict[int, type[StatelineError]] = {
     KafkaError.INVALID_REPLICATION_FACTOR: InvalidArgumentError,
     KafkaError.INVALID_CONFIG: InvalidArgumentError,
     KafkaError.POLICY_VIOLATION: InvalidArgumentError,
-    **dict.fromkeys(_NOT_ALLOWED | _NO_LOGIN, ConfigurationError),
+    **dict.fromkeys(_NOT_ALLOWED | _NO_LOGIN | _SETTINGS.keys(), ConfigurationError),
 }
 
 
@@ -77,8 +95,11 @@ def kafka_error(error: KafkaException) -> KafkaError:
     return inner
 
 
-def meaning(error: KafkaError, bootstrap_servers: str, what: str) -> StatelineError:
-    """The error to raise when `what` failed; `LogUnavailableError` for all that is not in the table."""
+def meaning(
+    error: KafkaError, bootstrap_servers: str, what: str, settings: Mapping[str, object] = MappingProxyType({})
+) -> StatelineError:
+    """The error to raise when `what` failed; `LogUnavailableError` for all that is not in the table. `settings` are
+    values to be named when brokers refuse one."""
     kind = _MEANING.get(error.code(), LogUnavailableError)
     if kind is LogUnavailableError and error.code() > 0:  # a broker has said so; librdkafka's own are negative
         why = f"{error.str().rstrip(': ')} ({error.name()})".lstrip()
@@ -91,6 +112,10 @@ def meaning(error: KafkaError, bootstrap_servers: str, what: str) -> StatelineEr
             f"{what}: Kafka at {bootstrap_servers} does not answer as it should: {error.str()}. Start it, or set "
             "bootstrap.servers to where it runs."
         )
+    if error.code() in _SETTINGS:
+        setting, allowed = _SETTINGS[error.code()]
+        given = f"{setting}={settings[setting]}" if setting in settings else setting
+        return kind(f"{what}: Kafka at {bootstrap_servers} refuses {given}: {allowed}. Change the one or the other.")
     if error.code() in _NOT_ALLOWED:
         return kind(
             f"{what}: {error.str()} (Kafka at {bootstrap_servers}). Give the login that right in Kafka, or use another "

@@ -62,6 +62,7 @@ class KafkaProducer:
         self._transactional_id = transactional_id
         self._written: dict[tuple[str, int], int] = {}
         self._failure: tuple[KafkaError, str] | None = None
+        self._named = {name: settings[name] for name in ("transaction.timeout.ms",) if name in settings}
         self._login = Login(bootstrap_servers)
         callbacks = {"on_delivery": self._delivered, "error_cb": self._login.note}
         self._producer = confluent_kafka.Producer({**settings, **callbacks}, logger=LOGGER)
@@ -254,7 +255,7 @@ class KafkaProducer:
         return None
 
     def _meaning(self, error: KafkaException, what: str) -> StatelineError:
-        meant = meaning(kafka_error(error), self._bootstrap_servers, what)
+        meant = meaning(kafka_error(error), self._bootstrap_servers, what, self._named)
         if not isinstance(meant, LogUnavailableError):
             return meant
         with suppress(KafkaException, SystemError):  # the same error once more

@@ -158,12 +158,14 @@ Outcome: TypeAlias = PartitionAnswer | Failure
 
 @dataclass(frozen=True, slots=True)
 class HostedPartition:
-    """A store partition that a worker hosts, and what state its task is in. `offset`: of one that it follows as a
-    standby, the last one of its changelog that it has."""
+    """A store partition that a worker hosts, and what state its task is in. Of a standby `offset` is the last one of
+    its changelog that it has, and `lag_ms` the time since it was the owner's, which had everything; None where it was
+    not, or that is not known."""
 
     store: TransactionalStore
     state: StoreState
     offset: int | None = None
+    lag_ms: int | None = None
 
     def status(self) -> CopyStatus:
         """The status that goes with an answer; on the owner's thread."""
@@ -172,6 +174,7 @@ class HostedPartition:
             self.store.staged_records,
             self.store.approximate_num_uncommitted_bytes,
             self.store.committed_at_ms,
+            self.lag_ms,
         )
 
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -116,12 +116,39 @@ def frame(message: Mapping[str, Any]) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def frame_size(header: bytes | bytearray) -> int:
-    """The length of the JSON that follows this header. Raises when no frame can be so long."""
-    (size,) = LENGTH.unpack_from(header)
+def frame_size(header: bytes | bytearray, at: int = 0) -> int:
+    """The length of the JSON that follows the header that begins there. Raises when no frame can be so long."""
+    (size,) = LENGTH.unpack_from(header, at)
     if not 1 <= size <= MAX_FRAME_BYTES:
         raise InvalidArgumentError(f"A frame of {size} bytes: 1 to {MAX_FRAME_BYTES} are accepted.")
     return int(size)
+
+
+class Frames:
+    """Takes a stream of frames apart, whose pieces come as they please."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def completed_by(self, piece: bytes) -> Iterator[bytes | bytearray]:
+        """The bodies of those frames that this next piece completes. Raises `InvalidArgumentError` for a size that no
+        frame has."""
+        received: bytes | bytearray = piece
+        if self._begun:
+            self._begun += piece
+            received = self._begun
+        at, end = 0, len(received)
+        while end - at >= LENGTH.size:
+            body_at = at + LENGTH.size
+            size = frame_size(received, at)
+            if end - body_at < size:
+                break
+            at = body_at + size
+            yield received[body_at:at]
+        if received is self._begun:
+            del self._begun[:at]
+        else:
+            self._begun += piece[at:]
 
 
 def decode_message(body: bytes | bytearray) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class ClusterView:
             each["tasks"] = {
                 task: {
                     "role": held.role,
+                    "followed": task in told.followed,
                     "generation": held.generation,
                     **self._behind(told, task, places[task]),
                     "upgraded": task not in told.plain,
@@ -87,9 +88,10 @@ class ClusterView:
         }
 
     def _behind(self, told: NodeMap, task_id: str, places: _Places) -> dict[str, int | None]:
-        """What a node's copies lack, summed up; None where that is not known."""
-        role = told.tasks[task_id].role
-        lags = [self._lag(told, *place) for place in places if role == "standby" and place[0].definition.persistent]
+        """What a node's copies lack of their changelogs, summed up; None where that is not known."""
+        role, changelog = told.tasks[task_id].role, self._serving.ownership.changelog
+        on_disk = [place for place in places if role == "standby" and place[0].definition.persistent]
+        lags = [self._lag(told, *place) for place in on_disk if changelog(place[0].definition, place[1]) is not None]
         known = [lag for lag in lags if lag is not None]
         lag = 0 if role == "active" else sum(known) if known and len(known) == len(lags) else None
         return {"lag_records": lag, "restore_remaining": told.remaining.get(task_id, 0)}

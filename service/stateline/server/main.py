@@ -74,6 +74,9 @@ OPERATIONS = (
     Operation("/metrics", "get", "Prometheus metrics.", problems=(), media_type="text/plain"),
 )
 
+# A server that starts looks for other nodes for so long before it answers.
+_LINKED_WITHIN_S, _LOOK_AGAIN_S = 3.0, 0.02
+
 _log = logging.getLogger(__name__)
 
 
@@ -232,6 +235,10 @@ async def _lifespan(
         async with AsyncExitStack() as stack:
             if serving.nodes is not None:
                 await stack.enter_async_context(joined(serving.nodes, serving.config, for_nodes, announces=announces))
+                with contextlib.suppress(TimeoutError):  # whoever is asked first would refuse what others have
+                    async with asyncio.timeout(_LINKED_WITHIN_S):
+                        while not serving.nodes.is_settled:
+                            await asyncio.sleep(_LOOK_AGAIN_S)
             yield
     finally:
         for keeper in keepers:

@@ -3,8 +3,9 @@
 {"application": its id, "node": who answers, "number": grows with each change,
  "nodes": {name: {"url", "version", "wire": [versions that it understands], "spoken": the one between it and who
                   answers, or null, "rack", "reached": bool, "reached_at_ms", "fault": why it is not, or null,
-                  "tasks": {task: {"role", "generation", "lag_records", "restore_remaining", "upgraded": whether
-                  stores that are declared with timestamps have them}}}},
+                  "tasks": {task: {"role", "followed": whether a worker keeps the standby up to date, "generation",
+                  "lag_records", "restore_remaining", "upgraded": whether stores that are declared with timestamps
+                  have them}}}},
  "stores": {store: {partition: URL of its owner, or null}}, "key_types": {store: name of the type of its keys}}
 
 With a key's type who asks finds its partition (`stateline.serde.partitioner`), and with that its owner.
@@ -32,6 +33,8 @@ class NodesRoutes:
     async def nodes(self, request: Request) -> Response:
         """GET /v1/nodes. Of tasks and stores those that who asks may read."""
         refuse_parameters(request)
+        if self._serving.nodes is not None and self._serving.nodes.others:
+            await self._serving.ownership.until_ends_are_known()
         view = ClusterView(self._serving)
         readable = [store for store in self._serving.stores if may_read(request, store.name)]
         return json_response(

@@ -106,7 +106,7 @@ class Serving:
             self.ownership,
             self.cursors,
             level,
-            self._is_elsewhere,
+            self._runs_elsewhere,
             self._why_ownerless,
         )
         self.siblings = Siblings(application, self.cursors.process, tls=config.server_tls_key_file is not None)
@@ -139,7 +139,11 @@ class Serving:
             return member.member_id in self.workers.member_ids or is_own_id(member.client_id)
 
         group = self.topology.application_id
-        return GroupWatch(config, group, is_own, is_own_id, self.wanted_of_group, self.commits.announce)
+        wanted, announce = self.wanted_of_group, self.commits.announce
+        return GroupWatch(config, group, is_own, is_own_id, wanted, announce, self._has_neighbours)
+
+    def _has_neighbours(self) -> bool:
+        return self.nodes is not None and self.nodes.has_neighbours
 
     def wanted_of_group(self) -> Wanted:
         """What Kafka is asked: of the copies that no worker here keeps up to date; the changelogs also of those that
@@ -166,12 +170,15 @@ class Serving:
         """Why nobody is to be sent here; else as `Keeper.reasons_not_ready`."""
         if self._leaving or self.stopping:
             return ["The server is shutting down."]
-        reasons = await self.keeper.reasons_not_ready(names)
-        if self.nodes is None:
+        reasons, nodes = await self.keeper.reasons_not_ready(names), self.nodes
+        if nodes is None:
             return reasons
-        away = self.nodes.out_of_reach() if reasons else {}
-        unreached = [f"Node {name!r} is not reached: {why}." for name, why in away.items()]
-        return [*self.nodes.reasons_not_ready(), *reasons, *unreached]
+        if nodes.namesake is not None:
+            reasons.insert(0, nodes.fault)
+        elif not reasons:  # all is here or reached: what other nodes lack is theirs
+            return []
+        unreached = [f"Node {name!r} is not reached: {why}." for name, why in nodes.out_of_reach().items()]
+        return [*reasons, *nodes.other_topologies(), *unreached]
 
     def pipeline_states(self) -> dict[str, PipelineStatus | None]:
         """Each pipeline's status, from this node or from the one that runs it; None when none of them tells of it."""
@@ -183,9 +190,6 @@ class Serving:
     def pipelines_elsewhere(self) -> set[str]:
         """Those that another node tells of."""
         return set() if self.nodes is None else {name for _, link in self.nodes.links() for name in link.map.pipelines}
-
-    def _is_elsewhere(self, task_id: str) -> bool:
-        return self.nodes is not None and self.nodes.owner(task_id) is not None
 
     def _why_ownerless(self, task_id: str) -> str:
         return "" if self.nodes is None else why_ownerless(self.nodes, self.config.session_timeout_ms, task_id)

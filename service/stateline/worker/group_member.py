@@ -178,8 +178,10 @@ class GroupMember:
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """These are not the worker's any more, and may be another's already."""
         if not self._keeps_tasks:
+            # Where Kafka was silent for a session, nobody has taken them: a machine that is alone answers on.
+            if self._is_leaving or self._lease.holds:
+                self._manager.give_back(partitions)
             self._lease.end()
-            self._manager.give_back(partitions)
         self._commit_to_let_go()
         self._manager.revoke(partitions)
         self.say_tasks()

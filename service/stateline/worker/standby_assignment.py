@@ -27,12 +27,13 @@ from time import monotonic
 from stateline.config.settings import Config
 from stateline.deployment.topics import subtopology_partitions
 from stateline.deployment.worker_entries import SAID_AGAIN_S, StandbysEntry, WorkerEntries, entry_name
+from stateline.deployment.worker_figures import StandbyLag
 from stateline.log.interface import Admin, GroupMember, Log
 from stateline.model.standby_placement import Placeable, range_owner, standbys
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.worker.standby_tasks import StandbyTasks
-from stateline.worker.task import Task
+from stateline.worker.task import Task, TaskState
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import DoesNotExistError, RetryLaterError, TopicPartition
@@ -134,6 +135,7 @@ class StandbyAssignment:
         self._followed = followed
         self._topics = topics
         self._wanted: set[TaskId] = set()
+        self._complete_s: dict[TaskId, float] = {}  # what is wanted: when it lacked nothing, or was wanted
         self._had: set[TaskId] = set()  # owned when it was looked last
         self._last_owners: Mapping[TaskId, Placeable] = {}
         self._said: StandbysEntry | None = None
@@ -144,7 +146,8 @@ class StandbyAssignment:
         self._copied = 0  # how often it was heard that files of another node come
         self._moved_s = 0.0  # when something had caught up further, while it waits to join
         self._least_lag: int | None = None  # of all that is followed here, since then
-        self._is_upgraded = True  # as it was said last; False from when a store was to get its timestamps
+        # As it was said last; False from when a store was to get its timestamps, or some may be to.
+        self._is_upgraded = config.upgrade_from is None
         self._upgraded = 0  # standbys, as of the last look
 
     @property
@@ -157,13 +160,14 @@ class StandbyAssignment:
         """Whether there is more to read of them at once."""
         return self._followed.is_busy
 
-    def advance(self) -> bool:
-        """Go on with following, and look at the group now and then; whether this worker follows other tasks now."""
+    def advance(self, *, beside_work: bool) -> bool:
+        """Go on with following, `beside_work` of its own tasks or not, and look at the group now and then; whether this
+        worker follows other tasks now."""
         if self._entries is None or not self._replicas:
             return False
         before = {*self._followed.ids}
         with self._log.patience.for_all(_PATIENCE_S):
-            self._followed.advance()
+            self._followed.advance(beside_work=beside_work)
             if monotonic() >= self._looks_s:
                 self._look_again(self._entries)
             self._fill()
@@ -192,8 +196,17 @@ class StandbyAssignment:
             return True
         return False
 
+    def lags(self) -> dict[str, StandbyLag]:
+        """By task that this worker is to follow how many records it lacks, and for how long it has lacked some: also
+        one that waits for its turn, or for files, or cannot be followed."""
+        now_s, records = monotonic(), self._followed.lags()
+        wanted = sorted((self._wanted | records.keys()) - self._tasks.all.keys())
+        self._complete_s = {t: max(self._complete_s.get(t, now_s), self._followed.complete_s(t)) for t in wanted}
+        return {str(t): StandbyLag(records.get(t), int((now_s - self._complete_s[t]) * 1000)) for t in wanted}
+
     def close(self) -> None:
         """Let go of all standbys."""
+        self._wanted.clear()
         self._followed.close()
 
     def _look(self, entries: WorkerEntries) -> None:
@@ -214,16 +227,23 @@ class StandbyAssignment:
         self._wanted = to_follow(view, self._own, holders, kept)
         self._followed.drop({*self._followed.begun} - self._wanted)
         self._say(entries)
-        self._note_upgraded()
+        self._note_upgraded(view)
 
-    def _note_upgraded(self) -> None:
+    def _note_upgraded(self, view: GroupView) -> None:
         """Say once when no store here waits for its timestamps any more."""
-        tasks = [*self._tasks.all.values(), *self._followed.tasks]
+        own = self._tasks.all
+        tasks = [*own.values(), *self._followed.tasks]
         is_upgraded = not any(task.stores.formats.has_plain for task in tasks)
-        is_whole = self._joining_since_s is None and self._wanted <= {*self._followed.ids}
+        given = {task for task, owner in view.owners.items() if owner == self._own}
+        is_whole = (
+            self._own in view.members
+            and given <= own.keys()  # those that wait for their directories have not been looked into
+            and all(task.state is TaskState.RUNNING for task in own.values())
+            and self._wanted <= {*self._followed.ids}
+        )
         if not is_upgraded or self._followed.upgraded != self._upgraded:
             self._is_upgraded, self._upgraded = False, self._followed.upgraded
-        if is_upgraded and is_whole and not self._is_upgraded:
+        if is_upgraded and is_whole and tasks and not self._is_upgraded:
             _log.info("Every task of this worker is ready with timestamps, %d in all: the next node's turn", len(tasks))
             self._is_upgraded = True
 

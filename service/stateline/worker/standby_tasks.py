@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stateline.deployment.worker_figures import StandbyLag
 from stateline.log.interface import Admin, Consumer, Log
 from stateline.model.topology import Topology
 from stateline.query.values import HostedPartition
@@ -29,7 +29,9 @@ from stateline.worker.task import Task
 from stateline.worker.task_settings import TaskSettings
 from stateline_store import (
     DoesNotExistError,
+    FencedError,
     LockedError,
+    LogUnavailableError,
     RetryLaterError,
     StatelineError,
     StoreState,
@@ -58,7 +60,7 @@ _UNKNOWN_END = 2**63 - 1
 class _Followed:
     task: Task
     stores: list[StandbyStore] = field(default_factory=list)
-    complete_s: float | None = None  # when it lacked nothing
+    complete_s: float = -math.inf  # when it lacked nothing last
     is_upgraded: bool = True  # its plain files are deleted, if it had any
 
     def is_past_plain_files(self) -> bool:
@@ -97,6 +99,7 @@ class StandbyTasks:
         self._is_full = False
         self._records = 0  # that were read since they were counted
         self._took_s = self._ended_s = 0.0
+        self._reads_s = 0.0  # when it reads again after its consumer has failed
         self._commits_s = self._limits_s = self._looks_s = 0.0
         self._topic_ids: dict[str, str] = {}  # of what is followed
 
@@ -123,7 +126,7 @@ class StandbyTasks:
     @property
     def is_busy(self) -> bool:
         """Whether there is more to read at once."""
-        return self._is_full or self._is_to_assign
+        return (self._is_full or self._is_to_assign) and time.monotonic() >= self._reads_s
 
     @property
     def _reading(self) -> Consumer | None:
@@ -209,20 +212,25 @@ class StandbyTasks:
             found.task.close()
             return None
         reached("standby:let-go")
-        found.task.take_over()
+        found.task.take_over({each.store.name: each.committed_offset for each in found.stores if each.is_whole})
         return found.task
 
-    def advance(self) -> None:
-        """Read and apply one slice, if it is this thread's time; commit when that is due."""
+    def advance(self, *, beside_work: bool) -> None:
+        """Read and apply one slice, and commit when that is due; `beside_work`, in half of the time at most."""
         for task_id in self._copies.ended():
             self.add(task_id)
         now_s = time.monotonic()
-        if not self._by_id or now_s - self._ended_s < self._took_s:
+        rest_s = self._took_s if beside_work else 0.0
+        if not self._by_id or now_s - self._ended_s < rest_s or now_s < self._reads_s:
             return
         try:
             if now_s >= self._looks_s:
                 self._look()
             self._read()
+        except (LogUnavailableError, FencedError) as error:
+            _log.info("Standbys are read by a new consumer in %g s: %s", _RETRY_S, error)
+            self._reads_s = time.monotonic() + _RETRY_S
+            self._give_up_consumer()
         except (RetryLaterError, DoesNotExistError) as error:
             _log.info("Standbys are planned anew: %s", error)
             self._add_anew(list(self._by_id))
@@ -248,20 +256,17 @@ class StandbyTasks:
         lags = [_lag(each.stores, consumer) for each in self._by_id.values()]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
-    def lags(self) -> dict[str, StandbyLag]:
-        """By task how far behind it is, as of now."""
-        found: dict[str, StandbyLag] = {}
-        consumer, now_s = self._reading, time.monotonic()
-        for task_id, each in self._by_id.items():
-            if consumer is None:
-                found[str(task_id)] = StandbyLag()
-                continue
-            records = _lag(each.stores, consumer)
-            if records == 0:
-                each.complete_s = now_s
-            ms = None if each.complete_s is None else int((now_s - each.complete_s) * 1000)
-            found[str(task_id)] = StandbyLag(records, ms)
-        return found
+    def lags(self) -> dict[TaskId, int | None]:
+        """How many records each of them lacks, as of now; None for unknown."""
+        consumer = self._reading
+        return {
+            task_id: None if consumer is None else _lag(each.stores, consumer) for task_id, each in self._by_id.items()
+        }
+
+    def complete_s(self, task_id: TaskId) -> float:
+        """When all was committed that this one is to have (`time.monotonic`); of none that it has, long ago."""
+        found = self._by_id.get(task_id)
+        return -math.inf if found is None else found.complete_s
 
     def close(self) -> None:
         """Let go of all of them."""
@@ -315,6 +320,8 @@ class StandbyTasks:
                         store.read(slices.get(store.changelog, []), *places[store.changelog])
                     if is_due:
                         store.commit_whole()
+                if is_due and _lag(each.stores, consumer) == 0:
+                    each.complete_s = now_s
                 if is_due and not each.is_upgraded and self._is_close(each, consumer) and each.is_past_plain_files():
                     self._upgraded(each)
             except StatelineError as error:
@@ -357,10 +364,16 @@ class StandbyTasks:
             self._consumer.assign(starts)
         return self._consumer
 
+    def _give_up_consumer(self) -> None:
+        """What it had read, and what is not known to have come, its successor reads: from where each store stands."""
+        self._is_to_assign = True
+        with contextlib.suppress(StatelineError):
+            self._close_consumer()
+
     def _close_consumer(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
 
 
 def _lag(stores: Sequence[StandbyStore], consumer: Consumer) -> int | None:

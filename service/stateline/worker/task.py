@@ -31,7 +31,8 @@ from stateline.worker.task_settings import TaskSettings
 from stateline.worker.task_stores import TaskStores
 from stateline.worker.task_topology import TaskTopology
 from stateline.worker.topic_ids import recreated, remember, unchanged
-from stateline_store import IsolationLevel, Position, StoreState, TaskLock, TopicPartition
+from stateline_store import IsolationLevel, Position, StoreState, TaskLock, TopicPartition, TransactionalStore
+from stateline_store.clock import boot_ms
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ _MOVES = {
 
 class Task:
     """One owner thread: the worker's. `recreated` are topics with another id than when this task was open last;
-    `taken_over_s` is when a standby became this worker's (`time.monotonic`), None of any other."""
+    `taken_over_s` is when a standby became this worker's (`time.monotonic`), None of any other; `suspended_at_ms` since
+    when it is suspended (`boot_ms`), None while it is not."""
 
     def __init__(self, subtopology: Subtopology, partition: int, settings: TaskSettings) -> None:
         self.topology = TaskTopology(subtopology, partition, settings.application_id)
@@ -67,6 +69,8 @@ class Task:
         self.settings = settings
         self.state = TaskState.CREATED
         self.taken_over_s: float | None = None
+        self.suspended_at_ms: int | None = None
+        self._whole: dict[str, int] = {}
         self.directory = settings.directory.task(str(self.id))
         self.recreated: frozenset[str] = frozenset()
         self._same_topics: frozenset[str] = frozenset()
@@ -116,10 +120,23 @@ class Task:
         self._open(is_standby=True)
         self._move(TaskState.STANDBY)
 
-    def take_over(self) -> None:
-        """The group has given this standby's task to this worker: it may have to be restored before `run`."""
+    def take_over(self, whole: Mapping[str, int]) -> None:
+        """The group has given this standby's task to this worker: it may have to be restored before `run`. `whole` are
+        the stores that have the Position of all that they have, with the changelog offset that goes with it."""
         self._move(TaskState.RESTORING)
+        self._whole = dict(whole)
         self.taken_over_s = time.monotonic()
+
+    def standby_offset(self, name: str) -> int | None:
+        """The changelog offset of a store that can be read as a standby: one of a task that has run, or one that was
+        taken over whole, unless its restore has put rows into it whose Position is still to come. None of any other;
+        -1 for one that has nothing."""
+        store, offset = self.stores.by_name[name], self.stores.offsets.committed(name)
+        if self.state is not TaskState.RESTORING:
+            return -1 if offset is None else offset
+        if name not in self._whole or not isinstance(store, TransactionalStore) or store.restore_remaining:
+            return None
+        return self._whole[name] if offset is None else max(offset, self._whole[name])
 
     def _open(self, *, is_standby: bool) -> None:
         self._lock = self.settings.directory.lock_task(str(self.id))
@@ -205,6 +222,7 @@ class Task:
     def suspend(self) -> None:
         """Everything is committed, and others may own this task from now on: keep the stores as they are."""
         self._move(TaskState.SUSPENDED)
+        self.suspended_at_ms = boot_ms()
         self.give_back()
 
     def give_back(self) -> None:
@@ -225,6 +243,7 @@ class Task:
         """Nobody else has gone on with it: go on from `next_offsets`. `ends` as `is_as_left`; who had it and has not
         written yet is a former owner from now on."""
         self._move(TaskState.RUNNING)
+        self.suspended_at_ms = None
         self.marks.take_over(ends)
         self.stores.publish(StoreState.ACTIVE)
 

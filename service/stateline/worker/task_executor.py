@@ -98,6 +98,10 @@ class TaskExecutor:
             self._committer.send(task.processing.punctuate_by_clock())
             task.stores.publish_staged()
         self._queries.serve_pending()
+        self.report(consumer)
+
+    def report(self, consumer: Consumer) -> None:
+        """Tell the worker's figures, unless that was done within the last second."""
         self._reporter.report_if_due(self._tasks.all.values(), consumer)
 
     def _of_this_epoch(

@@ -8,11 +8,12 @@ from stateline.deployment.lease import Lease
 from stateline.query.values import HostedPartition
 from stateline.worker.task import Task, TaskState
 from stateline_store import StoreState, TopicPartition, TransactionalStore
+from stateline_store.clock import boot_ms
 from stateline_store.task_id import TaskId
 
 # What queries are told of a store, by its task's state; in other states there is nothing to ask.
 _SERVED = {
-    TaskState.RESTORING: StoreState.RESTORING,
+    TaskState.RESTORING: StoreState.RESTORING,  # a standby that was taken over answers as one until it runs
     TaskState.RUNNING: StoreState.ACTIVE,
     TaskState.SUSPENDED: StoreState.STANDBY,  # the group may have given it to somebody else
 }
@@ -60,9 +61,23 @@ class Tasks:
         if task is None or task.state not in _SERVED:
             return None
         found = task.stores.by_name[store]
-        if not isinstance(found, TransactionalStore):
+        if not isinstance(found, TransactionalStore) or not found.is_open:
             return None
-        return HostedPartition(found, _SERVED[task.state] if self._lease.holds else StoreState.STANDBY)
+        state = _SERVED[task.state]
+        if state is StoreState.ACTIVE and self._lease.holds:
+            return HostedPartition(found, state)
+        offset = task.standby_offset(store)
+        if offset is None:
+            return HostedPartition(found, StoreState.RESTORING)
+        return HostedPartition(found, StoreState.STANDBY, offset, self._since_left_ms(task))
+
+    def _since_left_ms(self, task: Task) -> int | None:
+        """For how long this task, if it has run here, may have been another's; None where that is not known."""
+        until_ms = self._lease.until_ms
+        if not until_ms or task.state is TaskState.RESTORING:
+            return None
+        left_ms = until_ms if task.suspended_at_ms is None else min(until_ms, task.suspended_at_ms)
+        return max(0, boot_ms() - left_ms)
 
     def add(self, task: Task) -> None:
         """It is this worker's now."""

@@ -85,7 +85,6 @@ class Worker:
         lag = config.acceptable_recovery_lag
         copies = CopiedTasks(directory, lag)
         followed = StandbyTasks(topology, log, self._admin, settings, lag, reporter.figures, copies)
-        reporter.standby_lags = followed.lags
         self._manager = TaskManager(
             self._tasks, topology, log, self._admin, self._topics, settings, followed,
             forget=lambda source: self._executor.forget(source),
@@ -116,6 +115,7 @@ class Worker:
         self._standbys = StandbyAssignment(
             config, topology, own, log, self._admin, self._entries, self._tasks, followed, self._topics
         )
+        reporter.standby_lags = self._standbys.lags
         lost = LostTransactions(log, self._admin, app.application_id, config.group_instance_id)
         self._group = GroupMember(
             log, config, topology, self._tasks, self._manager, self._commits, self._topics, self._deployment,
@@ -123,6 +123,7 @@ class Worker:
         )  # fmt: skip
         self._leaves_for_good = config.node_leave
         self._drained = False
+        self._has_work = False  # for its own tasks, at the last turn
         self._restarts = Restarts()
 
     def stop(self) -> None:
@@ -177,16 +178,20 @@ class Worker:
             return
         if self._is_drained():
             self._queries.serve_pending(_DRAINED_POLL_S)
+            self._executor.report(self._group.consumer)
             return
-        if self._standbys.advance():
+        if self._standbys.advance(beside_work=self._has_work):
             self._group.say_tasks()
         wait_s = 0.0 if self._manager.is_restoring or self._standbys.is_busy else _IDLE_POLL_S
         if not self._group.subscribe():
+            self._has_work = False
             self._queries.serve_pending(wait_s)
+            self._executor.report(self._group.consumer)
             return
         self._manager.open_waiting()
         records, consumer = self._group.poll(self._executor.poll_records, wait_s), self._group.consumer
         self._executor.work_off(records, consumer)
+        self._has_work = bool(records) or self._manager.is_restoring
         if self._manager.is_restoring:
             self._group.run_restored(_IDLE_POLL_S)
         self._manager.advance_upgrades()

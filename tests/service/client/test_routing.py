@@ -9,15 +9,22 @@ import httpx
 import pytest
 
 from stateline import serdes
-from stateline.client import JsonKey, Node, Nodes, NotPresentError, Retries
+from stateline.client import Answer, JsonKey, Node, Nodes, NotPresentError, PartitionAnswer, Position, Problem, Retries
+from stateline.client import routing as client_routing
+from stateline.client.failures import BY_REASON, UnreachableError
 from stateline.client.nodes import OwnerMap
 from stateline.client.requests import Home, Key
+from stateline.client.routing import Routing
 from stateline.serde.partitioner import home_partition
 from stateline.serde.plain import Serde
+from stateline_store import IsolationLevel, StatelineError
 from support.http.faulty_proxy import Answered, faulty_proxy
 from support.processes.query_server import OwningWorker
 
 PARTITIONS = 7
+
+
+ONE, TWO = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
 
 
 def known(urls: dict[str, str | None], given: str = "http://10.0.0.9:8000", key_type: str = "string") -> OwnerMap:
@@ -97,6 +104,70 @@ def test_a_url_that_is_as_safe_as_the_given_one_is_asked(url: str, given: str) -
 def test_a_url_that_several_nodes_call_theirs_is_a_load_balancers() -> None:
     owners = known({"one": "http://10.0.0.1:1", "two": "http://10.0.0.1:1/"})
     assert not owners.owners
+
+
+def told(number: int, *owners: str) -> Nodes:
+    """What two nodes say, of whose store `s` each partition has this owner."""
+    nodes = {name: Node(url=url, version="1", reached=True) for name, url in (("one", ONE), ("two", TWO))}
+    stores = {"s": dict(enumerate(owners))}
+    return Nodes(application="a", node="one", number=number, nodes=nodes, stores=stores, key_types={"s": "string"})
+
+
+def answered_by(node: str | None, served_by: str = "active") -> Answer:
+    """Of partition 0."""
+    where = Position()
+    copy = PartitionAnswer(
+        position=where, served_by=served_by, node=node, staged_records=0, staged_bytes=0, committed_at_ms=0
+    )
+    return Answer(store="s", isolation_level=IsolationLevel.READ_COMMITTED, position=where, partitions={0: copy})
+
+
+@pytest.fixture
+def routing(monkeypatch: pytest.MonkeyPatch) -> Routing:
+    """Which was told of two nodes, of which the first has all, and looks for the map as soon as there is a reason."""
+    monkeypatch.setattr(client_routing, "_MAP_INTERVAL_S", 0.0)
+    made = Routing([ONE], ask_owners=True)
+    assert made.map_look(ONE) is None
+    made.answered(ONE, answered_by("one"))
+    look = made.map_look(ONE)
+    assert look is not None
+    made.looked(look, told(1, ONE, ONE))
+    assert made.map_look(ONE) is None
+    return made
+
+
+MOVED: list[StatelineError] = [
+    UnreachableError("It does not answer."),
+    *(
+        BY_REASON[reason](Problem(reason=reason, detail="Ask again.", status=status))
+        for reason, status in (("NOT_PRESENT", 421), ("NOT_ACTIVE", 503), ("NOT_READY", 503))
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "failure", [None, *MOVED], ids=lambda failure: "answer" if failure is None else type(failure).__name__
+)
+def test_the_map_is_asked_for_anew_when_an_answer_has_another_owner_or_none_can_be_had(
+    routing: Routing, failure: StatelineError | None
+) -> None:
+    if failure is None:
+        routing.answered(ONE, answered_by("two"))
+    else:
+        routing.failed(ONE, failure)
+    look = routing.map_look(ONE)
+    assert look is not None
+    routing.looked(look, told(2, TWO, ONE))
+    assert routing.map_look(ONE) is None
+    assert routing.candidates(Home("s", None, (0,)), None)[0] == TWO
+
+
+def test_it_is_not_while_answers_say_what_it_says(routing: Routing) -> None:
+    routing.answered(ONE, answered_by("one"))
+    routing.answered(ONE, answered_by("two", "standby"))
+    problem = Problem(reason="NOT_UP_TO_BOUND", detail="Wait for it.", status=412)
+    routing.failed(ONE, BY_REASON["NOT_UP_TO_BOUND"](problem))
+    assert routing.map_look(ONE) is None
 
 
 def elsewhere(owner: str) -> Answered:

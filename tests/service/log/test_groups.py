@@ -101,6 +101,7 @@ def test_a_group_confirms_its_member_and_shows_it_to_others(bench: Bench) -> Non
     )
     assert [each.member_id for each in bench.admin.members(group)] == [member.consumer.member_id]
     member.consumer.close()
+    assert member.consumer.member_id is None
     assert bench.admin.members(group) == []
     assert bench.admin.members("never-seen") == []
 

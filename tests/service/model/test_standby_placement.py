@@ -43,6 +43,21 @@ def test_every_loss_of_one_node_leaves_each_of_its_tasks_with_a_member_that_has_
             assert standby.name == given_by_range(left, partitions)[p]
 
 
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_what_a_loss_moves_between_nodes_that_are_left_is_followed_there_too(workers: int) -> None:
+    for partitions, nodes in itertools.product(PARTITIONS, NODES):
+        there = members(nodes, workers)
+        by_name = {each.name: each for each in there}
+        owners = {p: by_name[name] for p, name in given_by_range(list(by_name), partitions).items()}
+        has = {
+            p: {owner.node, *(each.node for each in standbys(f"0_{p}", owner, there, partitions, p, 1))}
+            for p, owner in owners.items()
+        }
+        for lost in sorted({each.node for each in there}):
+            after = given_by_range([each.name for each in there if each.node != lost], partitions)
+            assert all(by_name[name].node in has[p] for p, name in after.items()), (partitions, nodes, lost)
+
+
 def test_no_node_has_a_task_twice_and_there_are_no_more_standbys_than_other_nodes() -> None:
     there = members(4, 2)
     for replicas, p in itertools.product(range(6), range(16)):

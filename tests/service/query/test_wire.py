@@ -15,6 +15,7 @@ from stateline.query.values import CopyStatus, Entry, Failure, Outcome, Partitio
 from stateline.query.wire import (
     LENGTH,
     MAX_FRAME_BYTES,
+    Frames,
     WireRequest,
     decode_message,
     decode_outcome,
@@ -137,10 +138,31 @@ def test_a_failure_of_the_store_arrives_as_one() -> None:
     assert type(outcome.error) is StatelineError
 
 
-@pytest.mark.parametrize("size", [0, MAX_FRAME_BYTES + 1, 2**32 - 1])
+IMPOSSIBLE = pytest.mark.parametrize("size", [0, MAX_FRAME_BYTES + 1, 2**32 - 1])
+
+
+@IMPOSSIBLE
 def test_a_frame_of_impossible_length_is_refused(size: int) -> None:
     with pytest.raises(InvalidArgumentError):
         frame_size(LENGTH.pack(size))
+
+
+@given(st.lists(st.integers(1, 300).map("x".__mul__), max_size=9), st.lists(st.integers(1, 500), max_size=9))
+def test_frames_are_the_same_however_they_are_cut_into_pieces(texts: list[str], sizes: list[int]) -> None:
+    stream = b"".join(frame({"text": text}) for text in texts)
+    frames, found, at = Frames(), [], 0
+    for size in [*sizes, len(stream)]:
+        found += [decode_message(body)["text"] for body in frames.completed_by(stream[at : at + size])]
+        at += size
+    assert found == texts
+
+
+@IMPOSSIBLE
+def test_frames_before_one_of_impossible_length_are_taken(size: int) -> None:
+    taken = Frames().completed_by(frame({"n": 1}) + LENGTH.pack(size))
+    assert decode_message(next(taken)) == {"n": 1}
+    with pytest.raises(InvalidArgumentError):
+        next(taken)
 
 
 json_values = st.recursive(

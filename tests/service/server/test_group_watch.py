@@ -124,6 +124,17 @@ def test_a_copy_that_had_everything_has_a_lag_in_time_also_while_kafka_does_not_
     assert lags.of(2, 9) == (None, None)
 
 
+def test_what_its_owner_says_that_a_copy_had_counts_if_nothing_later_is_known(tmp_path: Path) -> None:
+    lags = Lags(tmp_path)
+    lags.ownership.was_complete(lags.store, 0, 1, 5_000)
+    assert lags.of(1, 3)[1] in range(5_000, 6_000)
+    lags.ownership.was_complete(lags.store, 0, 1, 9_000)
+    assert lags.of(1, 3)[1] in range(5_000, 6_000), "it had everything later, too"
+    assert lags.of(2, 3)[1] is None, "of another one it says nothing"
+    lags.ownership.was_complete(lags.store, 0, 1, 0)
+    assert lags.of(1, 3)[1] in range(1_000)
+
+
 class Lags:
     """What is said of copies of one partition, of which Kafka has said where the changelog ends."""
 

@@ -241,6 +241,7 @@ TAKEN = {
     ("copies/receiving.py", "_fetched"): "to the log, and through without_paths to a worker",
     ("copies/receiving.py", "_fetched_from_any"): "to _fetched",
     ("copies/sending.py", "send"): "to the log, and through without_paths to another node",
+    ("nodes/acceptance.py", "_answer"): "into another error",
     ("nodes/answering.py", "_reply_to"): "to another node, which answers with a problem_response",
     ("nodes/greeting.py", "greet"): "to a node that has shown that it is one, in its fault",
     ("nodes/keys.py", "tls_failure"): "to the log, or into a fault",

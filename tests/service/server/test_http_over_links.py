@@ -18,6 +18,7 @@ from stateline.server.nodes.answering import AskingNode
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.traffic import Traffic
+from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
 from support.processes.linked_nodes import GREETING, HasNothing, link_to
 from support.run.patience import HANGING_S
@@ -28,8 +29,10 @@ async def linked(*routes: Route) -> AsyncIterator[Link]:
     """A link to a node with these routes."""
     app = Starlette(routes=list(routes))
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await AskingNode(reader, writer, GREETING, HasNothing(), app, Traffic()).ended()
+    async def accept(arrivals: Arrivals, writer: asyncio.StreamWriter) -> None:
+        asking = AskingNode(arrivals, writer, GREETING, HasNothing(), app, Traffic())
+        await asking.begin()
+        await asking.ended()
 
     async with link_to(accept) as link:
         yield link

@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,6 +38,7 @@ from support.run.patience import HANGING_S
 
 NOW = datetime.now(UTC)
 YEAR = timedelta(days=365)
+TLS_ALERT = 21  # the type of its record: RFC 8446, B.1
 
 
 def with_certificate(
@@ -209,6 +212,42 @@ JSON = st.recursive(
 )
 FRAMES = st.dictionaries(st.sampled_from(["nonce", "proof", "type", "refused", "node"]), JSON, max_size=3).map(frame)
 WORDS = FRAMES | st.binary(max_size=60) | st.just(NONCE) | st.integers(0, 2**32 - 1).map(lambda n: struct.pack(">I", n))
+
+
+@pytest.fixture(scope="module")
+def tls_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkedNode]:
+    with running_node("somewhere", with_certificate(tmp_path_factory.mktemp("tls"), "somewhere")) as node:
+        yield node
+
+
+HELLO = frame({"wire": [1, 2], "application": "app", "directory": "d", "version": "1", "topology": "t", "url": ""})
+
+
+@settings(max_examples=60)
+@given(words=st.lists(WORDS | st.just(HELLO), max_size=4))
+def test_over_tls_a_stranger_without_a_certificate_hears_nothing_whatever_it_says(
+    tls_node: LinkedNode, words: list[bytes]
+) -> None:
+    host, _, port = tls_node.peer.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    heard = b""
+    with (
+        suppress(ConnectionError, ssl.SSLError),
+        socket.create_connection((host, int(port)), HANGING_S) as plain,
+        context.wrap_socket(plain) as stranger,  # it believes that it is through
+    ):
+        stranger.sendall(b"".join(words))
+        while more := stranger.recv(65536):
+            heard += more
+    assert heard == b""
+
+
+@settings(max_examples=60)
+@given(words=st.lists(WORDS, max_size=4))
+def test_nor_does_one_that_speaks_no_tls(tls_node: LinkedNode, words: list[bytes]) -> None:
+    heard = heard_until_hung_up(tls_node.peer, b"".join(words))
+    assert heard == b"" or (heard[0], len(heard)) == (TLS_ALERT, 7)
 
 
 @settings(max_examples=150)
@@ -385,7 +424,13 @@ def test_who_had_a_task_last_is_told_until_somebody_else_has_it(
         one, two = LinkedNode("one", with_secret(tmp_path)), LinkedNode("two", with_secret(tmp_path))
         assert why_ownerless(one.nodes, 45_000, "0_0") == ""
         two.map = NodeMap(1, {"0_0": HeldTask("active", 3)})
+        one.hear_of("former", two.entry)
+        one.nodes.told("former", None)  # before this one came
+        assert not one.nodes.is_settled, "its own word is the last that it hears"
+        one.hear_of("one", one.entry)
+        assert one.nodes.is_settled
         one.hear_of("two", two.entry)
+        assert not one.nodes.is_settled, "it is dialed"
         await until(lambda: one.nodes.last_owner("0_0") == "two")
         two.map = NodeMap(2, {})
         await until(lambda: one.nodes.owner("0_0") is None)
@@ -406,6 +451,7 @@ def test_who_had_a_task_last_is_told_until_somebody_else_has_it(
     with caplog.at_level(logging.INFO):
         run(scene())
     assert "Node 'two' has left: others get its tasks" in caplog.text
+    assert "'former'" not in caplog.text
 
 
 def test_what_the_topic_says_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ from stateline.server.nodes.traffic import Traffic
 from stateline.server.serving import Serving
 from stateline.server.state import cursors
 from stateline.server.state.cursors import Cursor, Cursors
+from stateline.server.wire.streams import Arrivals
 from stateline_store import CursorExpiredError, IsolationLevel, RangeQuery
 from support.http.paging import EndlessScan
 from support.processes.linked_nodes import GREETING, link_to, until
@@ -52,8 +53,9 @@ class Asked:
         self.scans = self.serving.cursors.of_nodes
         self.answering: list[asyncio.Task[None]] = []
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asking = AskingNode(reader, writer, GREETING, self.serving.for_nodes, no_http, Traffic())
+    async def accept(self, arrivals: Arrivals, writer: asyncio.StreamWriter) -> None:
+        asking = AskingNode(arrivals, writer, GREETING, self.serving.for_nodes, no_http, Traffic())
+        await asking.begin()
         self.answering.append(asyncio.create_task(asking.ended()))
         await asyncio.gather(*self.answering, return_exceptions=True)
         writer.close()

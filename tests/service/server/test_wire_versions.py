@@ -97,7 +97,7 @@ def test_nodes_link_whose_stores_differ_in_timestamps_alone_where_both_know_of_t
         if is_linked:
             ((_, link),) = one.nodes.links()
             assert not link.declares_the_same, "what it answers a client is not this node's answer"
-        assert (one.nodes.reasons_not_ready() == []) is (tasks == "same")
+        assert (one.nodes.other_topologies() == []) is (tasks == "same")
         for node in (one, two):
             await node.close()
 

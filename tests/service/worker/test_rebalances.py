@@ -13,13 +13,14 @@ import pytest
 
 from service.worker.faults import CHANGELOG, GUARANTEES, IN, NEVER_MS, Place, Watched, counting, entries, rename
 from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
 from stateline.processing.changelog import owner_headers, position_headers
 from stateline.worker import task_manager
 from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, IsolationLevel, LogUnavailableError, Position, StoreState, TopicPartition
 from support.kafka.shared_broker import SharedBroker
-from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
 PARTITIONS = 4
 RECORDS = entries([f"k{n}" for n in range(40)])
@@ -74,13 +75,15 @@ def noting(work: Callable[[Task], None], seen: list[str]) -> Callable[[Task], No
     return noted
 
 
-def while_running(place: Place, count: int, act: Callable[[Watched], object], **settings: Any) -> None:
+def while_running(
+    place: Place, count: int, act: Callable[[Watched], object], app: App | None = None, **settings: Any
+) -> None:
     """Run a worker that counts; once it has committed so many records of `in`, act, and let it leave."""
-    app = counting()
+    app = app or counting()
     worker = place.worker(app, place.config(app, **settings))
 
     def acted() -> bool:
-        if worker.read_up_to(IN) < count:
+        if not worker._tasks.running or worker.read_up_to(IN) < count:
             return False
         worker._commits.commit(worker._group.consumer)
         act(worker)
@@ -171,6 +174,35 @@ def test_a_task_in_memory_is_kept_too(place: Place) -> None:
         return True
 
     worker.reach(acted)
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_suspended_task_in_memory_says_how_much_of_its_changelog_it_has(place: Place, guarantee: str) -> None:
+    def act(worker: Watched) -> None:
+        (newest,) = [record.offset for record in read_all(place.log, CHANGELOG, 1)][-1:]
+        active = worker._tasks.hosted("counts", 0)
+        assert active is not None
+        assert (active.state, active.offset) == (StoreState.ACTIVE, None)
+        worker._group.suspended([IN])
+        for store, offset in (("counts", newest), ("newest", 2)):
+            hosted = worker._tasks.hosted(store, 0)
+            assert hosted is not None
+            assert (hosted.state, hosted.offset) == (StoreState.STANDBY, offset)
+        worker._group.assigned([IN])
+
+    place.send(entries("abc"))
+    while_running(place, 3, act, counting(persistent=False, table=True), processing__guarantee=guarantee)
+
+
+def test_a_suspended_task_that_has_nothing_says_so(place: Place) -> None:
+    def act(worker: Watched) -> None:
+        worker._group.suspended([IN])
+        hosted = worker._tasks.hosted("counts", 0)
+        assert hosted is not None
+        assert (hosted.state, hosted.offset) == (StoreState.STANDBY, -1)
+        worker._group.assigned([IN])
+
+    while_running(place, 0, act, counting(persistent=False))
 
 
 def test_a_suspended_task_whose_commit_failed_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.drain_request import ask_to_drain
 from stateline.log import Log, Record
+from stateline.worker.restorer import Restorer
+from stateline.worker.standby_assignment import GroupView, StandbyAssignment
 from stateline.worker.standby_tasks import _Followed
 from stateline.worker.worker import Worker
 from stateline_store import StateDirectory, StatelineError
@@ -135,6 +137,41 @@ def test_a_standby_builds_timestamped_files_at_once_and_its_task_is_taken_over_w
         group.send()
         eventually(lambda: holds(group, "two", stamped=True), "it goes on")
         assert delivered == [], "it had all of it"
+
+
+def test_a_node_that_never_had_plain_files_says_that_the_next_one_may_be_rolled_over(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    group.send()
+    with group.worker("one", stamped=False) as one:
+        eventually(lambda: runs(one), "one has the task")
+        with group.worker("two", stamped=True, **ROLL_OVER):
+            eventually(lambda: holds(group, "two", stamped=True), "the standby has all, with timestamps")
+            eventually(lambda: "ready with timestamps, 1 in all: the next node's turn" in caplog.text, "it says so")
+
+
+def test_a_node_says_nothing_while_a_task_that_it_was_given_is_not_there_yet(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    said, looks, note = "the next node's turn", list[object](), StandbyAssignment._note_upgraded
+
+    def noted(assignment: StandbyAssignment, view: GroupView) -> None:
+        note(assignment, view)
+        looks.extend(view.owners.values())
+
+    monkeypatch.setattr(StandbyAssignment, "_note_upgraded", noted)
+    group.send()
+    with group.worker("two", stamped=True, **ROLL_OVER) as two:
+        with monkeypatch.context() as patch:
+            patch.setattr(Restorer, "advance", lambda restorer, timeout_s: [])
+            eventually(lambda: bool(looks), "it looks at what the group has given it")
+            assert not runs(two)
+            assert said not in caplog.text
+        eventually(lambda: runs(two), "it has the task")
+        eventually(lambda: said in caplog.text, "it says so")
+        assert caplog.text.count(said) == 1
 
 
 def test_a_task_that_is_taken_over_before_its_timestamped_files_are_complete_goes_on_with_the_plain_ones(

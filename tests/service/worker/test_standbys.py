@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,16 +20,35 @@ import pytest
 
 from service.worker.faults import GUARANTEES, counting, entries
 from stateline.config.settings import Config
+from stateline.deployment import worker_entries
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.drain_request import ask_to_drain
+from stateline.deployment.worker_entries import StandbysEntry, WorkerEntries, WorkerEntry
+from stateline.deployment.worker_figures import StandbyLag, WorkerFigures, figures_path
 from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.log.kafka_admin import KafkaAdmin
-from stateline.worker import copied_tasks, standby_tasks
+from stateline.log.kafka_consumer import KafkaConsumer
+from stateline.processing.changelog import position_headers
+from stateline.worker import copied_tasks, standby_assignment, standby_tasks
+from stateline.worker.restore_plan import TaskPlan
+from stateline.worker.restorer import Restorer
+from stateline.worker.standby_assignment import GroupView, StandbyAssignment
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.standby_tasks import StandbyTasks
+from stateline.worker.store_restore import RestoredStore, StoreRestore
+from stateline.worker.task import Task
 from stateline.worker.worker import Worker
-from stateline_store import LogUnavailableError, RetryLaterError, StateDirectory, TopicPartition
+from stateline_store import (
+    IsolationLevel,
+    LogUnavailableError,
+    Position,
+    RetryLaterError,
+    StateDirectory,
+    StoreState,
+    TopicPartition,
+)
+from stateline_store.clock import now_ms
 from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import set_topic_configs
@@ -35,6 +59,7 @@ PARTITIONS = 4
 KEYS = [f"k{n}" for n in range(40)]
 RECORDS = entries(KEYS)
 SESSION_MS = 6_000  # the shortest that the broker takes
+_DISK_MIB = 32
 
 
 @dataclass
@@ -90,6 +115,12 @@ class Group:
         """Whether this node's copy of a partition has everything that was sent there."""
         return self.stores(node).offset("counts", self.topic, number) == self.ends[number]
 
+    def lags(self, node: str) -> dict[str, StandbyLag]:
+        """What the worker of this node has told last of what it is to follow; nothing before it has told anything."""
+        application = StateDirectory(self.root / node, self.app.application_id).application
+        path = figures_path(application, "worker-0")
+        return dict(WorkerFigures.decode(path.read_bytes()).standbys) if path.exists() else {}
+
     def check(self, node: str) -> None:
         """Its copies hold what was sent, each record once."""
         assert self.stores(node).rows("counts", PARTITIONS) == {k.encode(): b"%d" % self.times for k in KEYS}
@@ -139,6 +170,61 @@ def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_ag
         assert delivered == [], "it had all of it"
 
 
+def test_what_is_taken_over_in_memory_answers_as_a_standby_unless_its_rows_are_ahead_of_their_position(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.store_restore._BATCH_BYTES", 1)
+    group.app = counting(persistent=False, table=True, name=group.app.application_id, topic=group.topic)
+    advance, is_left = Restorer.advance, threading.Event()
+    seen: dict[int, list[tuple[StoreState, bool, int]]] = {}
+
+    def look(restorer: Restorer, timeout_s: float) -> list[tuple[Task, TaskPlan]]:
+        if not is_left.is_set():
+            return advance(restorer, timeout_s)
+        for task, _ in restorer._tasks.values():
+            if task.id.partition not in seen:
+                seen[task.id.partition] = restored(task)
+        return []
+
+    def restored(task: Task) -> list[tuple[StoreState, bool, int]]:
+        """What is told of a store before, amid and after the rest of its restore."""
+        number, store = task.id.partition, task.stores.by_name["counts"]
+        changelog, at = task.topology.changelogs["counts"], task.stores.offsets.committed("counts")
+        assert at is not None
+        found = list[tuple[StoreState, bool, int]]()
+
+        def note() -> None:
+            hosted = two._tasks.hosted("counts", number)
+            assert hosted is not None
+            offset = -1 if hosted.offset is None else hosted.offset - at
+            reached = hosted.store.position(IsolationLevel.READ_COMMITTED).get(group.topic, number)
+            found.append((hosted.state, reached == group.ends[number], offset))
+
+        note()
+        rest = StoreRestore(RestoredStore(store, partial(task.commit_restored, "counts"), changelog), at + 1, at + 5)
+        ended = position_headers(Position.of({TopicPartition(group.topic, number): group.ends[number] + 1}))
+        rest.apply([Record(*changelog, at + 2, 1, b"k", b"2", ended)])
+        note()
+        rest.apply([Record(*changelog, at + 4, 1, b"k", b"3", ended)])
+        rest.finish(logging.INFO)
+        note()
+        return found
+
+    monkeypatch.setattr(Restorer, "advance", look)
+    group.send()
+    with group.worker("two") as two:
+        with group.worker("one") as one:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            is_left.set()
+        eventually(lambda: len(seen) >= 2, "it has taken over what the other one had")
+    for told in seen.values():
+        (before, has_all, behind), amid, after = told
+        assert (before, has_all) == (StoreState.STANDBY, True)
+        assert behind >= 0, "a marker may follow the last record"
+        assert amid == (StoreState.RESTORING, True, -1)
+        assert after == (StoreState.STANDBY, False, 4)
+
+
 def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
     group: Group, delivered: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +248,48 @@ def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
+
+
+def test_one_that_was_about_to_join_and_is_gone_is_given_no_share_of_those_that_come_later(
+    group: Group, delivered: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.send()
+    with group.worker("one") as one:
+        eventually(group.is_whole("one"), "one has read all")
+        topology = group.app.topology()
+        worker = WorkerEntry(topology.digest(), "gone", {}, topology.tasks_digest())
+        with (
+            monkeypatch.context() as long_ago,
+            closing(WorkerEntries(group.log, group.app.application_id, "gone", worker)) as gone,
+        ):
+            long_ago.setattr(worker_entries, "now_ms", lambda: now_ms() - 60_000)
+            gone.say()
+            gone.say_standbys(StandbysEntry(frozenset({"0_0", "0_1"}), joining=True))
+        with group.worker("two") as two:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            assert delivered == [], "two had both of them before it joined"
+
+
+def test_a_worker_says_what_its_standbys_lack_before_it_joins_too_and_that_it_has_none_when_it_is_drained(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_join, is_held = StandbyAssignment._may_join, threading.Event()
+    is_held.set()
+
+    def held(assignment: StandbyAssignment, view: GroupView) -> bool:
+        return may_join(assignment, view) and not (is_held.is_set() and assignment._own.name == "two")
+
+    monkeypatch.setattr(StandbyAssignment, "_may_join", held)
+    group.send()
+    with group.worker("one") as one:
+        eventually(group.is_whole("one"), "one has read all")
+        with group.worker("two") as two:
+            eventually(lambda: [lag.records for lag in group.lags("two").values()] == [0, 0], "it says what it lacks")
+            assert has(one, 4, 0)(), "it has not joined"
+            is_held.clear()
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            ask_to_drain(StateDirectory(group.root / "two", group.app.application_id).application, "worker-0")
+            eventually(lambda: group.lags("two") == {}, "it follows none any more")
 
 
 def test_who_waits_for_files_that_nobody_fetches_reads_the_changelogs(
@@ -194,6 +322,28 @@ def test_what_another_worker_of_the_same_directory_is_given_is_followed_no_more(
             group.send()
             eventually(group.is_whole("one"), "it has all of it")
             group.check("one")
+
+
+@pytest.mark.parametrize("group", ["exactly_once_v2"], indirect=True)
+def test_the_second_standby_of_a_task_stands_in_another_rack_as_the_settings_of_the_nodes_name_it(group: Group) -> None:
+    group.settings |= {"num.standby.replicas": 2, "rack.aware.assignment.tags": "zone"}
+    zones = {"a": "east", "b": "east", "c": "east", "d": "east", "e": "west"}
+    group.send()
+    with ExitStack() as workers:
+        there = {
+            name: workers.enter_context(group.worker(name, **{"client.tag.zone": zone, "client.tag.host": name}))
+            for name, zone in zones.items()
+        }
+
+        def is_settled() -> bool:
+            every = [(each._standbys._wanted, each._standbys._followed.caught_up()) for each in there.values()]
+            running = [len(each._tasks.running) for each in there.values()]
+            copies = sum(len(wanted) for wanted, _ in every)
+            return running == [1, 1, 1, 1, 0] and copies == 2 * PARTITIONS and all(w == had for w, had in every)
+
+        eventually(is_settled, "each task runs, has two copies, and no former one is kept")
+        # Range gives the four tasks to the first four, and would give e one more only if d were lost.
+        assert {task.partition for task in there["e"]._standbys._wanted} == {*range(PARTITIONS)}
 
 
 def test_a_drained_worker_has_given_everything_away_at_once_and_takes_nothing_until_it_is_started_anew(
@@ -247,10 +397,63 @@ def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_n
         for worker in (one, two):
             node, own = "one" if worker is one else "two", [task.id.partition for task in worker._tasks.running]
             eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
+            eventually(lambda node=node: lack_s(group, node, 2.5), "it says for how long what it follows lacks some")  # type: ignore[misc]
         is_full.clear()
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
+            eventually(lambda node=node: not lack_s(group, node, 2.5), "it lacks nothing")  # type: ignore[misc]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The state directory of the node `two`, on a file system of its own."""
+    where = tmp_path / "two"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", str(where)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a tmpfs can only be mounted by root, where mounting is allowed")
+    yield where
+    subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+@pytest.mark.parametrize("group", ["exactly_once_v2"], indirect=True)
+def test_a_standby_on_a_full_disk_waits_until_there_is_room_and_the_owner_elsewhere_goes_on(
+    group: Group, small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(standby_tasks, "_RETRY_S", 0.5)
+    monkeypatch.setattr(standby_tasks, "_PAUSE_S", 0.5)
+    monkeypatch.setattr(standby_assignment, "_STANDSTILL_S", 600.0)
+    group.send()
+    with group.worker("one") as one:
+        eventually(has(one, PARTITIONS, 0), "it has all tasks")
+        monkeypatch.setattr(StandbyAssignment, "_may_join", lambda *_: False)  # the other one follows, and owns nothing
+        with group.worker("two"):
+            eventually(lambda: [lag.records for lag in group.lags("two").values()] == [0, 0], "it has all of two tasks")
+            followed = [int(task.partition("_")[2]) for task in group.lags("two")]
+            fill(small_disk / "ballast")
+            while "is not followed for" not in caplog.text:
+                group.send()
+                eventually(group.is_whole("one"), "the owner goes on")
+            (small_disk / "ballast").unlink()
+            group.send()
+            eventually(lambda: all(group.has("two", n) for n in followed), "it goes on as well")
+            group.check("one")
+            assert has(one, PARTITIONS, 0)()
+    assert "No space left" in caplog.text
+
+
+def fill(ballast: Path) -> None:
+    """Use up every byte with this file."""
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)) == 4096:
+            pass
+
+
+def lack_s(group: Group, node: str, seconds: float) -> bool:
+    """Whether both that this node follows have lacked something for so long."""
+    return [lag.ms is not None and lag.ms > seconds * 1000 for lag in group.lags(node).values()] == [True, True]
 
 
 def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_has_come(
@@ -281,6 +484,70 @@ def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_ha
         assert [*one._standbys.tasks, *two._standbys.tasks] == followed, "none was opened anew"
 
 
+def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads_on(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby_tasks, "_RETRY_S", 0.5)
+    poll = KafkaConsumer.poll
+    readers, failed = list[StandbyTasks](), list[KafkaConsumer]()
+
+    def fail(consumer: KafkaConsumer, max_records: int, timeout_s: float) -> list[Record]:
+        records = poll(consumer, max_records, timeout_s)
+        if records and len(failed) < 4 and any(each._consumer is consumer for each in readers):
+            failed.append(consumer)  # with what it had read
+            raise LogUnavailableError("The broker that has the changelogs does not answer in time.")
+        return records
+
+    monkeypatch.setattr(KafkaConsumer, "poll", fail)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        followed = [*one._standbys.tasks, *two._standbys.tasks]
+        readers += [one._standbys._followed, two._standbys._followed]
+        group.send()
+        eventually(lambda: len(failed) == 4, "four have failed")
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "they say that they have caught up")
+        assert [*one._standbys.tasks, *two._standbys.tasks] == followed, "none was opened anew"
+        assert len({*failed}) == 4, "each but once"
+
+
+def test_a_worker_reads_for_its_standbys_all_the_time_and_half_of_it_beside_work_of_its_own(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance, read = StandbyTasks.advance, StandbyTasks._read
+    reads, turns = list[StandbyTasks](), list[tuple[bool, bool]]()
+
+    def read_long(followed: StandbyTasks) -> None:
+        read(followed)
+        reads.append(followed)
+        time.sleep(0.02)
+
+    def note(followed: StandbyTasks, *, beside_work: bool) -> None:
+        before = reads.count(followed)
+        advance(followed, beside_work=beside_work)
+        if followed.ids:
+            turns.append((beside_work, reads.count(followed) > before))
+
+    monkeypatch.setattr(StandbyTasks, "_read", read_long)
+    monkeypatch.setattr(StandbyTasks, "advance", note)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+        turns.clear()
+        eventually(lambda: len(turns) > 20, "they look for more")
+        assert {*turns} == {(False, True)}, "nothing else is to be done"
+        group.send()
+        eventually(lambda: (True, False) in turns, "what they own comes first")
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
+
+
 def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,4 +571,43 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
+    assert "it is deleted and rebuilt from there" in caplog.text
+
+
+def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    changelog, read, is_held = f"{group.app.application_id}-counts-changelog", StandbyTasks._read, threading.Event()
+
+    def read_later(followed: StandbyTasks) -> None:
+        if not is_held.is_set():
+            read(followed)
+            return
+        followed._close_consumer()  # it would have fetched what is to come
+        followed._is_to_assign = True
+
+    monkeypatch.setattr(StandbyTasks, "_read", read_later)
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        is_held.set()
+        places = [TopicPartition(changelog, n) for n in range(PARTITIONS)]
+        with closing(group.log.admin()) as admin:
+            for _ in range(2):
+                ends = {place: admin.log_end(place) for place in places}
+                group.send()
+                for worker in (one, two):
+                    node = "one" if worker is one else "two"
+                    own = [task.id.partition for task in worker._tasks.running]
+                    eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
+            set_topic_configs(group.servers, [changelog], {"cleanup.policy": "compact,delete"})
+            admin.delete_records(ends)  # what is left has every key
+        is_held.clear()
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+            group.check(node)
+        assert has(one, 2, 2)()
+        assert has(two, 2, 2)()
+    assert "Standbys are planned anew" in caplog.text
     assert "it is deleted and rebuilt from there" in caplog.text

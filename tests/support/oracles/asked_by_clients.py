@@ -53,6 +53,7 @@ class RoutedAsker(Asking):
         question = self.question(self.nodes[0], shape, keys, {}, sent_s)
         offsets = {p: part.position.get(self.topic, p) for p, part in pages[0].partitions.items()}
         known = {p: -1 if offset is None else offset for p, offset in offsets.items()}
+        self.oracle.check_whole(question, known)
         self.oracle.check_rows(question, known, _rows(shape, keys, pages))
         # What was seen of a partition goes along as a bound, which any copy may cover.
         self.oracle.check_fresh(question, {p: offset for p, offset in known.items() if (store, p) not in self._seen})

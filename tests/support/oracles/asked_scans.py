@@ -32,6 +32,7 @@ def pages(asker: Asker) -> None:
         asker.oracle.refused(answer.status_code, body, REFUSALS)
         return
     position, rows = body["position"], told(shape, body["entries"])
+    asker.oracle.check_whole(question, asker.offsets(position))
     asker.oracle.check_fresh(question, asker.offsets(position))
     while cursor := body.get("cursor"):
         answer = asker.get(asker.node(), path, {**terms, "cursor": cursor})
@@ -72,6 +73,7 @@ def stream(asker: Asker) -> None:
     question, offsets = asker.question(node, shape, (), {}, sent_s), asker.offsets(json.loads(position))
     if is_whole:
         rows: Rows = told(shape, map(json.loads, lines))
+        asker.oracle.check_whole(question, offsets)
         asker.oracle.check_fresh(question, offsets)
         asker.oracle.check_rows(question, offsets, rows)
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -26,11 +26,12 @@ from stateline.server.nodes.link import Link
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.nodes.traffic import Traffic
+from stateline.server.wire.streams import Arrivals, streams
 from stateline_store import NotPresentError
 from support.processes.node_secret import write_secret
 from support.run.patience import HANGING_S
 
-Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Accept = Callable[[Arrivals, asyncio.StreamWriter], Awaitable[None]]
 GREETING = Hello("app", "one", "directory", "version", "topology", "url")
 
 
@@ -40,10 +41,17 @@ def _nothing() -> None: ...
 @asynccontextmanager
 async def link_to(accept: Accept) -> AsyncIterator[Link]:
     """A link, greeted by `GREETING`, to what answers as `accept` does. Closed in the end."""
-    async with await asyncio.start_server(accept, "127.0.0.1") as server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        link = Link(reader, writer, GREETING, GREETING, _nothing, _nothing, Traffic())
+    loop = asyncio.get_running_loop()
+
+    def accepted() -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(Arrivals(loop=loop), cast(Any, accept), loop=loop)
+
+    async with await loop.create_server(accepted, "127.0.0.1") as server:
+        at = server.sockets[0].getsockname()
+        arrivals, writer = await streams(lambda made: loop.create_connection(made, *at))
+        link = Link(arrivals, writer, GREETING, GREETING, _nothing, _nothing, Traffic())
         try:
+            await link.begin()
             yield link
         finally:
             await link.close()
@@ -102,6 +110,10 @@ class LinkedNode:
     def entry(self) -> NodeEntry:
         own = self.nodes.own
         return NodeEntry(own.url, self.peer, own.directory, own.version, own.topology, "", own.tasks, own.wire)
+
+    def answer_by(self, answers: HasNothing) -> None:
+        """From who links with it next on."""
+        self.answers = self.nodes._answers = answers
 
     def hear_of(self, name: str, entry: NodeEntry) -> None:
         self.nodes.told(name, entry)

@@ -127,6 +127,11 @@ class Machines:
             *(setting.format(name=name) for setting in self._settings),
         ]
 
+    def add(self, name: str, bootstrap: str) -> Machine:
+        """One more."""
+        self.every[name] = self._machine(name, bootstrap)
+        return self.every[name]
+
     def _machine(self, name: str, bootstrap: str) -> Machine:
         settings = self.settings(name, bootstrap)
         served = served_here(self.root / name, *settings, app=self.app, until_ready=False)

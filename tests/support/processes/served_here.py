@@ -13,6 +13,7 @@ import uvicorn
 
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
+from stateline.server.guard.limits import Limits
 from stateline.server.listeners import peer_listener
 from stateline.server.main import create_app, uvicorn_settings
 from stateline.server.serving import Serving
@@ -27,6 +28,7 @@ class Here:
 
     client: httpx.Client
     serving: Serving
+    limits: Limits
     port: int
 
 
@@ -48,7 +50,7 @@ def served_here(state_dir: Path, *settings: str, app: App | None = None, until_r
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
             wait_until(lambda: server.started and (not until_ready or client.get("/readyz").status_code == 200))
-            yield Here(client, api.state.serving, port)
+            yield Here(client, api.state.serving, api.state.limits, port)
     finally:
         server.should_exit = True
         thread.join(HANGING_S)

@@ -89,7 +89,8 @@ def _start(cluster: Cluster, count: int, cache: Path, screen: Screen) -> None:
     if not (cache / "kafka-4.3.1").is_dir():
         screen.say("  Maven fetches the broker first, 130 MB, once.")
     cluster.start_broker()
-    screen.say(f"  The broker is at {cluster.bootstrap_servers}. What all of them say goes to output.log.")
+    said = cache.parent / "output.log"
+    screen.say(f"  The broker is at {cluster.bootstrap_servers}. What all of them say goes to {said}.")
 
 
 class _NodesDemo:

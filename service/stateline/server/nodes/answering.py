@@ -29,6 +29,7 @@ from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.wire.exchange import Exchange, Message
+from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, StatelineError
 
 # A node that takes nothing, because it is stopped or cut off, is told no more maps: they would pile up.
@@ -65,7 +66,7 @@ class AskingNode:
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
+        arrivals: Arrivals,
         writer: asyncio.StreamWriter,
         hello: Hello,
         answers: Answering,
@@ -78,7 +79,11 @@ class AskingNode:
         self._app = app
         self._scans = answers.scans
         self._answering: dict[asyncio.Task[None], object] = {}  # with the number of what each answers
-        self._exchange = Exchange(reader, writer, f"Node {hello.node!r}", self._take)
+        self._exchange = Exchange(arrivals, writer, f"Node {hello.node!r}", self._take)
+
+    async def begin(self) -> None:
+        """Answer from now on."""
+        await self._exchange.begin()
 
     def say(self, own: NodeMap) -> None:
         """Tell the node what this one has."""

@@ -33,6 +33,7 @@ from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.scans_elsewhere import ScansElsewhere
+from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, NotPresentError, Query, StatelineError
 
 # Beyond what a request may wait for its bound.
@@ -50,7 +51,7 @@ class Link:
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
+        arrivals: Arrivals,
         writer: asyncio.StreamWriter,
         own: Hello,
         hello: Hello,
@@ -65,9 +66,13 @@ class Link:
         self.map = NodeMap()
         self._on_map, self._on_commit = on_map, on_commit
         self._is_waking = False
-        self._exchange = Exchange(reader, writer, f"Node {hello.node!r}", self._take)
+        self._exchange = Exchange(arrivals, writer, f"Node {hello.node!r}", self._take)
         self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S, token_to_pass_on)
         self._exchange.heard_at_s = asyncio.get_running_loop().time()  # it has greeted just now
+
+    async def begin(self) -> None:
+        """Hear what the node says."""
+        await self._exchange.begin()
 
     @property
     def alive(self) -> bool:

@@ -1,12 +1,14 @@
 """What a node has, as it says to the others: which tasks, in which role, and how far its copies are. Pure.
 
     map  := {"event": "map", "number", "tasks": {task: [role, generation]}, "copies": {store: {partition: offset}},
-             "pipelines": {pipeline: status}, "remaining": {task: offsets}, "plain": [task]}
+             "pipelines": {pipeline: status}, "remaining": {task: offsets}, "plain": [task],
+             "followed": [task]}
     role := "active" | "restoring" | "standby"
 
 `number` grows with each change of `tasks`. `generation` is that of the consumer group under which a worker was given
 the task, -1 where there is none. `copies` has those that are not active: the last offset of the changelog that each
-has, `remaining` those that are restored, with what is left of it. `plain` are tasks of which a store that is declared
+has, `remaining` those that are restored, with what is left of it. `followed` are those standbys that a worker keeps up
+to date; others are copies that were left behind. `plain` are tasks of which a store that is declared
 with timestamps still has its plain files. `pipelines` has those that a driver of this node has
 told of, each as in ``/v1/topology``.
 """
@@ -38,12 +40,13 @@ class NodeMap:
     pipelines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     remaining: Mapping[str, int] = field(default_factory=dict)
     plain: frozenset[str] = frozenset()
+    followed: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         """As it is sent."""
         tasks = {task: [held.role, held.generation] for task, held in self.tasks.items()}
         told = {"number": self.number, "tasks": tasks, "copies": self.copies, "remaining": self.remaining}
-        told |= {"pipelines": self.pipelines, "plain": sorted(self.plain)}
+        told |= {"pipelines": self.pipelines, "plain": sorted(self.plain), "followed": sorted(self.followed)}
         return {"event": "map", **told}
 
     @classmethod
@@ -55,7 +58,8 @@ class NodeMap:
             pipelines = {name: dict(status.items()) for name, status in message["pipelines"].items()}
             remaining = {task: int(offsets) for task, offsets in message.get("remaining", {}).items()}
             plain = frozenset(map(str, message.get("plain", ())))
-            return cls(int(message["number"]), tasks, copies, pipelines, remaining, plain)
+            followed = frozenset(map(str, message.get("followed", ())))
+            return cls(int(message["number"]), tasks, copies, pipelines, remaining, plain, followed)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidArgumentError(f"Not the map of a node: {error!r}") from error
 
@@ -79,10 +83,10 @@ def owner_of(task: str, maps: Iterable[tuple[str, NodeMap]]) -> str | None:
     """The node that has this task as its owner, by what all said last; None when none said so.
 
     Of two that say it, as one may that has not heard yet that it is no owner any more, the one of the larger generation
-    is; whoever is asked looks again before it answers.
+    is, also while it restores what the other still runs; whoever is asked looks again before it answers.
     """
     claims = [
-        (held.role == "active", held.generation, node)
+        (held.generation, held.role == "active", node)
         for node, each in maps
         if (held := each.tasks.get(task)) is not None and held.role != "standby"
     ]

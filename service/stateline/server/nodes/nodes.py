@@ -26,6 +26,7 @@ from stateline.server.nodes.link import Link
 from stateline.server.nodes.node_map import NodeMap, owner_of
 from stateline.server.nodes.peer_port import PeerPort
 from stateline.server.nodes.traffic import Traffic
+from stateline.server.wire.streams import Arrivals, streams
 from stateline_store import NotPresentError
 from stateline_store.clock import now_ms
 
@@ -113,6 +114,12 @@ class Nodes:
         """How answers call this node; None while there is no other."""
         return self.own.node if self.others else None
 
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether another node is known: by the registry, or because it has dialed this one, which may be cut off from
+        Kafka and so from the registry."""
+        return bool(self.others or self._asking)
+
     def owner(self, task_id: str) -> Link | None:
         """The link to the node that owns this task, as far as is known; None when none that is linked with says so."""
         known = self._owners.get(task_id)
@@ -177,16 +184,23 @@ class Nodes:
             )
         return self.registry_fault or (self.why_alone if self.others else "")
 
-    def reasons_not_ready(self) -> list[str]:
-        """What keeps this node from being one of them, one sentence each."""
-        found = [] if self.namesake is None else [self.fault]
-        found += [
+    def other_topologies(self) -> list[str]:
+        """What nodes that run another topology cannot do with this one, one sentence each."""
+        return [
             f"Node {name!r} runs another topology ({other.entry.topology}, Stateline {other.entry.version}) than "
             f"{self.own.node!r} ({self.own.topology}, Stateline {self.own.version}): start all with one application."
             for name, other in self.others.items()
             if not other.entry.has_tasks_of(self.own.topology, self.own.tasks) and not other.is_away
         ]
-        return found
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that the registry tells of was heard, and each of them is linked with, or why it is not is known;
+        also where the registry cannot be read, or nobody is linked with."""
+        if self._keys is None or self.registry_fault:
+            return True
+        others = self.others.items()
+        return self.own.node in self.known and all(each.fault or self.link(name) for name, each in others)
 
     def told(self, node: str, entry: NodeEntry | None) -> None:
         """The registry says so: dial a node that is new or elsewhere, and let go of one that has left."""
@@ -206,7 +220,8 @@ class Nodes:
             del self.others[node]
             if entry is None:
                 self.left[node] = known.entry.directory
-                _log.info("Node %r has left: others get its tasks when its session has timed out", node)
+                if self.own.node in self.known:  # else that was before this one came
+                    _log.info("Node %r has left: others get its tasks when its session has timed out", node)
         self.known.add(node)
         if entry is not None:
             self.left.pop(node, None)
@@ -281,7 +296,7 @@ class Nodes:
     async def _dial(self, node: str, other: Other, keys: Keys) -> None:
         while True:
             try:
-                reader, writer = await _opened(other.entry.peer, keys)
+                reader, writer = await opened(other.entry.peer, keys)
                 await self._ask_over(reader, writer, node, other, keys)
             except ssl.SSLError as error:
                 self._not_linked(node, other, _of_own_certificate(keys) or tls_failure(error))
@@ -296,11 +311,11 @@ class Nodes:
             await asyncio.sleep(_DIAL_INTERVAL_S)
 
     async def _ask_over(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str, other: Other, keys: Keys
+        self, arrivals: Arrivals, writer: asyncio.StreamWriter, node: str, other: Other, keys: Keys
     ) -> None:
         """Greet, and stay until the link has ended."""
         try:
-            hello = await greet(reader, writer, self.own, dialing=True, secret=keys.secret, place=other.entry.peer)
+            hello = await greet(arrivals, writer, self.own, dialing=True, secret=keys.secret, place=other.entry.peer)
             other.is_away = False
             if hello.node != node:
                 raise NotANodeError(f"{other.entry.peer} is node {hello.node!r}")
@@ -311,11 +326,12 @@ class Nodes:
         except BaseException:
             writer.close()
             raise
-        link = other.link = Link(reader, writer, self.own, hello, self._changed, self._on_change, self.traffic)
+        link = other.link = Link(arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic)
         other.fault, other.reached_at_ms, other.said_url = "", now_ms(), hello.url
         self._logged.pop(node, None)
         _log.info("Linked with node %r, by version %d of the wire", node, link.wire)
         try:
+            await link.begin()
             while link.silent_s < _LOST_AFTER_S:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(link.ended(), HEARTBEAT_S)
@@ -338,7 +354,7 @@ class Nodes:
             raise NotPresentError(f"Node {node!r} is not linked with.")
         place, writer = other.entry.peer, None
         try:
-            reader, writer = await _opened(place, keys)
+            reader, writer = await opened(place, keys)
             own = replace(self.own, purpose=COPY)
             hello = await greet(reader, writer, own, dialing=True, secret=keys.secret, place=place)
             if (hello.node, hello.topology) != (node, self.own.topology):
@@ -350,15 +366,16 @@ class Nodes:
             raise NotPresentError(f"Node {node!r} is not reached: {error}") from error
         return reader, writer
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
+    async def _welcome(self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello) -> None:
         """Answer until the link has ended."""
         if hello.purpose == COPY:
-            await self.send_copy(reader, writer, hello)
+            await self.send_copy(arrivals, writer, hello)
             return
-        asking = AskingNode(reader, writer, hello, self._answers, self.app, self.traffic)
+        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic)
         self._asking.add(asking)
         asking.say(self.own_map())
         try:
+            await asking.begin()
             await asking.ended()
         finally:
             self._asking.discard(asking)
@@ -380,11 +397,14 @@ def _of_own_certificate(keys: Keys) -> str:
     return f"this node's certificate (node.peer.tls.certificate.file) is taken by no other node: {why}" if why else ""
 
 
-async def _opened(place: str, keys: Keys) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def opened(place: str, keys: Keys) -> tuple[Arrivals, asyncio.StreamWriter]:
+    """A connection to who listens there for nodes. Raises `OSError` (`ssl.SSLError` and `TimeoutError` are some), and
+    `ValueError` for what is no address."""
     host, _, port = place.rpartition(":")
     name = "" if keys.dialing is not None else None  # none is sent: who listens on the way would read it
     async with asyncio.timeout(GREETING_TIMEOUT_S):
-        return await asyncio.open_connection(host.strip("[]"), int(port), ssl=keys.dialing, server_hostname=name)
+        at, loop = (host.strip("[]"), int(port)), asyncio.get_running_loop()
+        return await streams(lambda made: loop.create_connection(made, *at, ssl=keys.dialing, server_hostname=name))
 
 
 async def _no_copies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:

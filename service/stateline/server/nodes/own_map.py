@@ -42,10 +42,9 @@ class OwnMap:
         """What it has at this moment. Its number is another one when the tasks are others than last time."""
         tasks = self._tasks()
         number = self._last.number + (tasks != self._last.tasks)
-        remaining = self._remaining(tasks)
-        self._last = NodeMap(
-            number, tasks, self._copies(tasks), self._pipelines_now(), remaining, self._plain(tasks.keys())
-        )
+        remaining, plain = self._remaining(tasks), self._plain(tasks.keys())
+        followed = frozenset(task for task in tasks if self._workers.follows(task))
+        self._last = NodeMap(number, tasks, self._copies(tasks), self._pipelines_now(), remaining, plain, followed)
         return self._last
 
     def _pipelines_now(self) -> dict[str, PipelineStatus]:

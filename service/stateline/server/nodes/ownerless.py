@@ -1,5 +1,4 @@
-"""Why no node says that it owns a task, and how long that lasts: what refusals and ``/readyz`` add where there are
-several nodes."""
+"""Why no node runs a task, and how long that lasts: what refusals and ``/readyz`` add where there are several nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +7,10 @@ from stateline.server.nodes.nodes import Nodes
 
 def why_ownerless(nodes: Nodes, session_timeout_ms: int, task_id: str) -> str:
     """In whole sentences; empty while no other node has been heard of. To be asked where neither this node owns the
-    task nor one that is linked with."""
+    task nor one that is linked with runs it."""
+    if (owner := nodes.owner(task_id)) is not None:
+        left = owner.map.remaining.get(task_id, 0)
+        return f"Node {owner.hello.node!r} has it, and answers when it has restored it: {left} offsets are left."
     away, last = nodes.out_of_reach(), nodes.last_owner(task_id)
     session = f"{session_timeout_ms / 1000:g} s (session.timeout.ms)"
     if last in away:

@@ -17,6 +17,7 @@ from typing import Any
 
 from stateline.server.nodes.greeting import GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
 from stateline.server.nodes.keys import Keys, tls_failure
+from stateline.server.wire.streams import Arrivals, streams
 
 MOST_STRANGERS = 64
 # Where the system has no more connections to give, until it is asked again.
@@ -27,7 +28,7 @@ _LOG_INTERVAL_S = 1.0
 # A node that is set up otherwise knocks each second: until the same is said of it again.
 _SAME_INTERVAL_S = 60.0
 
-Welcome = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Hello], Awaitable[None]]
+Welcome = Callable[[Arrivals, asyncio.StreamWriter, Hello], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -105,14 +106,10 @@ class PeerPort:
         self._strangers.pop(task, None)
         self._nodes.add(task)
 
-    async def _opened(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(loop=loop)
-        limits: dict[str, Any] = {} if self._keys.listening is None else {"ssl_handshake_timeout": GREETING_TIMEOUT_S}
-        transport, protocol = await loop.connect_accepted_socket(
-            lambda: asyncio.StreamReaderProtocol(reader, loop=loop), connection, ssl=self._keys.listening, **limits
-        )
-        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+    async def _opened(self, connection: socket.socket) -> tuple[Arrivals, asyncio.StreamWriter]:
+        loop, listening = asyncio.get_running_loop(), self._keys.listening
+        limits: dict[str, Any] = {} if listening is None else {"ssl_handshake_timeout": GREETING_TIMEOUT_S}
+        return await streams(lambda made: loop.connect_accepted_socket(made, connection, ssl=listening, **limits))
 
     def _say(self, who: str, why: str) -> None:
         """In the log, a line a second at most, and the same again once a minute: who floods the port does not fill the

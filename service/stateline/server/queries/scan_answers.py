@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -124,7 +124,9 @@ class ScanAnswers:
             if request.method == "HEAD":
                 self._cursors.check(token, store)
                 return head_response(JSON)
-            async with self._limits.scan(), self._limits.query():
+            # One of another node's has its place there, where it came in.
+            place = nullcontext() if came_over_link(request) else self._limits.scan()
+            async with place, self._limits.query():
                 cursor, page = await self._cursors.follow(token, store, limit)
                 await self._stand_now(cursor)
                 return _page_response(cursor, page)
@@ -165,7 +167,8 @@ class ScanAnswers:
             raise gone
         method = "HEAD" if request.method == "HEAD" else "GET"
         try:
-            return passed_back(*await link.http(method, url, token_header()))
+            async with nullcontext() if method == "HEAD" else self._limits.scan(), self._limits.query():
+                return passed_back(*await link.http(method, url, token_header()))
         except NotPresentError as error:
             raise gone from error
 

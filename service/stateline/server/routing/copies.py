@@ -170,6 +170,8 @@ class Copies:
             return outcome
         if outcome.offset is not None and (changelog := self._ownership.changelog(store.definition, partition)):
             offsets = {changelog: outcome.offset}
+            if outcome.copy.lag_ms is not None:
+                self._ownership.was_complete(store.definition, partition, _IN_MEMORY, outcome.copy.lag_ms)
             outcome.copy = self._ownership.with_lag(outcome.copy, store.definition, partition, _IN_MEMORY, offsets)
         is_whole = outcome.copy.served_by != "restoring"
         why = self._ownership.refusal(

@@ -73,7 +73,7 @@ class GroupWatch:
 
     `is_own` tells the members that are workers of this directory, and `is_own_id` their client ids; `wanted` says of
     which changelogs the ends are to be known, and of which sources who has committed last. `on_change` is called when
-    the answer to `may_be_elsewhere` has changed.
+    the answer to `may_be_elsewhere` has changed. `has_neighbours`: another node is known, in the group or not.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class GroupWatch:
         is_own_id: Callable[[str], bool],
         wanted: Callable[[], Wanted],
         on_change: Callable[[], None],
+        has_neighbours: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._group = group
@@ -91,6 +92,7 @@ class GroupWatch:
         self._is_own_id = is_own_id
         self._wanted = wanted
         self._on_change = on_change
+        self._has_neighbours = has_neighbours
         self._log: Log | None = None
         self._admin: Admin | None = None
         self._look: Look | None = None
@@ -108,13 +110,13 @@ class GroupWatch:
         """Whether a worker of another directory may have tasks of this group, as far as is known here. What Kafka has
         said before `since_ms` (`clock.boot_ms`) does not count.
 
-        While Kafka does not answer, what it said last counts: who was alone is not without answers for that, and who
-        joins a group needs Kafka, too.
+        While Kafka does not answer, what it said last counts where no other node is known: who was alone is not without
+        answers for that, and who joins a group needs Kafka, too. A node that is known may reach it.
         """
         if self.has_said(since_ms) and not self._is_settled:
             self._asked.set()
             return True
-        return self.has_others(since_ms)
+        return self.has_others(since_ms) or (self._is_unanswered and self._has_neighbours())
 
     def has_said(self, since_ms: int) -> bool:
         """Whether Kafka has said since then (`clock.boot_ms`) who is in the group; if not, it is asked."""
@@ -134,6 +136,15 @@ class GroupWatch:
             self._asked.set()
             await asyncio.sleep(_LOOK_INTERVAL_S)
         return True
+
+    async def until_ends_are_known(self) -> None:
+        """Comes back when Kafka has said lately where changelogs end, or does not: in a moment."""
+        self._ends_wanted_until_ms, began_ms = boot_ms() + _WANTED_MS, boot_ms()
+        while self._ends is None or boot_ms() - self._ends.at_ms >= _FRESH_MS:
+            if self._is_unanswered or boot_ms() >= began_ms + _UNANSWERED_MS:
+                return
+            self._asked.set()
+            await asyncio.sleep(_LOOK_INTERVAL_S)
 
     def end(self, changelog: TopicPartition) -> tuple[int, int] | None:
         """Its committed end, and when Kafka was asked for it; None when that is not known now, as when nobody has

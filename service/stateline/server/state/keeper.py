@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 class Keeper:
     """Of one server process; for the event loop's thread. `default_level` is what queries that name none are at;
-    `is_reachable` says of a task whether another node has it and answers for it, `why_ownerless` of one that nobody has
-    why."""
+    `is_reachable` says of a task whether another node runs it and answers for it, `why_ownerless` of one that nobody
+    runs why."""
 
     def __init__(
         self,

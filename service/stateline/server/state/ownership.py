@@ -121,6 +121,11 @@ class Ownership:
         """Comes back when `may_be_elsewhere` knows what can be known: in a moment. False when it did already."""
         return self._group is not None and await self._group.settle()
 
+    async def until_ends_are_known(self) -> None:
+        """Comes back when Kafka has lately said where changelogs end, or does not: in a moment."""
+        if self._group is not None:
+            await self._group.until_ends_are_known()
+
     def check(self, task_id: str, store: str, partition: int, *, given_back: bool = False) -> None:
         """Raise `NotActiveError` when another machine may have gone on with this; `given_back` as above."""
         if not self.is_active(task_id) and self.may_be_elsewhere(task_id, given_back=given_back):
@@ -177,6 +182,12 @@ class Ownership:
         set back since. `generation` as in `with_lag`."""
         age_ms = now_ms() - committed_at_ms
         if committed_at_ms and age_ms >= 0:
+            self._complete[store.name, partition] = generation, boot_ms() - age_ms
+
+    def was_complete(self, store: StoreDefinition, partition: int, generation: int, age_ms: int) -> None:
+        """A copy had everything so long ago, if not since. `generation` as in `with_lag`."""
+        of, at_ms = self._complete.get((store.name, partition), (None, 0))
+        if of != generation or at_ms < boot_ms() - age_ms:
             self._complete[store.name, partition] = generation, boot_ms() - age_ms
 
     def refusal(

@@ -17,6 +17,7 @@ from stateline.query.values import Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
 from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.scans_elsewhere import ScansElsewhere
+from stateline.server.wire.streams import Arrivals, streams
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import NotReadyError, Query
 from stateline_store.checkpoints import CheckpointPart
@@ -58,12 +59,12 @@ class WorkerConnection:
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
+        arrivals: Arrivals,
         writer: asyncio.StreamWriter,
         on_commit: Callable[[], None],
         limits: TimeLimits,
     ) -> None:
-        self._exchange = Exchange(reader, writer, "The worker", self._take)
+        self._exchange = Exchange(arrivals, writer, "The worker", self._take)
         self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S)
         self._on_commit = on_commit
         self._limits = limits
@@ -78,8 +79,10 @@ class WorkerConnection:
     @classmethod
     async def open(cls, socket: Path, on_commit: Callable[[], None], limits: TimeLimits) -> WorkerConnection:
         """Connect and subscribe. Raises `OSError` when nobody listens there."""
-        reader, writer = await asyncio.open_unix_connection(str(socket))
-        connection = cls(reader, writer, on_commit, limits)
+        loop = asyncio.get_running_loop()
+        arrivals, writer = await streams(lambda made: loop.create_unix_connection(made, str(socket)))
+        connection = cls(arrivals, writer, on_commit, limits)
+        await connection._exchange.begin()
         connection._exchange.send({"id": _SUBSCRIPTION, "type": "subscribe"})
         return connection
 

@@ -82,7 +82,14 @@ def seen_links(serving: Serving) -> Links:
         Linked(name, other.link is not None and other.link.alive, None if other.link is None else other.link.silent_s)
         for name, other in nodes.others.items()
     ]
-    return Links(links, Counts(held.role for held in serving.own_map.now().tasks.values()))
+    own = serving.own_map.now()
+    left = {task for task, held in own.tasks.items() if held.role == "standby"} - own.followed
+    return Links(links, Counts("left" if task in left else held.role for task, held in own.tasks.items()))
+
+
+_TASKS = (
+    "Tasks that this node has in this role (left: copies that nobody follows); absent while there is no other node."
+)
 
 
 class LinkCollector(Collector):
@@ -94,13 +101,13 @@ class LinkCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         up = _gauge("link_up", "1 while the other node is linked with and heard.", "node")
         silent = _gauge("link_silent_seconds", "For how long a node that is linked with has said nothing.", "node")
-        tasks = _gauge("tasks", "Tasks that this node has in this role; absent while there is no other node.", "role")
+        tasks = _gauge("tasks", _TASKS, "role")
         for link in self.seen.others:
             up.add_metric([link.node], float(link.up))
             if link.silent_s is not None:
                 silent.add_metric([link.node], link.silent_s)
         if self.seen.others:
-            for role in ("active", "restoring", "standby"):
+            for role in ("active", "restoring", "standby", "left"):
                 tasks.add_metric([role], self.seen.roles.get(role, 0))
         yield from (up, silent, tasks)
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from stateline.query.wire import LENGTH, decode_message, frame, frame_size
+from stateline.query.wire import Frames, decode_message, frame
+from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, NotPresentError
 
 Message = dict[str, Any]
@@ -20,14 +21,14 @@ Message = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
-class Exchange:
-    """One end of a connection. `take` gets what is no reply that somebody waits for; `who` is at the other end, in
-    words. For the event loop's thread, and made in it."""
+class Exchange(asyncio.Protocol):
+    """One end of a connection, from `begin` on. `take` gets what is no reply that somebody waits for; `who` is at the
+    other end, in words. For the event loop's thread, and made in it."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, who: str, take: Callable[[Message], None]
+        self, arrivals: Arrivals, writer: asyncio.StreamWriter, who: str, take: Callable[[Message], None]
     ) -> None:
-        self._reader, self._writer = reader, writer
+        self._arrivals, self._writer = arrivals, writer
         self.who = who
         self._take = take
         self._numbers = itertools.count(1)
@@ -36,13 +37,27 @@ class Exchange:
         """When the other end said something last, whatever it was (the loop's time)."""
         self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []  # frames that go out together
-        self._receiving = asyncio.create_task(self._receive())
+        self._frames = Frames()
+        self._is_receiving = False  # what is said meanwhile goes out in its end
+        self._over = asyncio.Event()
+
+    async def begin(self) -> None:
+        """Take what arrives, first what has come already."""
+        try:
+            rest, has_ended = await self._arrivals.rest()
+        except OSError:
+            rest, has_ended = b"", True
+        self._writer.transport.set_protocol(self)
+        if rest:
+            self.data_received(rest)
+        if has_ended:
+            await self.close()
 
     @property
     def alive(self) -> bool:
         """Whether the other end is still there, as far as this one knows."""
         # A write that failed closes the transport before the end of what arrives is seen.
-        return not self._receiving.done() and not self._writer.is_closing()
+        return not self._over.is_set() and not self._writer.is_closing()
 
     @property
     def unsent_bytes(self) -> int:
@@ -59,7 +74,7 @@ class Exchange:
         What is said before the loop turns goes out at once: under load a write costs more than a message.
         """
         self._waiting.append(frame(message))
-        if len(self._waiting) == 1:
+        if len(self._waiting) == 1 and not self._is_receiving:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -120,39 +135,31 @@ class Exchange:
 
     async def ended(self) -> None:
         """Comes back when the connection has ended."""
-        await asyncio.wait([self._receiving])
+        await self._over.wait()
 
     async def close(self) -> None:
         """Hang up; pending requests fail."""
-        self._receiving.cancel()
-        await asyncio.gather(self._receiving, return_exceptions=True)
+        self._writer.close()
+        self.connection_lost(None)
 
-    async def _receive(self) -> None:
+    def data_received(self, data: bytes) -> None:
+        """The event loop's: the next piece, which is a sign of life even where it is a part of a large message."""
+        self.heard_at_s = self._loop.time()
+        self._is_receiving = True
         try:
-            while True:
-                size = frame_size(await self._reader.readexactly(LENGTH.size))
-                self._dispatch(decode_message(await self._body(size)))
-        except (OSError, asyncio.IncompleteReadError):
-            pass  # the other end is gone: those who wait for it are told below
+            for body in self._frames.completed_by(data):
+                self._dispatch(decode_message(body))
         except InvalidArgumentError as error:
             _log.warning("%s is not understood, its connection is closed: %s", self.who, error)
-        finally:
-            self._flush()
             self._writer.close()
-            self.give_up()
+        finally:
+            self._is_receiving = False
+            self._flush()
 
-    async def _body(self, size: int) -> bytes | bytearray:
-        """As it comes: a large one takes long, and each piece is a sign of life."""
-        body = bytearray()
-        while len(body) < size:
-            piece = await self._reader.read(size - len(body))
-            if not piece:
-                raise asyncio.IncompleteReadError(bytes(body), size)
-            self.heard_at_s = self._loop.time()
-            if len(piece) == size:
-                return piece
-            body += piece
-        return body
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The event loop's: the other end is gone, and those who wait for it are told."""
+        self._over.set()
+        self.give_up()
 
     def _dispatch(self, message: Message) -> None:
         number = None if "type" in message else message.get("id")  # requests have a type, and numbers of their own

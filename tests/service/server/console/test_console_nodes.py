@@ -21,9 +21,16 @@ if TYPE_CHECKING:
 
 
 def node(**tasks: tuple[str, int | None, int]) -> dict[str, Any]:
-    """A node that is reached, with role, lag and what is left of a restore of each task."""
+    """A node that is reached, with role, lag and what is left of a restore of each task; "left" is a standby that
+    nobody follows."""
     found = {
-        task.removeprefix("t"): {"role": role, "generation": 1, "lag_records": lag, "restore_remaining": left}
+        task.removeprefix("t"): {
+            "role": "standby" if role == "left" else role,
+            "followed": role == "standby",
+            "generation": 1,
+            "lag_records": lag,
+            "restore_remaining": left,
+        }
         for task, (role, lag, left) in tasks.items()
     }
     since = int(time.time() * 1000) - 200_000
@@ -88,9 +95,11 @@ def test_a_rebalance_is_seen_until_it_has_settled(shown: Shown) -> None:
     assert shown.page.get_by_role("link", name="http://two:8000").first.get_attribute("href") == "http://two:8000/"
 
     gone = node() | {"reached": False, "fault": "two:8001 cannot be reached: <b>no</b>", "reached_at_ms": None}
-    shown.say(one=node(t0_0=("active", 0, 0), t0_1=("standby", None, 0)), two=gone)
+    shown.say(one=node(t0_0=("active", 0, 0), t0_1=("left", None, 0)), two=gone)
     shown.wait_for_note("Not settled: 1 of 2 tasks without an owner.")
-    assert shown.rows()[1] == ["0_1", "standby", "", "no owner, was on two"]
+    assert shown.rows()[1] == ["0_1", "left", "", "no owner, was on two"]
+    shown.wait_for("one (this one)", "Tasks", "1 active, 1 left behind")
+    shown.wait_for("one (this one)", "Lag", "0")
     note = shown.page.locator("#node-list .card.bad .note")
     assert note.inner_text() == "two:8001 cannot be reached: <b>no</b>"
     shown.wait_for("two", "Tasks", "unknown")

@@ -119,13 +119,19 @@ function reachedText(name, cluster, live) {
   return sinceMs === null ? "yes" : `for ${durationText(live.ageMs(sinceMs))}`;
 }
 
+/** Whether nobody keeps this copy up to date any more. */
+function isLeft(held) {
+  return held.role === "standby" && !held.followed;
+}
+
 function rolesText(tasks) {
-  const parts = ROLES.map((role) => [tasks.filter((task) => task.role === role).length, role]);
+  const parts = ROLES.map((role) => [tasks.filter((task) => task.role === role && !isLeft(task)).length, role]);
+  parts.push([tasks.filter(isLeft).length, "left behind"]);
   return parts.filter(([count]) => count > 0).map(([count, role]) => `${countText(count)} ${role}`).join(", ") || "none";
 }
 
 function lagText(tasks) {
-  const lags = tasks.filter((task) => task.role === "standby").map((task) => task.lag_records);
+  const lags = tasks.filter((task) => task.role === "standby" && !isLeft(task)).map((task) => task.lag_records);
   if (lags.includes(null)) return "unknown";
   return countText(lags.reduce((a, b) => a + b, 0));
 }
@@ -138,5 +144,6 @@ function heldText(held) {
   if (held === undefined) return "";
   if (held.role === "restoring") return `restoring, ${countText(held.restore_remaining)} left`;
   if (held.role === "active") return "active";
-  return held.lag_records === null ? "standby" : `standby, ${countText(held.lag_records)} behind`;
+  const what = isLeft(held) ? "left" : "standby";
+  return held.lag_records === null ? what : `${what}, ${countText(held.lag_records)} behind`;
 }
