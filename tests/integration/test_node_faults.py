@@ -55,6 +55,12 @@ def test_who_does_not_reach_an_owner_says_where_that_is(scene: NodeScene) -> Non
             assert told.status_code in (421, 503), told.text
             assert told.json()["owner"] == two.url
             assert scene.status(three, "/v1/stores/counts/range", partition=partition) == 200
+        partial = scene.get(one, "/v1/stores/counts/range", allow_partial="true").json()
+        failures = partial["failures"]
+        assert failures.keys() == owned
+        assert all(each["status"] in (421, 503) and each["owner"] == two.url for each in failures.values()), failures
+        assert partial["partitions"].keys() == scene.owners(three).keys() - owned
+        assert partial["entries"]
     finally:
         one.host.join(two.host)
     until_reached(scene)
