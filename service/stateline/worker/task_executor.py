@@ -92,12 +92,13 @@ class TaskExecutor:
         self._epochs.forget(source)
         self._order.forget(source)
 
-    def between_slices(self, consumer: Consumer) -> None:
-        """Punctuations that are due by the clock, what is staged for readers elsewhere, queries, and figures."""
+    def between_slices(self, consumer: Consumer, wait_s: float = 0.0) -> None:
+        """Punctuations that are due by the clock, what is staged for readers elsewhere, queries, and figures. For the
+        first query it waits so long."""
         for task in self._tasks.running:
             self._committer.send(task.processing.punctuate_by_clock())
             task.stores.publish_staged()
-        self._queries.serve_pending()
+        self._queries.serve_pending(wait_s)
         self.report(consumer)
 
     def report(self, consumer: Consumer) -> None:

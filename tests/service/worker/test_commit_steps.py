@@ -20,6 +20,7 @@ from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.processing.store_views import StoreView
 from stateline.query.wire import LENGTH, decode_message, frame
 from stateline.worker import InputRecord, Output
+from stateline.worker import worker as worker_module
 from stateline.worker.registration import socket_path
 from stateline.worker.task import TaskState
 from stateline.worker.worker import Worker
@@ -33,6 +34,7 @@ from stateline_store import (
     TransactionalStore,
 )
 from support.processes.running_worker import create, eventually, read_all, running
+from support.run.patience import HANGING_S
 
 
 def test_at_least_once_the_input_is_not_committed_before_the_changelog_is_written(
@@ -119,6 +121,10 @@ class Subscriber:
         self._socket.connect(str(path))
         self._socket.sendall(frame({"id": 1, "type": "subscribe"}))
         assert self.read()["id"] == 1
+
+    def ask_status(self) -> dict[str, Any]:
+        self._socket.sendall(frame({"id": 2, "type": "status"}))
+        return self.read()
 
     def read(self) -> dict[str, Any]:
         (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
@@ -296,3 +302,23 @@ def test_what_restores_is_not_counted_as_what_a_commit_would_free(
     restoring = [(staged, counted) for state, staged, counted in looks if state is TaskState.RESTORING]
     assert max(staged for staged, _ in restoring) > 0
     assert {counted for _, counted in restoring} == {0}
+
+
+def test_a_worker_that_has_read_nothing_for_a_while_waits_for_queries_and_answers_them_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = counting()
+    config = place.config(app)
+    found = place.stores(app, config)
+    place.send(entries("a", 10))
+    with running(app, config, place.log), closing(Subscriber(query_socket(config))) as subscriber:
+        eventually(lambda: found.offset("counts", "in", 0) == 9, "the first commit")
+        with monkeypatch.context() as quiet:
+            quiet.setattr(worker_module, "_QUIET_AFTER_S", 0.0)
+            quiet.setattr(worker_module, "_QUIET_WAIT_S", HANGING_S)
+            for _ in range(5):
+                while "status" not in subscriber.ask_status():
+                    pass  # a commit that was announced before
+        subscriber.ask_status()
+        place.send(entries("a"))
+        eventually(lambda: found.offset("counts", "in", 0) == 10, "records are read as well")
