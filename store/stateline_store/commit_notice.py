@@ -116,6 +116,10 @@ class NoticeView:
         """All that the owner says of the store but the newest commit's number."""
         return NoticeStatus._make(self.slots[_COMMITTED_AT:].tolist())
 
+    def said(self) -> bytes:
+        """All that the owner says, to be compared: equal ones say the same."""
+        return self._mapping[8:_SIZE]
+
     @property
     def state(self) -> StoreState:
         """What the owner is doing with the store. A killed owner cannot say that it is gone: see its lock."""

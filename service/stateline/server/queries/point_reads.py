@@ -16,7 +16,7 @@ from collections.abc import Callable
 import orjson
 from starlette.types import Scope
 
-from stateline.query.values import CopyStatus, PartitionAnswer
+from stateline.query.values import CopyStatus, PartitionAnswer, Value
 from stateline.serde.partitioner import home_partition
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import Arguments, read_key
@@ -26,6 +26,7 @@ from stateline.server.guard.tokens import bearer_token
 from stateline.server.queries.requests import ReadRequest, RequestReader
 from stateline.server.routing.cluster_copies import takes_standbys
 from stateline.server.serving import Serving
+from stateline.server.state.partitions import Still
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.telemetry.measuring import Measuring
 from stateline.server.telemetry.request_counts import Answered
@@ -60,6 +61,7 @@ class PointReads:
         self._remembered: dict[tuple[str, bytes], tuple[ServedStore, ReadRequest | None]] = {}
         # Where a store's partition stood last, and how that is shown.
         self._standings: dict[tuple[str, int], tuple[Position, CopyStatus, str | None, bytes]] = {}
+        self._stills: dict[tuple[str, int], tuple[ServedStore, Still, str | None, bytes]] = {}
 
     def answer(self, scope: Scope, later: Callable[[bytes | None], None]) -> bytes | None:
         """The body of the answer, which is JSON with status 200; None to have the request take the way of all others.
@@ -122,18 +124,28 @@ class PointReads:
         self._measuring.tell("GET", answered, 200, time.perf_counter() - began_s, 1, len(body), token)
 
     def _found(self, read: ReadRequest, key: bytes, partition: int) -> bytes | None:
-        store, definition = read.store, read.store.definition
+        store, place = read.store, (read.store.name, partition)
+        node = None if self._nodes is None else self._nodes.shown
+        known = self._stills.get(place)
+        if known is not None and known[0] is store and known[2] == node:
+            _, still, _, standing = known
+            found = still.value(key)
+            if found is not None:
+                stored = found[0]
+                if stored is None or not read.terms.bound.is_met(still.position, partition):
+                    return None
+                return _body(read, key, stored, standing)
         answer = self._serving.partitions.ask(store, read.terms, partition, KeyQuery(key))
         if not isinstance(answer, PartitionAnswer) or not answer.rows.entries:
             return None
-        ((_, stored),) = answer.rows.entries
-        result = orjson.dumps(result_members(read.terms, found_members(definition, key, stored)))
-        # Two objects put together: `{"store":…` and `,"position":…}`.
-        return b"%b,%b" % (result[:-1], self._standing(store.name, partition, answer))
+        ((_, value),) = answer.rows.entries
+        answer.node, standing = node, self._standing(store.name, partition, answer)
+        if (now := self._serving.partitions.still(store, partition, answer)) is not None:
+            self._stills[place] = store, now, node, standing
+        return _body(read, key, value, standing)
 
     def _standing(self, store: str, partition: int, answer: PartitionAnswer) -> bytes:
         """Where the partition stands, as JSON without its first brace: written once per commit and staged record."""
-        answer.node = None if self._nodes is None else self._nodes.shown
         known = self._standings.get((store, partition))
         if known is not None and known[0] is answer.position and known[1] == answer.copy and known[2] == answer.node:
             return known[3]
@@ -164,6 +176,12 @@ class PointReads:
         read = self._requests.read(store, arguments)
         everywhere = read.partitions == store.partitions
         return read if everywhere and read.terms.isolation_level is IsolationLevel.READ_COMMITTED else None
+
+
+def _body(read: ReadRequest, key: bytes, stored: Value, standing: bytes) -> bytes:
+    result = orjson.dumps(result_members(read.terms, found_members(read.store.definition, key, stored)))
+    # Two objects put together: `{"store":…` and `,"position":…}`.
+    return b"%b,%b" % (result[:-1], standing)
 
 
 def _of_key(store: ServedStore, written: str) -> tuple[bytes, int]:

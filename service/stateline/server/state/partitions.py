@@ -75,6 +75,32 @@ class _Open:
         return max(1, reader.notice.commit_number - reader.shown_number) * self.commit_s if reader.is_behind else 0.0
 
 
+class Still:
+    """An active partition as it stood when it was answered from last. As long as it stands so, a value is all that is
+    to be read anew: most reads of a key meet one, for commits are rarer than they."""
+
+    __slots__ = ("_found", "_open", "_ownership", "_place", "_said", "position")
+
+    def __init__(
+        self, place: tuple[str, str], found: _Open, opened: Mapping[tuple[str, str], _Open], ownership: Ownership
+    ) -> None:
+        self._place, self._found, self._open, self._ownership = place, found, opened, ownership
+        self._said = found.reader.notice.said()
+        self.position = found.reader.position
+
+    def value(self, key: bytes) -> tuple[bytes | None] | None:
+        """The value of this key as it is stored, None for none; nothing where the partition may have moved on. Raises
+        what the reader raises."""
+        found, reader = self._found, self._found.reader
+        if self._open.get(self._place) is not found or reader.notice.said() != self._said:
+            return None
+        # One that was opened anew may show more than was announced.
+        if reader.position is not self.position or not self._ownership.is_active(self._place[0]):
+            return None
+        found.asked_s = time.monotonic()
+        return (reader.get(key),)
+
+
 class Partitions:
     """The secondaries of one server process. For the event loop's thread only.
 
@@ -127,6 +153,18 @@ class Partitions:
             _log.exception("A query of partition %d of %r failed", partition, store.name)
             self._forget(store, partition)
             return Failure(StatelineError(f"Reading partition {partition} of {store.name!r} failed: {error}"))
+
+    def still(self, store: ServedStore, partition: int, answer: PartitionAnswer) -> Still | None:
+        """What this answer, given just now, is of; None where each answer is to be looked at anew."""
+        place = (store.placement.task_id(partition), store.name)
+        found = self._open.get(place)
+        if found is None or found.plain or found.status is None or store.name in self._epochs:
+            return None
+        still = Still(place, found, self._open, self._ownership)
+        # The worker may have said more since.
+        says_the_same = found.status[0] == found.reader.notice.status and found.status[2] is answer.copy
+        is_it = answer.copy.served_by == "active" and still.position is answer.position and not found.reader.is_behind
+        return still if is_it and says_the_same else None
 
     def open(self, store: ServedStore, partition: int) -> SecondaryReader:
         """The reader of this partition, opened if need be.
