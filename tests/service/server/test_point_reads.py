@@ -20,6 +20,7 @@ from stateline.config.loading import load_config
 from stateline.server.guard.tokens import hash_of, new_token
 from stateline.server.main import create_app
 from stateline.server.wire.http_protocol import _AT_ONCE
+from stateline_store import StoreState
 from support.processes.query_server import TOPIC, OwningWorker, make_app, wait_until
 from support.processes.served_here import http_server
 from support.run.patience import HANGING_S
@@ -132,6 +133,44 @@ def test_a_commit_is_seen_by_the_next_read(server: httpx.Client, filled: OwningW
         assert answer["value"] == number
         partition = next(iter(answer["partitions"]))
         assert answer["position"] == {TOPIC: {partition: filled.offset(int(partition))}}
+
+
+def test_whatever_the_worker_does_each_read_says_what_the_routes_say(tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    worker.put("N1", 0)
+    worker.commit()
+    with http_server(tmp_path, "default.state.isolation.level=read_committed") as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+
+        def said() -> Any:
+            found = list[tuple[int, list[tuple[str, str]], bytes]]()
+
+            def are_equal() -> bool:  # not while the server hears that the worker has gone, or is there
+                found[:] = [what_was_said(client.get(f"/v1/stores/aircraft/keys/{key}")) for key in both_ways("N1") * 3]
+                return all(each == found[1] for each in found)
+
+            wait_until(are_equal)
+            return json.loads(found[0][2])
+
+        def reopen() -> None:
+            nonlocal worker
+            worker.close()
+            worker = OwningWorker(tmp_path)
+
+        assert said()["value"] == 0
+        for number in range(1, 4):
+            worker.put("N1", number)
+            assert said()["value"] == number - 1
+            worker.commit()
+            assert said()["value"] == number
+            for state in (StoreState.RESTORING, StoreState.ACTIVE):
+                worker.set_state(state)
+                assert "status" in (told := said()) or told["value"] == number
+            reopen()
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+            assert said()["value"] == number
+        worker.close()
+        said()
 
 
 def test_requests_sent_ahead_are_answered_in_their_order(server: httpx.Client) -> None:
