@@ -265,6 +265,7 @@ def measure_changes(servers: str, root: Path) -> None:
     p50, p99 = statistics.median(taken), percentile(taken, 0.99)
     print(f"  {len(taken)} changes of a task at a node: p50 {p50:.2f} s, longest {max(taken):.2f} s; missed: {missed}")
     at_most("a change of a task until a node shows it, p99", p99, 1, " s")
+    at_most("tasks of which a node has not shown every change", len(missed), 0)
 
 
 def main() -> None:

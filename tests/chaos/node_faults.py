@@ -172,7 +172,9 @@ def standby_killed_while_promoted(scene: NodeScene) -> None:
     lost = scene.chance.sample(owners, min(1, len(owners)))
     for node in lost:
         node.end()
-    scene.askers.until(lambda: promoted.poll() is not None)
+    left = {node.url for node in scene.nodes.values() if node not in lost}
+    # Who follows a task while the group settles is perhaps not the one that is given it.
+    scene.askers.until(lambda: promoted.poll() is not None or {*scene.owners(heir).values()} <= left)
     for node in (heir, *lost):
         node.end()
         node.start()
@@ -224,10 +226,14 @@ def any_node(scene: NodeScene) -> Node:
 
 
 def until_taken_over(scene: NodeScene, node: Node) -> None:
-    """Wait until the other nodes have all tasks, each of them knows it, and all were asked."""
+    """Wait until the other nodes have all tasks, each of them knows it, and has answered what this one cannot have; and
+    ask this one too, if it is there."""
     others = [other for other in scene.nodes.values() if other is not node]
     urls = {other.url for other in others}
     scene.until(lambda: all(set(scene.owners(other).values()) <= urls for other in others))
+    scene.until_ahead(others)
+    if node.is_there:
+        scene.ask_at(node)
     scene.until_asked()
 
 

@@ -8,7 +8,7 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from support.kafka.kafka_broker import KafkaBroker
 from support.kafka.topic_configs import set_topic_configs
 from support.oracles.asked_by_clients import AsyncClientAsker, ClientAsker
 from support.oracles.asked_changes import ChangeReader
-from support.oracles.asked_once import ONCE
+from support.oracles.asked_once import ONCE, ask_range_at
 from support.oracles.asked_scans import SCANS
 from support.oracles.asked_snapshots import SnapshotReader
 from support.oracles.cluster_askers import HANGING_S, LIMITS, Asker, Askers
@@ -87,6 +87,7 @@ class NodeScene:
             ],
             _CALM_IDLE_S if calm else 0.0,
         )
+        self._asker = Asker(_CLIENTS, *given, ONCE)  # of whoever makes the faults
         self._client = httpx.Client(trust_env=False, timeout=HANGING_S, limits=LIMITS)
 
     def begin(self) -> None:
@@ -118,15 +119,14 @@ class NodeScene:
         """No more input; wait until readers of changes have the last value of each key."""
         self._feeder.done.set()
         self._feeder.join()
-        ends = {p: len(records) - 1 for p, records in enumerate(self._input.inputs)}
+        ends = self._ends()
         for reader in self._change_readers:
             self.until(lambda reader=reader: reader.has_all(ends))  # type: ignore[misc]
 
     def settle(self) -> float:
         """Seconds until every node is ready, and answers all of what is written now from owners."""
         began_s = time.monotonic()
-        bound = {str(p): len(records) - 1 for p, records in enumerate(self._input.inputs) if records}
-        terms = {"require_active": "true", "wait_ms": "500", "position_bound": json.dumps({self.topic: bound})}
+        terms = {"require_active": "true", "wait_ms": "500", "position_bound": self._bound()}
         for node in self.nodes.values():
             self.until(lambda node=node: self.status(node, "/v1/stores/counts/range", **terms) == 200)  # type: ignore[misc]
             self.until(lambda node=node: self.status(node, "/readyz") == 200)  # type: ignore[misc]
@@ -169,6 +169,26 @@ class NodeScene:
             return condition()
 
         self.askers.until(met)
+
+    def until_ahead(self, nodes: Collection[Node]) -> None:
+        """Wait until owners have answered all that is written from now on until something is, asked at one of these
+        nodes: a copy that nobody has written since is older than that."""
+        before = self._ends()
+        self.until(lambda: all(end > before.get(p, -1) for p, end in self._ends().items()))
+        terms = {"require_active": "true", "wait_ms": "500", "position_bound": self._bound()}
+        self.until(lambda: any(ask_range_at(self._asker, node, terms) == 200 for node in nodes))
+
+    def ask_at(self, node: Node, times: int = 5) -> None:
+        """What this node answers now, or refuses, is right."""
+        for terms in times * ({}, {"require_active": "true"}, {"allow_partial": "true"}):
+            ask_range_at(self._asker, node, terms)
+
+    def _ends(self) -> dict[int, int]:
+        return {p: len(records) - 1 for p, records in enumerate(self._input.inputs) if records}
+
+    def _bound(self) -> str:
+        """All that is written now."""
+        return json.dumps({self.topic: {str(p): end for p, end in self._ends().items()}})
 
     def get(self, node: Node, path: str, **terms: str) -> httpx.Response:
         return self._client.get(node.url + path, params=terms)

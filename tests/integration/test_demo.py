@@ -20,7 +20,7 @@ import pytest
 
 from stateline.demo.data import data_directory
 from support.processes.ports import free_port
-from support.run.length import long_or_short
+from support.run.length import long_only, long_or_short
 from support.spark.spark_archive import put_class_archive
 
 _PARTS = (
@@ -37,6 +37,8 @@ _LEAST_FLIGHTS, _PLACES = 100, 20
 # 18,000 windows, 56,000 sessions and 26,000 versions. Of the month as much as there is of it.
 _LEAST_ANSWERS = long_or_short(350_000, 40_000)
 _PLACE = re.compile(r"^ +\d+\. (\w{3}) (\w{2})  ([ \d.]+) min, +([\d,]+) flights, +([\d,]+) min in all", re.MULTILINE)
+
+_OWNED = re.compile(r"every task has an owner: \d+ at node-1, \d+ at node-3(, \d+ at node-4)?\.")
 
 pytestmark = [
     pytest.mark.timeout(3600),
@@ -83,12 +85,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def said(data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the demo printed; it ended with 0."""
-    directory = tmp_path_factory.mktemp("newcomer")
+    return _demo(tmp_path_factory.mktemp("newcomer"), data)
+
+
+def _demo(directory: Path, data: Path, *options: str) -> str:
     if long_or_short(False, True):  # a demo that ran here before has left what makes Spark start sooner
         put_class_archive(directory / "demo")
         (directory / "demo" / "demo.lock").touch()
     command = [sys.executable, "-m", "stateline", "demo", "--once", "--port", str(free_port())]
-    command += ["--state-dir", str(directory / "demo")]
+    command += ["--state-dir", str(directory / "demo"), *options]
     without = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")  # what other tests have given Spark
     environment = {name: value for name, value in os.environ.items() if name not in without}
     environment["PYTHONPATH"] = str(data.parents[1])
@@ -104,6 +109,18 @@ def test_the_demo_checks_every_store_against_the_csv_files_and_finds_every_answe
     assert int(verdict[1].replace(",", "")) > _LEAST_ANSWERS
     for part in _PARTS:
         assert part in said
+    assert "Traceback" not in said
+
+
+@long_only("it takes minutes, and starts Kafka and Spark; test_several_nodes.py of the demo has its parts")
+@pytest.mark.skipif(shutil.which("mvn") is None, reason="Maven fetches the broker, and there is no mvn here.")
+def test_on_three_nodes_one_is_killed_one_joins_and_every_answer_is_right(tmp_path: Path, data: Path) -> None:
+    said = _demo(tmp_path, data, "--nodes", "3")
+    assert [bool(added) for added in _OWNED.findall(said)] == [False, True], "node-2 has none after its kill"
+    assert "# kill -9 of node-2" in said
+    assert "# node-4 is started, with an empty directory" in said
+    assert re.search(r"[\d,]+ questions answered, .* checks, all right at their Position\.", said), said
+    assert re.search(r"checked [\d,]+ answers, all right", said), said
     assert "Traceback" not in said
 
 

@@ -11,10 +11,13 @@ from stateline.server.guard.exposure import check_exposure
 from stateline.server.nodes.keys import why_alone
 from stateline_store import ConfigurationError
 
+_BACKLOG = 2048  # connections that may wait to be taken; uvicorn's number
+
 
 def http_listener(config: Config) -> socket.socket:
-    """Bound, for clients: here rather than by uvicorn, which would end the process when the port is taken. Raises
-    `ConfigurationError` when that cannot be, or not without tokens."""
+    """Listening, for clients: here rather than by uvicorn, which would end the process when the port is taken, and
+    refuse who comes before it has started; they wait for it. Raises `ConfigurationError` when that cannot be, or not
+    without tokens."""
     host, port = config.server_host, config.server_port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -25,6 +28,7 @@ def http_listener(config: Config) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:

@@ -29,8 +29,6 @@ from stateline.server.wire.accepting import ConnectionCounts
 
 # Beyond the drain and the grace: for a process that is slow to let go of its stores.
 _SLACK_S = 5.0
-# Connections that may wait to be taken; uvicorn's number.
-_BACKLOG = 2048
 _COUNTS = "connections"  # beside the files of the metrics, which end in .db
 
 _log = logging.getLogger(__name__)
@@ -48,7 +46,6 @@ def run_processes(
     """
     with tempfile.TemporaryDirectory(prefix="stateline-server-") as directory:
         ConnectionCounts.create(Path(directory) / _COUNTS, config.server_processes)
-        listener.listen(_BACKLOG)  # who connects before the first process is there waits for it
         _Processes(listener, _children(config, listener, for_nodes, command, directory), config).run()
 
 

@@ -282,3 +282,44 @@ def test_on_the_embedded_log_other_nodes_cost_nothing(tmp_path: Path) -> None:
         config = here.serving.config
         with closing(open_log(config.bootstrap_servers, config.state_dir)) as log, closing(log.admin()) as admin:
             assert not [topic for topic in admin.topics() if topic.endswith("-nodes")]
+
+
+def test_a_commit_is_seen_of_all_stores_at_once_but_by_a_server_that_opens_or_catches_up_while_they_are_written(
+    tmp_path: Path,
+) -> None:
+    worker = OwningWorker(tmp_path)
+    partition = worker.put("a", 1).partition
+    early = worker.stores["aircraft", partition]
+    worker.commit()
+
+    def seen(server: httpx.Client) -> list[int]:
+        """The last offset of the partition in a store that is written early in a commit, and in one written late."""
+        found = (server.get(f"/v1/stores/{name}/position").json()["committed"] for name in ("aircraft", "places"))
+        return [partitions[str(partition)][TOPIC][str(partition)] for partitions in found]
+
+    def write_some() -> None:
+        """A commit comes as far as between two stores of a task."""
+        worker.put("a", 2)
+        worker.run(lambda: early.commit({}, announce=False))
+
+    def write_the_rest() -> None:
+        worker.commit()
+        worker.run(early.announce_commit)
+
+    with server_process(tmp_path, COMMITTED) as first:
+        wait_until(lambda: ready(first))
+        assert seen(first) == [0, 0]
+        write_some()
+        assert seen(first) == [0, 0], "what is not announced is not seen"
+        with server_process(tmp_path, COMMITTED) as later:
+            wait_until(lambda: ready(later))
+            assert seen(later) == [1, 0], "it opens what is there"
+            write_the_rest()
+            assert seen(first) == seen(later) == [1, 1]
+            worker.put("a", 3)
+            worker.commit()
+            write_some()
+            assert seen(first) == [3, 2], "it catches up with what is there"
+            write_the_rest()
+            assert seen(first) == seen(later) == [3, 3]
+    worker.close()

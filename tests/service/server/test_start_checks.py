@@ -14,6 +14,7 @@ from stateline.cli.certificates import make_authority, make_certificate
 from stateline.cli.main import cli
 from stateline.config.settings import Config
 from stateline.processes import supervisor
+from stateline.server.listeners import http_listener
 from stateline.server.start_checks import check_start
 from stateline_store import ConfigurationError
 from support.processes.linked_nodes import node_config, with_secret
@@ -46,6 +47,11 @@ def taken() -> Iterator[int]:
 def test_what_is_right_may_start(tmp_path: Path) -> None:
     for config in (with_certificate(tmp_path, "one"), with_secret(tmp_path), node_config("server.port=0")):
         check_start(config.model_copy(update={"server_port": 0}))
+
+
+def test_who_comes_once_it_is_said_where_it_answers_waits_for_the_server_and_is_not_refused() -> None:
+    with http_listener(node_config("server.port=0")) as listener:
+        socket.create_connection(listener.getsockname()).close()
 
 
 @pytest.mark.parametrize(

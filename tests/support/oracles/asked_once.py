@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from support.oracles.cluster_askers import Asker, Terms
+from support.processes.host_nodes import Node
 
 _WAIT_MS, _STALENESS_MS = 1_000, 10_000
 Given = Callable[[Asker], Terms]
@@ -59,6 +60,16 @@ def _ask_keys(asker: Asker, given: Given) -> None:
 def _ask_range(asker: Asker, given: Given) -> None:
     store = _store(asker)
     _ask(asker, store, (), f"/v1/stores/{store}/range", given(asker))
+
+
+def ask_range_at(asker: Asker, node: Node, terms: Terms) -> int:
+    """Of counts, held against the oracle as whatever the asker asks by itself; the status, 0 of a node that is away."""
+    path, sent_s = "/v1/stores/counts/range", time.monotonic()
+    answer = asker.get(node, path, terms)
+    if answer is None:
+        return 0
+    asker.take(asker.question(node, "counts", (), terms, sent_s), answer)
+    return answer.status_code
 
 
 def _ask_count(asker: Asker, given: Given) -> None:

@@ -14,7 +14,8 @@ _FIRST = (  # of what takes longest; `.cache/slowest-tests.txt` has the figures 
     "integration/test_pipeline_crashes.py", "service/spark/operators/", "service/spark/source/",
     "integration/test_worker_crashes.py", "integration/test_chaos.py", "integration/test_demo.py", "service/spark/",
     "integration/test_spark_submit.py", "integration/test_worker_takeovers.py", "integration/", "conformance/",
-    "service/server/test_fuzzing.py", "service/server/console/", "service/worker/", "service/",
+    "service/server/test_fuzzing.py", "service/server/console/", "service/server/test_query_matrix.py",
+    "service/worker/", "service/",
 )  # fmt: skip
 _SPARK, _OPERATORS = "service/spark/", "service/spark/operators/"
 _TOGETHER = ("service/demo/", "service/server/console/")
@@ -23,6 +24,7 @@ _BY_TEST = (
     "integration/test_worker_crashes.py",
     "integration/test_worker_takeovers.py",
     "integration/test_crash_steps.py",
+    "service/worker/test_standbys.py",
 )
 
 
