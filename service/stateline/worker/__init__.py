@@ -3,7 +3,7 @@
 | to find                               | look into                                                                   |
 |---------------------------------------|-----------------------------------------------------------------------------|
 | the loop, and starting over           | `worker`                                                                    |
-| the order of a commit                 | `commit_order`; when, `commit_schedule`; what beside rows, `commit_marks`   |
+| the order of a commit                 | `commit_order`; when, `commit_schedule`, `write_stall`; `commit_marks`      |
 | partitions that come and go           | `group_member`, `task_manager`, `lost_transactions`                         |
 | a task: its life, what it does        | `task`, `task_processing`; made of `task_topology`, `task_stores`           |
 | records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |

@@ -9,14 +9,19 @@
 3. Each store commits what it staged, with its changelog offset and its Position, in one atomic batch. Then readers in
    other processes are told, of all stores at once.
 
+Queries are answered meanwhile: while the log is waited for, and between a few milliseconds of the rest. Once a store
+has made its commit, only those at READ_UNCOMMITTED are, which see no difference.
+
 A step that fails leaves the outcome to `Committer.settle` and the stores to a restore from their own offsets. When a
 commit is due, and of which tasks, is `commit_schedule`; what it writes beside rows is `commit_marks`.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from stateline.config.settings import Config
 from stateline.log.interface import Consumer, Log, Producer
@@ -25,13 +30,18 @@ from stateline.processing.changelog import staged_rows
 from stateline.processing.failures import FailureHandler
 from stateline.processing.records import OutputRecord
 from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
+from stateline.worker.query_socket import QuerySocket
 from stateline.worker.task import Task
 from stateline_store import DoesNotExistError, InvalidArgumentError, RecordError, TopicPartition
 from stateline_store.clock import now_ms
 from stateline_store.steps import reached
 
-# What all calls of `between` in one commit may take together.
+T = TypeVar("T")
+
+# How long queries may be answered in one commit after its first store has made it.
 _BETWEEN_S = 0.005
+# Changelog records that are produced before queries are answered: about 4 ms.
+_SLICE_RECORDS = 2_000
 
 
 def needs_producer(topology: Topology, dead_letter_topic: str | None, *, exactly_once: bool) -> bool:
@@ -99,26 +109,25 @@ class Committer:
         self,
         tasks: Sequence[Task],
         consumer: Consumer,
-        between: Callable[[float], object],
+        queries: QuerySocket,
         epochs: EpochNumbers = NO_EPOCHS,
     ) -> None:
         """The steps above. Raises what the log or a store raises; then nothing more may be written before `settle`.
 
-        `between` is called before and after each task's commit, when some tasks may have made it and others not, with
-        how many seconds it may take: together not much longer than one slice of work, because readers wait for the end.
-        `epochs`: as `Task.commit_stores`.
+        `queries` are answered meanwhile; after the first store's commit not much longer than one slice of work takes,
+        because readers wait for the end. `epochs`: as `Task.commit_stores`.
         """
         consumer.check_ownership(_next_offsets(tasks))  # before anything is written that would hold others back
         if self._exactly_once and self._producer is not None:
-            offsets = self._commit_transaction(tasks, consumer)
+            offsets = self._commit_transaction(tasks, consumer, queries)
         else:
-            offsets = self._commit_offsets(tasks, consumer, epochs)
-        left_s = _pause(between, _BETWEEN_S)
+            offsets = self._commit_offsets(tasks, consumer, epochs, queries)
+        left_s = _pause(queries.serve_uncommitted, _BETWEEN_S)
         try:
             for task in tasks:
                 task.commit_stores(offsets, epochs)
                 reached("commit:task-committed")
-                left_s = _pause(between, left_s)
+                left_s = _pause(queries.serve_uncommitted, left_s)
         finally:
             # All at once: a query over several partitions and stores sees this commit in all of them or in none, and
             # a server catches up once.
@@ -126,40 +135,62 @@ class Committer:
                 task.stores.announce()
                 reached("commit:task-announced")
 
-    def _commit_transaction(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
+    def _commit_transaction(
+        self, tasks: Sequence[Task], consumer: Consumer, queries: QuerySocket
+    ) -> dict[TopicPartition, int]:
         reached("commit:begun")
-        self._produce_changes(tasks)
+        self._produce_changes(tasks, queries)
         reached("commit:changes-produced")
-        writer = self._writer()
-        offsets = writer.flush()
-        reached("commit:changes-flushed")
-        writer.send_offsets_to_transaction(_next_offsets(tasks), consumer)
-        reached("commit:offsets-sent")
-        writer.commit_transaction()
+        writer, next_offsets = self._writer(), _next_offsets(tasks)
+
+        def commit() -> dict[TopicPartition, int]:
+            offsets = writer.flush()
+            reached("commit:changes-flushed")
+            writer.send_offsets_to_transaction(next_offsets, consumer)
+            reached("commit:offsets-sent")
+            writer.commit_transaction()
+            return offsets
+
+        offsets = self._answering(queries, commit)
         self._in_transaction = False
         reached("commit:log-committed")
         return offsets
 
     def _commit_offsets(
-        self, tasks: Sequence[Task], consumer: Consumer, epochs: EpochNumbers
+        self, tasks: Sequence[Task], consumer: Consumer, epochs: EpochNumbers, queries: QuerySocket
     ) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = {}
         reached("commit:begun")
         if self._producer is not None:
             # A worker that has lost its partitions, and does not know it yet, must not write its old values behind the
             # new owner's: only the group can tell, and it does when offsets that are committed are committed again.
-            consumer.commit(_merged(task.processing.committed_next_offsets for task in tasks))
+            again = _merged(task.processing.committed_next_offsets for task in tasks)
+            self._answering(queries, lambda: consumer.commit(again))
             reached("commit:still-owner")
-            self._produce_changes(tasks)
+            self._produce_changes(tasks, queries)
             reached("commit:changes-produced")
-            offsets = self._producer.flush()
+            offsets = self._answering(queries, self._producer.flush)
             reached("commit:changes-flushed")
         for task in tasks:
             task.commit_unlogged_stores(epochs)
         reached("commit:unlogged-committed")
-        consumer.commit(_next_offsets(tasks))
+        self._answering(queries, lambda: consumer.commit(_next_offsets(tasks)), uncommitted=True)
         reached("commit:log-committed")
         return offsets
+
+    def _answering(self, queries: QuerySocket, work: Callable[[], T], *, uncommitted: bool = False) -> T:
+        """What this work with the log returns, or raises; queries are answered until it has come back (`serve_while`).
+        An embedded log is a file of this thread's, and is not waited for."""
+        if self._log.embedded_file is not None:
+            return work()
+        patience = self._log.patience
+        left_s = patience.of(math.inf)
+
+        def patiently() -> T:
+            with patience.for_all(left_s):
+                return work()
+
+        return queries.serve_while(patiently, uncommitted=uncommitted)
 
     def close(self) -> None:
         """Release the producer; an open transaction is aborted."""
@@ -168,16 +199,20 @@ class Committer:
         self._producer = None
         self._in_transaction = False
 
-    def _produce_changes(self, tasks: Iterable[Task]) -> None:
+    def _produce_changes(self, tasks: Iterable[Task], queries: QuerySocket) -> None:
         now = now_ms()
         for task in tasks:
             for changelog, name in task.topology.logged:
-                if rows := staged_rows(task.stores.by_name[name], now):
-                    headers, owner = task.marks.last_record_headers(name), task.marks.record_headers(name)
+                rows = staged_rows(task.stores.by_name[name], now)
+                last, owner = task.marks.last_record_headers(name), task.marks.record_headers(name)
+                for at in range(0, len(rows), _SLICE_RECORDS):
+                    slice_ = rows[at : at + _SLICE_RECORDS]
+                    headers = last if at + len(slice_) == len(rows) else ()
                     try:
-                        self._writer().produce_all(changelog.topic, changelog.partition, rows, headers, owner)
+                        self._writer().produce_all(changelog.topic, changelog.partition, slice_, headers, owner)
                     except InvalidArgumentError as error:
                         raise RecordError(f"The log refuses a record of a changelog: {error}") from error
+                    queries.serve_pending()
 
     def _writer(self) -> Producer:
         """The producer, inside a transaction under exactly-once."""

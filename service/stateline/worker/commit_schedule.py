@@ -1,6 +1,7 @@
 """When a worker commits, and which of its tasks: `commit_order` says how.
 
-A commit is due `commit.interval.ms` after the last one; it comes earlier to free memory, or to give partitions back.
+A commit is due `commit.interval.ms` after the last one; it comes earlier to free memory, to give partitions back, or
+while somebody asks before it would hold readers up (`write_stall`).
 In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobody reads yet, or will read again when it
 has ended.
 """
@@ -47,8 +48,9 @@ class CommitSchedule:
         self._last_commit_s = time.monotonic()
 
     def commit_if_due(self, consumer: Consumer) -> None:
-        """`commit`, when the interval is over."""
-        if time.monotonic() - self._last_commit_s >= self._interval_s:
+        """`commit`, when the interval is over, or would hold up who asks if it came later."""
+        is_over = time.monotonic() - self._last_commit_s >= self._interval_s
+        if is_over or (self._queries.has_clients and self._tasks.will_stall()):
             if self._topics.is_due and self._tasks.dirty():
                 self._topics.look(self._tasks.by_source, consumer)
             self.commit(consumer)
@@ -59,7 +61,7 @@ class CommitSchedule:
         tasks = self._to_commit(epochs, to_free_memory=to_free_memory)
         if tasks:
             began_s = time.perf_counter()
-            self._committer.commit(tasks, consumer, self._queries.serve_uncommitted, epochs or NO_EPOCHS)
+            self._committer.commit(tasks, consumer, self._queries, epochs or NO_EPOCHS)
             self._figures.committed(time.perf_counter() - began_s, forced=to_free_memory)
             self._queries.announce_commit()
             self._purge.after_commit(self._tasks.running)

@@ -19,7 +19,7 @@ SLICE_BYTES = 1024 * 1024
 POLL_BYTES = 16 * 1024 * 1024
 # What a slice should stage at most: processors may put far more than their records have.
 SLICE_GROWTH_BYTES = 8 * 1024 * 1024
-_MAX_SLICE_RECORDS, _MAX_POLL_RECORDS = 5_000, 10_000
+_MAX_SLICE_RECORDS, _MAX_POLL_RECORDS = 5_000, 4_000  # a poll takes a microsecond per record, too
 
 
 class Pace:

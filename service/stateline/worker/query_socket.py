@@ -18,11 +18,13 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from stateline.deployment.lease import Lease
 from stateline.query.open_scan import OpenScan
@@ -53,9 +55,13 @@ from stateline_store import (
 MAX_REQUESTS_PER_CALL = 256
 MAX_SECONDS_PER_CALL = 0.005
 
+# How often it is looked whether what is waited for beside queries has come back.
+_LOOK_AGAIN_S = 0.001
+
 _log = logging.getLogger(__name__)
 
 Message: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 
 class QuerySocket:
@@ -92,6 +98,11 @@ class QuerySocket:
         self._scans: OpenScans[OpenScan] = OpenScans()
         self._backlog = False  # whole requests were left in connections when the last call ended
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether anybody is there who may ask: a server, mostly."""
+        return bool(self._clients)
+
     def serve_pending(self, timeout_s: float = 0.0) -> int:
         """Answer what has arrived and return how many requests that was.
 
@@ -103,13 +114,43 @@ class QuerySocket:
         end_s = time.monotonic() + MAX_SECONDS_PER_CALL
         return self._waiting.answer_due(end_s) + self._answer_arrived(end_s)
 
-    def serve_uncommitted(self, most_s: float) -> int:
+    def serve_for(self, wait_s: float) -> None:
+        """Answer whatever arrives within this time, each at once; what is left of an earlier call, in any case."""
+        end_s = time.monotonic() + wait_s
+        self.serve_pending(wait_s)
+        while (left_s := end_s - time.monotonic()) > 0:
+            self.serve_pending(left_s)
+
+    def serve_while(self, work: Callable[[], T], *, uncommitted: bool = False) -> T:
+        """What `work` returns or raises, which waits for somebody else on a thread of its own and touches no store,
+        while queries are answered here; `uncommitted`: none but those of `serve_uncommitted`."""
+        outcome: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                outcome.set_exception(error)
+
+        thread = threading.Thread(target=run, name="waits-for-the-log", daemon=True)
+        thread.start()
+        try:
+            while not outcome.done():
+                if uncommitted:
+                    self.serve_uncommitted(MAX_SECONDS_PER_CALL, _LOOK_AGAIN_S)
+                else:
+                    self.serve_pending(_LOOK_AGAIN_S)
+        finally:
+            thread.join()
+        return outcome.result()
+
+    def serve_uncommitted(self, most_s: float, wait_s: float = 0.0) -> int:
         """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not.
 
         Nothing but queries at READ_UNCOMMITTED is answered, and the rest of scans: they see no difference. What else
         has arrived waits, and what is behind it on its connection.
         """
-        self._move_all_bytes(0.0)
+        self._move_all_bytes(wait_s)
         return self._answer_arrived(time.monotonic() + most_s, _sees_no_commit)
 
     def announce_commit(self) -> None:

@@ -92,13 +92,13 @@ class TaskExecutor:
         self._epochs.forget(source)
         self._order.forget(source)
 
-    def between_slices(self, consumer: Consumer, wait_s: float = 0.0) -> None:
-        """Punctuations that are due by the clock, what is staged for readers elsewhere, queries, and figures. For the
-        first query it waits so long."""
+    def between_slices(self, consumer: Consumer, rests_s: float = 0.0) -> None:
+        """Punctuations that are due by the clock, what is staged for readers elsewhere, queries, and figures. Queries
+        are answered for so long, or once."""
         for task in self._tasks.running:
             self._committer.send(task.processing.punctuate_by_clock())
             task.stores.publish_staged()
-        self._queries.serve_pending(wait_s)
+        self._queries.serve_for(rests_s)
         self.report(consumer)
 
     def report(self, consumer: Consumer) -> None:

@@ -19,12 +19,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.worker.changelog_offsets import ChangelogOffsets, OffsetCheckpoint
 from stateline.worker.store_formats import StoreFormats
+from stateline.worker.write_stall import WriteStall
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
@@ -70,6 +72,7 @@ class TaskStores:
         self.formats = StoreFormats(
             task_id, directory, self.by_name, definitions, changelogs, sync=sync, upgrade_mode=upgrade_mode
         )
+        self._stall = WriteStall()
         self._task_id = task_id
         self._directory = directory
         self._changelogs = changelogs
@@ -80,6 +83,11 @@ class TaskStores:
         for name, store in self.by_name.items():
             if isinstance(store, TransactionalStore):
                 yield name, store
+
+    @property
+    def will_stall(self) -> bool:
+        """Whether so much is staged in one of them that its next commit holds readers up."""
+        return any(self._stall.is_long(store.staged_records) for _, store in self.transactional)
 
     def position(self, name: str, level: IsolationLevel) -> Position:
         """How far into its input this store has come; an empty one of a user's own, which does not say."""
@@ -130,11 +138,14 @@ class TaskStores:
         Every store is tried even if one fails; the first failure is raised then.
         """
         failures: list[StatelineError] = []
-        for name in self.by_name:
+        for name, store in self.by_name.items():
+            rows = store.staged_records if isinstance(store, TransactionalStore) else 0
+            began_s = time.perf_counter()
             try:
                 self.offsets.commit(name, offsets.get(name, {}))
             except StatelineError as error:
                 failures.append(error)
+            self._stall.learn(rows, time.perf_counter() - began_s)
             reached("commit:store-committed")
         if failures:
             raise failures[0]

@@ -54,10 +54,10 @@ from stateline_store import LockedError, RetryLaterError, StateDirectory, Statel
 
 logger = logging.getLogger(__name__)
 
-# How long an idle poll waits; queries are answered in between.
-_IDLE_POLL_S = 0.005
-# Who has read nothing for so long waits for queries instead, and looks for records now and then: a turn costs 0.2 ms.
-_QUIET_AFTER_S, _QUIET_WAIT_S = 1.0, 0.03
+# How long a worker that has read nothing answers queries before it looks for records again.
+_IDLE_S = 0.005
+# When it has read nothing for so long, it takes its time: a turn costs 0.2 ms.
+_QUIET_AFTER_S, _QUIET_S = 1.0, 0.05
 _DRAINED_POLL_S = 0.1
 # A worker that must start over this often, with less than this much time in between, gives up: its supervisor
 # backs off, and two workers that fence each other come to an end.
@@ -176,7 +176,7 @@ class Worker:
 
     def _turn(self) -> None:
         """One round: poll, process in slices, restore a slice, commit when due."""
-        if not self._global_tables.advance(_IDLE_POLL_S):
+        if not self._global_tables.advance(_IDLE_S):
             self._queries.serve_pending()
             return
         if self._is_drained():
@@ -185,26 +185,31 @@ class Worker:
             return
         if self._standbys.advance(beside_work=self._has_work):
             self._group.say_tasks()
-        wait_s = 0.0 if self._manager.is_restoring or self._standbys.is_busy else _IDLE_POLL_S
         if not self._group.subscribe():
             self._has_work = False
-            self._queries.serve_pending(wait_s)
+            self._queries.serve_for(0.0 if self._standbys.is_busy else _IDLE_S)
             self._executor.report(self._group.consumer)
             return
         self._manager.open_waiting()
-        is_quiet = wait_s > 0 and time.monotonic() > self._worked_s + _QUIET_AFTER_S
-        poll_s = 0.0 if is_quiet else wait_s
-        records, consumer = self._group.poll(self._executor.poll_records, poll_s), self._group.consumer
+        records, consumer = self._group.poll(self._executor.poll_records, 0.0), self._group.consumer
+        if records:  # which took about as long as a slice will
+            self._queries.serve_pending()
         self._executor.work_off(records, consumer)
         self._has_work = bool(records) or self._manager.is_restoring
         if self._has_work:
             self._worked_s = time.monotonic()
         if self._manager.is_restoring:
-            self._group.run_restored(_IDLE_POLL_S)
+            self._group.run_restored(_IDLE_S)
         self._manager.advance_upgrades()
         self._commits.commit_if_due(consumer)
-        self._executor.between_slices(consumer, _QUIET_WAIT_S if is_quiet and not self._has_work else 0.0)
+        self._executor.between_slices(consumer, self._rests_s())
         self._housekeeping.clean_if_due([*self._tasks.all, *(task.id for task in self._standbys.tasks)])
+
+    def _rests_s(self) -> float:
+        """How long it may do nothing but answer queries: they wait for nobody then, and records a moment longer."""
+        if self._has_work or self._standbys.is_busy:
+            return 0.0
+        return _QUIET_S if time.monotonic() > self._worked_s + _QUIET_AFTER_S else _IDLE_S
 
     def _is_drained(self) -> bool:
         """Whether this worker was asked to hand over what it has, and so has nothing any more."""

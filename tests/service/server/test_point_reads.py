@@ -1,4 +1,4 @@
-"""Committed reads of one key, which are answered before any routing: always what the routes would answer.
+"""Reads of one key, which are answered before any routing: always what the routes would answer.
 
 A request that has a percent-encoded byte in its path is left to the routes, so each can be asked both ways.
 """
@@ -9,7 +9,9 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import pytest
 from stateline.config.loading import load_config
 from stateline.server.guard.tokens import hash_of, new_token
 from stateline.server.main import create_app
+from stateline.server.queries.point_reads import LATER
+from stateline.server.state.worker_connection import POINT_TIMEOUT_S
 from stateline.server.wire.http_protocol import _AT_ONCE
 from stateline_store import StoreState
 from support.processes.query_server import TOPIC, OwningWorker, make_app, wait_until
@@ -92,10 +96,19 @@ def test_what_can_be_answered_at_once_is_and_nothing_else(
 ) -> None:
     api = create_app(make_app(), load_config("flights-app", environment={}, overrides=[f"state.dir={state_dir}"]))
 
-    def at_once(path: str, query: str = "isolation_level=read_committed", method: str = "GET") -> Any:
+    def asked(later: Callable[..., None], path: str, query: str, method: str = "GET") -> Any:
         raw = path.encode()
         scope = {"method": method, "root_path": "", "raw_path": raw, "query_string": query.encode(), **CLIENT}
-        body = api.state.at_once(scope, pytest.fail)
+        return api.state.at_once(scope, later)
+
+    def at_once(path: str, query: str = "isolation_level=read_committed", method: str = "GET") -> Any:
+        body = asked(pytest.fail, path, query, method)
+        return None if body is None else json.loads(body)["value"]
+
+    async def by_the_worker(path: str, query: str) -> Any:
+        told: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        assert asked(told.set_result, path, query) == LATER
+        body = await told
         return None if body is None else json.loads(body)["value"]
 
     async def ask() -> None:
@@ -108,21 +121,30 @@ def test_what_can_be_answered_at_once_is_and_nothing_else(
             assert at_once(f"{keys}/N2", 'position_bound={"flights":{}}&isolation_level=read_committed') == "text"
             for path in ("absent", "null", "elsewhere", "staged", "%4E1", "N1/windows", "N\xe9", ""):
                 assert at_once(f"{keys}/{path}") is None, path
-            for query in (
-                "",
-                "isolation_level=read_uncommitted",
-                "isolation_level=read_committed&partition=0",
-                "as_of=1",
-            ):
+            for query in ("isolation_level=read_committed&partition=0", "partition=0", "as_of=1"):
                 assert at_once(f"{keys}/N1", query) is None, query
-            stores = "/v1/stores/cache", "/v1/stores/none", "/v2/stores/aircraft", ""
-            for path in (f"{store}/keys/N1" for store in stores):
+            for path in (f"{store}/keys/N1" for store in ("/v1/stores/none", "/v2/stores/aircraft", "")):
                 assert at_once(path) is None, path
+            uncommitted = "isolation_level=read_uncommitted"
+            assert await by_the_worker(f"{keys}/staged", uncommitted) == 1
+            assert await by_the_worker(f"{keys}/N1", "") == {"seen": 1}, "uncommitted unless it is set"
+            assert await by_the_worker("/v1/stores/cache/keys/N1", "isolation_level=read_committed") == {"seen": 1}
+            for path in ("absent", "null", "elsewhere"):
+                assert await by_the_worker(f"{keys}/{path}", uncommitted) is None, path
             assert at_once(f"{keys}/N1", method="HEAD") is None
             api.state.serving.stop()
             assert at_once(f"{keys}/N1") is None
 
     asyncio.run(ask())
+
+
+def test_who_asks_a_worker_that_is_busy_gets_its_answer_later(server: httpx.Client, filled: OwningWorker) -> None:
+    read = "/v1/stores/aircraft/keys/N1?isolation_level=read_uncommitted"
+    with ThreadPoolExecutor(1) as busy:
+        done = busy.submit(filled.run, lambda: time.sleep(POINT_TIMEOUT_S + 0.5))
+        answers = [server.get(read, timeout=HANGING_S) for _ in range(2)]
+        done.result(HANGING_S)
+    assert [(answer.status_code, answer.json()["value"]) for answer in answers] == [(200, {"seen": 1})] * 2
 
 
 def test_a_commit_is_seen_by_the_next_read(server: httpx.Client, filled: OwningWorker) -> None:

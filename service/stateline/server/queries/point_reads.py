@@ -1,9 +1,10 @@
-"""`PointReads`: ``GET /v1/stores/{store}/keys/{key}`` of committed state, answered before any routing.
+"""`PointReads`: ``GET /v1/stores/{store}/keys/{key}``, answered before any routing.
 
 Most requests are of this kind, and what a framework does between socket and store takes ten times as long as the read.
 So an answer that can be given at once is given here: the store is on disk and read as committed, the key is in its home
-partition, and the bound is met. A key that another node owns is asked of that one by the client's own URL, and its
-answer handed on as it is. Whatever else a request may be is declined, errors included, and takes the way of all
+partition, and the bound is met. What a worker here has to answer, uncommitted or in memory, is asked of it. A key that
+another node owns is asked of that one, if its server answers at once, by the client's own URL, and its answer handed on
+as it is. Whatever else a request may be is declined, errors included, and takes the way of all
 others (`routes`), which reads it anew: nothing behaves in a way that it does not there.
 """
 
@@ -16,13 +17,14 @@ from collections.abc import Callable
 import orjson
 from starlette.types import Scope
 
-from stateline.query.values import CopyStatus, PartitionAnswer, Value
+from stateline.query.values import CopyStatus, Outcome, PartitionAnswer, Value
 from stateline.serde.partitioner import home_partition
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.written_arguments import MAX_URL_BYTES, from_query_string
 from stateline.server.guard.tokens import bearer_token
+from stateline.server.nodes.link import Link
 from stateline.server.queries.requests import ReadRequest, RequestReader
 from stateline.server.routing.cluster_copies import takes_standbys
 from stateline.server.serving import Serving
@@ -30,7 +32,7 @@ from stateline.server.state.partitions import Still
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.telemetry.measuring import Measuring
 from stateline.server.telemetry.request_counts import Answered
-from stateline_store import IsolationLevel, KeyQuery, Position, StatelineError
+from stateline_store import KeyQuery, Position, StatelineError
 
 _LONGEST = MAX_URL_BYTES // 2  # of a path, and of a query string
 # Query strings that are remembered, with what they ask for: most clients send the same one again and again.
@@ -41,7 +43,7 @@ _ROUTE = "/v1/stores/{store}/keys/{key}"
 # Without what is percent-encoded: decoding has rules of its own.
 _PATH = re.compile(rb"/v1/stores/([^/%]+)/keys/([^/%]*)")
 
-# The request that is answered elsewhere: its answer comes later.
+# The request that a worker or another node answers: its answer comes later.
 LATER = b""
 
 Admit = Callable[[Scope, str], str]
@@ -65,8 +67,8 @@ class PointReads:
 
     def answer(self, scope: Scope, later: Callable[[bytes | None], None]) -> bytes | None:
         """The body of the answer, which is JSON with status 200; None to have the request take the way of all others.
-        `LATER` when another node is asked: then `later` is called once, with the body or None. Raises nothing that is
-        the client's doing."""
+        `LATER` when a worker or another node is asked: then `later` is called once, with the body or None. Raises
+        nothing that is the client's doing."""
         assert self._admit is not None
         raw: bytes = scope["raw_path"]
         found = _PATH.fullmatch(raw)
@@ -81,25 +83,23 @@ class PointReads:
                 return None
             key, partition = _of_key(read.store, found[2].decode("ascii"))
             owner = None if self._cluster is None else self._cluster.owner_elsewhere(read.store, partition)
-            body = None
-            if owner is None or takes_standbys(read.terms, partition):
+            if _is_read_here(read) and (owner is None or takes_standbys(read.terms, partition)):
                 body = self._found(read, key, partition)
                 if body is not None:
                     self._tell(read, body, began_s, token)
-            if owner is None or body is not None:
-                return body
-            if not owner.declares_the_same:
-                return None
+                if body is not None or owner is None:
+                    return body
 
             def answered(body: bytes | None) -> None:
                 if body is not None:
                     self._tell(read, body, began_s, token)
                 later(body)
 
-            owner.point(raw.decode("ascii"), scope["query_string"].decode("ascii"), self._token(scope), answered)
+            if owner is None:
+                return self._ask_worker(read, key, partition, answered)
+            return self._ask_node(owner, scope, answered) if _is_read_here(read) else None
         except (StatelineError, UnicodeDecodeError):
             return None
-        return LATER
 
     def answer_for_node(self, path: str, query: str, token: str | None) -> bytes | None:
         """As `answer`, for another node, of a copy here."""
@@ -110,11 +110,39 @@ class PointReads:
             name = found[1].decode("ascii")
             self._serving.for_nodes.check(token, name)
             read = self._request(name, query.encode("ascii"))
-            if read is None:
+            if read is None or not _is_read_here(read):
                 return None
             return self._found(read, *_of_key(read.store, found[2].decode("ascii")))
         except (StatelineError, UnicodeError):
             return None
+
+    def _ask_worker(
+        self, read: ReadRequest, key: bytes, partition: int, later: Callable[[bytes | None], None]
+    ) -> bytes | None:
+        """`LATER` when a worker here is asked; None when none has the partition."""
+        store = read.store
+        worker = self._serving.workers.live_owner(store.placement.task_id(partition))
+        if worker is None:
+            return None
+
+        def answered(outcome: Outcome | None) -> None:
+            body = None
+            if isinstance(outcome, PartitionAnswer) and outcome.copy.served_by == "active" and outcome.rows.entries:
+                ((_, value),) = outcome.rows.entries
+                outcome.node = None if self._nodes is None else self._nodes.shown
+                body = _body(read, key, value, orjson.dumps(standing_members({partition: outcome}))[1:])
+            later(body)
+
+        worker.point(read.terms, partition, KeyQuery(key), store.definition.description, answered)
+        return LATER
+
+    def _ask_node(self, owner: Link, scope: Scope, later: Callable[[bytes | None], None]) -> bytes | None:
+        """`LATER` when this node is asked; None when it has the store as something else."""
+        if not owner.declares_the_same:
+            return None
+        path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii")
+        owner.point(path, query, self._token(scope), later)
+        return LATER
 
     def _token(self, scope: Scope) -> str | None:
         return None if self._serving.tokens is None else bearer_token(scope["headers"])
@@ -169,13 +197,16 @@ class PointReads:
 
     def _request_anew(self, store: ServedStore, query_string: bytes) -> ReadRequest | None:
         definition = store.definition
-        if not definition.key_value or not definition.persistent or len(query_string) > _LONGEST:
+        if not definition.key_value or len(query_string) > _LONGEST:
             return None
         arguments = Arguments(from_query_string(query_string))
         arguments.refuse_others(COMMON)
         read = self._requests.read(store, arguments)
-        everywhere = read.partitions == store.partitions
-        return read if everywhere and read.terms.isolation_level is IsolationLevel.READ_COMMITTED else None
+        return read if read.partitions == store.partitions else None
+
+
+def _is_read_here(read: ReadRequest) -> bool:
+    return read.store.is_read_here(read.terms.isolation_level)
 
 
 def _body(read: ReadRequest, key: bytes, stored: Value, standing: bytes) -> bytes:

@@ -7,6 +7,7 @@ thread only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,14 @@ from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.scans_elsewhere import ScansElsewhere
 from stateline.server.wire.streams import Arrivals, streams
 from stateline.server.wire.time_limits import TimeLimits
-from stateline_store import NotReadyError, Query
+from stateline_store import KeyQuery, NotReadyError, Query, StatelineError
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.clock import boot_ms
 
 # A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
 ANSWER_TIMEOUT_S = 10.0
+# Who has waited so long for one key asks again, and waits in a task.
+POINT_TIMEOUT_S = 1.0
 # A worker that has given no sign of life for so long counts as unreachable until it does; queries still wait for it.
 SILENT_AFTER_S = 3.0
 
@@ -128,6 +131,28 @@ class WorkerConnection:
                 "would be read as something else. Start both with the same application."
             )
         return outcome
+
+    def point(
+        self, terms: Terms, partition: int, key: KeyQuery, declared: str, later: Callable[[Outcome | None], None]
+    ) -> None:
+        """As `query`, of one key, for who does not wait in a task: `later` is called once, with None where there is no
+        answer within `POINT_TIMEOUT_S`, or none that can be used. Raises `NotPresentError` when the worker is gone."""
+        number = self._exchange.number()
+
+        def on_reply(reply: Message | None) -> None:
+            timer.cancel()
+            outcome = None
+            if reply is not None and self._declared.get(terms.store, declared) == declared:
+                with contextlib.suppress(StatelineError):  # who asks by `query` is told
+                    outcome = self._scans.outcome(reply)
+            later(outcome)
+
+        def on_timeout() -> None:
+            self._exchange.forget(number)
+            later(None)
+
+        self._exchange.ask(encode_request(WireRequest(number, terms, partition, key, 0)), on_reply)
+        timer = asyncio.get_running_loop().call_later(POINT_TIMEOUT_S, on_timeout)
 
     async def snapshot(self, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedParts:
         """Let the worker link these store partitions into a snapshot's directory, all at one commit. Raises

@@ -97,17 +97,21 @@ class Workers:
                 return best
         return owners[0] if owners else None
 
-    def has_live_owner(self, task_id: str) -> bool:
-        """Whether a worker that is there has this task."""
+    def live_owner(self, task_id: str) -> WorkerConnection | None:
+        """The worker that is there and has this task; None when none is."""
         known = self._live_owners.get(task_id)
         if known is not None and known.alive and known.holds_lease:  # every read asks
-            return True
+            return known
         owner = self.owner(task_id)
         connection = None if owner is None else self._connections.get(owner)
         if connection is None or not connection.alive or not connection.holds_lease:
-            return False
+            return None
         self._live_owners[task_id] = connection
-        return True
+        return connection
+
+    def has_live_owner(self, task_id: str) -> bool:
+        """Whether a worker that is there has this task."""
+        return self.live_owner(task_id) is not None
 
     def runs(self, task_id: str) -> bool:
         """Whether a worker that is there runs this task, within its lease, as far as it has said."""

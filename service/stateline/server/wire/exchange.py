@@ -127,6 +127,10 @@ class Exchange(asyncio.Protocol):
         self.send(message)
         self._pending[message["id"]] = on_reply
 
+    def forget(self, number: int) -> None:
+        """Nobody waits any more for the reply to this request; its `on_reply` is not called."""
+        self._pending.pop(number, None)
+
     def give_up(self) -> None:
         """Nobody waits any more for what was asked; replies that come nevertheless are handed to who made this."""
         pending, self._pending = self._pending, {}
