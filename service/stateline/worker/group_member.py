@@ -7,6 +7,7 @@ dropped, and read again by whoever goes on. What becomes of each task is a table
 from __future__ import annotations
 
 import logging
+import time
 
 from stateline.config.settings import Config
 from stateline.deployment.lease import Lease
@@ -61,6 +62,8 @@ class GroupMember:
     ) -> None:
         """`lost` is None where workers have no transactions."""
         self.failed: StatelineError | None = None
+        self.changed_s = time.monotonic()
+        """When the worker got, gave or followed other tasks last, or they came to run."""
         self._log = log
         self._joining = joining
         self._standbys = standbys
@@ -137,6 +140,7 @@ class GroupMember:
 
     def say_tasks(self) -> None:
         """Tell servers which tasks this worker has, and follows."""
+        self.changed_s = time.monotonic()
         self._deployment.say_tasks([*self._tasks.all.values(), *self._standbys.tasks], self._consumer)
 
     def close(self, *, for_good: bool = False) -> None:

@@ -43,6 +43,11 @@ class Tasks:
         """Those that are there in their life."""
         return [task for task in self._by_id.values() if task.state is state]
 
+    @property
+    def are_settled(self) -> bool:
+        """Whether there are any, and all run."""
+        return bool(self._by_id) and all(task.state is TaskState.RUNNING for task in self._by_id.values())
+
     def dirty(self) -> list[Task]:
         """Those with something to commit."""
         return [task for task in self.running if task.processing.dirty]

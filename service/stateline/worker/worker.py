@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 _IDLE_S = 0.005
 # When it has read nothing for so long, it takes its time: a turn costs 0.2 ms.
 _QUIET_AFTER_S, _QUIET_S = 1.0, 0.05
+_SETTLED_S = 10.0  # of one whose tasks do not all run yet, or that has none
 _DRAINED_POLL_S = 0.1
 # A worker that must start over this often, with less than this much time in between, gives up: its supervisor
 # backs off, and two workers that fence each other come to an end.
@@ -209,7 +210,9 @@ class Worker:
         """How long it may do nothing but answer queries: they wait for nobody then, and records a moment longer."""
         if self._has_work or self._standbys.is_busy:
             return 0.0
-        return _QUIET_S if time.monotonic() > self._worked_s + _QUIET_AFTER_S else _IDLE_S
+        since_s = time.monotonic() - max(self._worked_s, self._group.changed_s)
+        # A group that decides who has what is heard by polls, one step after the other.
+        return _QUIET_S if since_s > (_QUIET_AFTER_S if self._tasks.are_settled else _SETTLED_S) else _IDLE_S
 
     def _is_drained(self) -> bool:
         """Whether this worker was asked to hand over what it has, and so has nothing any more."""

@@ -167,7 +167,8 @@ class PointReads:
         if not isinstance(answer, PartitionAnswer) or not answer.rows.entries:
             return None
         ((_, value),) = answer.rows.entries
-        answer.node, standing = node, self._standing(store.name, partition, answer)
+        answer.node = node
+        standing = self._standing(store.name, partition, answer)
         if (now := self._serving.partitions.still(store, partition, answer)) is not None:
             self._stills[place] = store, now, node, standing
         return _body(read, key, value, standing)
