@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -57,7 +58,16 @@ def served(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         scene.send(FIRST)
         for store in STORES:
             scene.settle(client, store)
-        yield Served(scene, server, client, held_by(server)[0])
+        yield Served(scene, server, client, threads_at_rest(server))
+
+
+def threads_at_rest(server: Forked) -> int:
+    """How many it has when it has made all the clients of Kafka that it keeps."""
+    before, now = -1, held_by(server)[0]
+    while now != before:
+        time.sleep(1.0)
+        before, now = now, held_by(server)[0]
+    return now
 
 
 def placed(event: Event) -> tuple[int, int]:
