@@ -606,9 +606,9 @@ class TestRecordsThatFail:
         limit, peaks = 4_000_000, list[int]()
         between_slices = TaskExecutor.between_slices
 
-        def sampled(executor: TaskExecutor, consumer: Consumer) -> None:
+        def sampled(executor: TaskExecutor, consumer: Consumer, rests_s: float = 0.0) -> None:
             peaks.append(executor._tasks.staged_bytes())
-            between_slices(executor, consumer)
+            between_slices(executor, consumer, rests_s)
 
         monkeypatch.setattr(TaskExecutor, "between_slices", sampled)
         value = json.dumps("x" * 900_000).encode()
