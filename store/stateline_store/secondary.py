@@ -126,15 +126,15 @@ class SecondaryReader(Reader):
         slots = self.notice.slots
         return slots[1] != self._generation or slots[2] > self._number or self._secondary is None
 
-    def refresh(self) -> None:
+    def refresh(self, *, files: bool = False) -> None:
         """Reflect at least the newest commit announced when this was called; costs nothing when there is
-        none.
+        none. `files`: let go of files too that the owner has replaced since then, as compactions do.
 
         Raises `NotPresentError` when the store was wiped or deleted, `NewerFormatError` when a newer version owns it
         now, `RetryLaterError` when the owner changed it faster than it could be read: nothing can be read then until a
         refresh succeeds.
         """
-        if self.is_behind:
+        if self.is_behind or files:
             self._follow()
 
     def get(self, key: bytes) -> bytes | None:

@@ -90,6 +90,7 @@ def test_cursors_that_keep_too_much_on_disk_end_and_the_first_that_was_opened_be
         here.serving.cursors._looked_at_s = time.monotonic()  # it has not looked before, and would at once
         old = begun(here)
         replaced(worker)
+        rewrite(worker, "e")  # what is opened now is of files that are there
         new = begun(here)
         assert deleted_and_open() > MOST
         used = good(follow(here.client, old["cursor"]))  # most recently, and yet it is the one that keeps files

@@ -225,9 +225,10 @@ class Partitions:
         return found.plain
 
     def catch_up(self) -> None:
-        """Let every secondary follow its owner: one that nobody asks keeps the files of the commit that it saw last."""
-        for _ in self.follow(math.inf, 0.0):
-            pass
+        """Let every secondary follow its owner, and let go of files that this has replaced since its last commit."""
+        for found in list(self._open.values()):
+            with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
+                found.reader.refresh(files=True)
 
     def follow(self, asked_within_s: float, most_s: float) -> Iterator[None]:
         """Let those secondaries follow their owners that were asked within this time, and those that would take longer
