@@ -306,7 +306,7 @@ def test_a_commit_is_seen_of_all_stores_at_once_but_by_a_server_that_opens_or_ca
         worker.commit()
         worker.run(early.announce_commit)
 
-    with server_process(tmp_path, COMMITTED) as first:
+    with server_process(tmp_path, COMMITTED, "server.follow.ms=0") as first:  # so that it catches up when it is asked
         wait_until(lambda: ready(first))
         assert seen(first) == [0, 0]
         write_some()

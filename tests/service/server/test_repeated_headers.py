@@ -69,14 +69,15 @@ def answer(connection: socket.socket) -> tuple[int, Any]:
         data += more
 
 
+@pytest.mark.parametrize("query", ["", "?isolation_level=read_uncommitted"])
 def test_the_parser_sees_only_the_first_of_requests_with_the_same_headers(
-    connection: socket.socket, parsed: list[bytes]
+    connection: socket.socket, parsed: list[bytes], query: str
 ) -> None:
     for number in (0, 1, 2, 3, 0):
-        connection.sendall(request(f"N{number}"))
+        connection.sendall(request(f"N{number}", query=query))
         status, body = answer(connection)
         assert (status, body["value"], body["key"]) == (200, number, f"N{number}")
-    assert parsed == [request("N0")]
+    assert parsed == [request("N0", query=query)]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_the_parser_sees_only_the_first_of_requests_with_the_same_headers(
         request("N%31"),
         request("absent"),
         request("N1", query="?wait_ms=-1"),
-        request("N1", query="?isolation_level=read_uncommitted"),
+        request("absent", query="?isolation_level=read_uncommitted"),
         request("N1", HOST + "Content-Length: 2\r\n") + b"ab",
         f"POST {PATH}/lookup HTTP/1.1\r\n{HOST}Content-Length: 2\r\n\r\n{{}}".encode(),
     ],
