@@ -303,6 +303,10 @@ class EmbeddedConsumer:
             for partition in partitions:
                 self._places.pop(partition, None)
 
+    @property
+    def keeps_to_thread(self) -> bool:
+        return True  # SQLite's connections are
+
     def check_ownership(self, partitions: Iterable[TopicPartition]) -> None:
         self.claim()
         if missing := [partition for partition in partitions if partition not in self._places]:

@@ -213,6 +213,11 @@ class Consumer(Protocol):
         """
 
     @property
+    def keeps_to_thread(self) -> bool:
+        """Whether no other thread may use it, or a producer on its behalf, before the call that it is in has ended:
+        with the embedded log always, with Kafka in the listeners."""
+
+    @property
     def member_id(self) -> str | None:
         """By which the group knows this member, as `Admin.members` shows it; None without one. It changes with each
         joining anew of a process."""

@@ -379,6 +379,10 @@ class KafkaConsumer:
             raise FencedError(f"{missing[0]} is not assigned to this member of {self._group!r}: nothing was committed.")
 
     @property
+    def keeps_to_thread(self) -> bool:
+        return self._in_listener  # confluent-kafka lets no other thread in then: it would wait for ever
+
+    @property
     def member_id(self) -> str | None:
         if not self._subscribed or self._closed:
             return None

@@ -151,7 +151,7 @@ class Committer:
             writer.commit_transaction()
             return offsets
 
-        offsets = self._answering(queries, commit)
+        offsets = self._answering(queries, consumer, commit)
         self._in_transaction = False
         reached("commit:log-committed")
         return offsets
@@ -165,23 +165,25 @@ class Committer:
             # A worker that has lost its partitions, and does not know it yet, must not write its old values behind the
             # new owner's: only the group can tell, and it does when offsets that are committed are committed again.
             again = _merged(task.processing.committed_next_offsets for task in tasks)
-            self._answering(queries, lambda: consumer.commit(again))
+            self._answering(queries, consumer, lambda: consumer.commit(again))
             reached("commit:still-owner")
             self._produce_changes(tasks, queries)
             reached("commit:changes-produced")
-            offsets = self._answering(queries, self._producer.flush)
+            offsets = self._answering(queries, consumer, self._producer.flush)
             reached("commit:changes-flushed")
         for task in tasks:
             task.commit_unlogged_stores(epochs)
         reached("commit:unlogged-committed")
-        self._answering(queries, lambda: consumer.commit(_next_offsets(tasks)), uncommitted=True)
+        self._answering(queries, consumer, lambda: consumer.commit(_next_offsets(tasks)), uncommitted=True)
         reached("commit:log-committed")
         return offsets
 
-    def _answering(self, queries: QuerySocket, work: Callable[[], T], *, uncommitted: bool = False) -> T:
-        """What this work with the log returns, or raises; queries are answered until it has come back (`serve_while`).
-        An embedded log is a file of this thread's, and is not waited for."""
-        if self._log.embedded_file is not None:
+    def _answering(
+        self, queries: QuerySocket, consumer: Consumer, work: Callable[[], T], *, uncommitted: bool = False
+    ) -> T:
+        """What this work with the log returns, or raises; queries are answered until it has come back (`serve_while`),
+        if another thread may do it."""
+        if consumer.keeps_to_thread:
             return work()
         patience = self._log.patience
         left_s = patience.of(math.inf)

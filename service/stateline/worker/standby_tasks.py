@@ -126,7 +126,8 @@ class StandbyTasks:
     @property
     def is_busy(self) -> bool:
         """Whether there is more to read at once."""
-        return (self._is_full or self._is_to_assign) and time.monotonic() >= self._reads_s
+        is_behind = self._is_full or (self._is_to_assign and bool(self._by_id))
+        return is_behind and time.monotonic() >= self._reads_s
 
     @property
     def _reading(self) -> Consumer | None:

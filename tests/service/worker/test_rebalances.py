@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -15,6 +16,7 @@ from service.worker.faults import CHANGELOG, GUARANTEES, IN, NEVER_MS, Place, Wa
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.processing.changelog import owner_headers, position_headers
+from stateline.processing.records import InputRecord
 from stateline.worker import task_manager
 from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
@@ -64,6 +66,32 @@ def test_what_stays_with_a_worker_is_not_closed_when_others_come_and_go(
             eventually(runs(one, PARTITIONS), "one has all tasks again")
             assert sorted(closed) == left, "those of the worker that has left, and no other"
             counted(3)
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_what_is_staged_is_committed_before_partitions_go_and_is_not_read_again(
+    kafka_broker: SharedBroker, tmp_path: Path, guarantee: str
+) -> None:
+    name = f"goes-{uuid4().hex[:8]}"
+    topic = f"{name}-in"
+    calls = Counter[tuple[int, int]]()
+
+    def called(record: InputRecord) -> None:
+        calls[record.partition, record.offset] += 1
+
+    app = counting(called, name=name, topic=topic)
+    settings = {"bootstrap__servers": kafka_broker.bootstrap_servers, "processing__guarantee": guarantee}
+    config = configured(app, tmp_path / "state", commit__interval__ms=NEVER_MS, **settings)
+    with closing(configured_log(config)) as log, closing(Stores(app, config, tmp_path / "scratch")) as found:
+        create(log, {topic: PARTITIONS})
+        with running(app, config, log, "one") as one:
+            eventually(runs(one, PARTITIONS), "it has all tasks")
+            produce(log, topic, RECORDS)
+            eventually(lambda: len(calls) == len(RECORDS), "all is staged")
+            with running(app, config, log, "two") as two:
+                eventually(lambda: runs(one, 2)() and runs(two, 2)(), "each has two tasks")
+                assert found.rows("counts", PARTITIONS) == {key: b"1" for key, _, _ in RECORDS}
+    assert {*calls.values()} == {1}
 
 
 def noting(work: Callable[[Task], None], seen: list[str]) -> Callable[[Task], None]:
