@@ -121,7 +121,8 @@ def test_a_client_of_one_node_asks_the_owners_of_all_keys_themselves(scene: Scen
     with scene.counting() as asked:
         assert every_key(client) == owners
     assert asked["two", NODES] == 1, "once looked at"
-    assert asked["one", NODES] == 1, "once asked for the map, as the first answer named a node"
+    # As the first answer named a node; anew only if one of them was not heard of just then.
+    assert 1 <= asked["one", NODES] <= 2, "asked for the map, and not with every answer"
     with scene.counting() as asked:
         assert every_key(client) == owners
         assert all(len(list(client.store("history").versions(key))) == 1 for key in KEYS)
