@@ -128,7 +128,8 @@ class SecondaryReader(Reader):
 
     def refresh(self, *, files: bool = False) -> None:
         """Reflect at least the newest commit announced when this was called; costs nothing when there is
-        none. `files`: let go of files too that the owner has replaced since then, as compactions do.
+        none. `files`: let go of files too that the owner has replaced since then, as compactions do; a commit
+        that is made, and not announced yet, is reflected then.
 
         Raises `NotPresentError` when the store was wiped or deleted, `NewerFormatError` when a newer version owns it
         now, `RetryLaterError` when the owner changed it faster than it could be read: nothing can be read then until a

@@ -171,10 +171,11 @@ class Committer:
             reached("commit:changes-produced")
             offsets = self._answering(queries, consumer, self._producer.flush)
             reached("commit:changes-flushed")
+        some_have = False  # made their commit
         for task in tasks:
-            task.commit_unlogged_stores(epochs)
+            some_have |= task.commit_unlogged_stores(epochs)
         reached("commit:unlogged-committed")
-        self._answering(queries, consumer, lambda: consumer.commit(_next_offsets(tasks)), uncommitted=True)
+        self._answering(queries, consumer, lambda: consumer.commit(_next_offsets(tasks)), uncommitted=some_have)
         reached("commit:log-committed")
         return offsets
 

@@ -22,6 +22,9 @@ from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import RetryLaterError
 
+# A commit that is to spare readers a longer one comes when at least so many times have passed as the last one took.
+_LEAST_REST = 5.0
+
 
 class CommitSchedule:
     """One worker's, on its thread."""
@@ -46,14 +49,22 @@ class CommitSchedule:
         self._figures = figures
         self._queries = queries
         self._last_commit_s = time.monotonic()
+        self._took_s = 0.0  # the last commit
 
     def commit_if_due(self, consumer: Consumer) -> None:
         """`commit`, when the interval is over, or would hold up who asks if it came later."""
-        is_over = time.monotonic() - self._last_commit_s >= self._interval_s
-        if is_over or (self._queries.has_clients and self._tasks.will_stall()):
+        since_s = time.monotonic() - self._last_commit_s
+        if since_s >= self._interval_s or (since_s >= _LEAST_REST * self._took_s and self._holds_up()):
             if self._topics.is_due and self._tasks.dirty():
                 self._topics.look(self._tasks.by_source, consumer)
             self.commit(consumer)
+
+    def _holds_up(self) -> bool:
+        """Whether the next commit would hold up who may ask, and another one now would help."""
+        if not (self._queries.has_clients and any(task.stores.will_stall for task in self._tasks.running)):
+            return False
+        epochs = self._epochs.numbers() if self._epochs.is_reached(self._tasks.next_offsets()) else None
+        return any(task.stores.will_stall for task in self._to_commit(epochs, to_free_memory=False))
 
     def commit(self, consumer: Consumer, *, to_free_memory: bool = False) -> None:
         """Commit every task that has read anything since its last commit. Raises what `Committer.commit` raises."""
@@ -62,7 +73,8 @@ class CommitSchedule:
         if tasks:
             began_s = time.perf_counter()
             self._committer.commit(tasks, consumer, self._queries, epochs or NO_EPOCHS)
-            self._figures.committed(time.perf_counter() - began_s, forced=to_free_memory)
+            self._took_s = time.perf_counter() - began_s
+            self._figures.committed(self._took_s, forced=to_free_memory)
             self._queries.announce_commit()
             self._purge.after_commit(self._tasks.running)
         if tasks or epochs is not None:

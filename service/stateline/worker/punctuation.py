@@ -30,28 +30,29 @@ class Punctuator:
         self._every_ms = punctuation.every_ms
         self._runner, self._store, self._times = runner, store, times
         self._stream_time_ms = times.punctuated(store, runner.name)
-        self._due_ms = self._next(self._stream_time_ms) if self.by_stream_time else now_ms + self._every_ms
+        self.due_ms = self._next(self._stream_time_ms) if self.by_stream_time else now_ms + self._every_ms
+        """Of stream time, or of that clock."""
 
     def until_due(self, records: Sequence[Record]) -> int:
         """How many of these records there are up to the first that it is due with, that one included; else all."""
-        if max(map(TIMESTAMP_MS, records)) < self._due_ms:
+        if max(map(TIMESTAMP_MS, records)) < self.due_ms:
             return len(records)
-        return next(n for n, record in enumerate(records, 1) if record.timestamp_ms >= self._due_ms)
+        return next(n for n, record in enumerate(records, 1) if record.timestamp_ms >= self.due_ms)
 
     def pass_records(self, records: Sequence[Record]) -> list[OutputRecord] | None:
         """These were processed: call it if it is due by stream time; what it wrote, None if it was not called."""
         self._stream_time_ms = max(self._stream_time_ms, max(map(TIMESTAMP_MS, records)))
-        if self._stream_time_ms < self._due_ms:
+        if self._stream_time_ms < self.due_ms:
             return None
-        self._due_ms = self._next(self._stream_time_ms)
+        self.due_ms = self._next(self._stream_time_ms)
         self._times.punctuate(self._store, self._runner.name, self._stream_time_ms)
         return self._runner.punctuate(self._stream_time_ms)
 
     def look_at_clock(self, now_ms: int, time_ms: int) -> list[OutputRecord] | None:
         """As `pass_records`, by the clock: `time_ms` is what the function is told, milliseconds since the epoch."""
-        if now_ms < self._due_ms:
+        if now_ms < self.due_ms:
             return None
-        self._due_ms += (now_ms - self._due_ms) // self._every_ms * self._every_ms + self._every_ms
+        self.due_ms += (now_ms - self.due_ms) // self._every_ms * self._every_ms + self._every_ms
         return self._runner.punctuate(time_ms)
 
     def _next(self, called_ms: int) -> int:

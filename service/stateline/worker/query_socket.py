@@ -137,20 +137,21 @@ class QuerySocket:
         try:
             while not outcome.done():
                 if uncommitted:
-                    self.serve_uncommitted(MAX_SECONDS_PER_CALL, _LOOK_AGAIN_S)
+                    if not self.serve_uncommitted(MAX_SECONDS_PER_CALL):
+                        thread.join(_LOOK_AGAIN_S)  # what may not be answered yet would end every wait for more
                 else:
                     self.serve_pending(_LOOK_AGAIN_S)
         finally:
             thread.join()
         return outcome.result()
 
-    def serve_uncommitted(self, most_s: float, wait_s: float = 0.0) -> int:
+    def serve_uncommitted(self, most_s: float) -> int:
         """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not.
 
         Nothing but queries at READ_UNCOMMITTED is answered, and the rest of scans: they see no difference. What else
         has arrived waits, and what is behind it on its connection.
         """
-        self._move_all_bytes(wait_s)
+        self._move_all_bytes(0.0)
         return self._answer_arrived(time.monotonic() + most_s, _sees_no_commit)
 
     def announce_commit(self) -> None:
@@ -345,4 +346,4 @@ class QuerySocket:
 def _sees_no_commit(message: Message) -> bool:
     """Whether the answer is the same before and after a store's commit."""
     uncommitted = message.get("isolation_level") == IsolationLevel.READ_UNCOMMITTED.value
-    return message.get("type") in ("more", "drop") or (message.get("type") == "query" and uncommitted)
+    return message.get("type") in ("more", "drop", "status") or (message.get("type") == "query" and uncommitted)

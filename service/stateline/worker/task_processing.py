@@ -8,6 +8,7 @@ before the next one: what they look up is of that moment. What is staged and wri
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -113,6 +114,11 @@ class TaskProcessing:
             for name in self._topology.fed_by.get(last.topic, ()):
                 self._stores.advance(name, position)
         return outputs
+
+    def rests_s(self) -> float:
+        """How long until a punctuation is due by the clock, infinite without one."""
+        due_ms = min((each.due_ms for each in self._by_clock), default=math.inf)
+        return max(0.0, due_ms / 1000 - time.monotonic())
 
     def punctuate_by_clock(self) -> list[OutputRecord]:
         """Call the punctuations that are due by the clock; what they wrote."""

@@ -60,10 +60,6 @@ class Tasks:
         """Memory that the next commit frees, over all tasks."""
         return sum(task.staged_bytes for task in self.running)
 
-    def will_stall(self) -> bool:
-        """Whether the next commit of one of them holds readers up."""
-        return any(task.stores.will_stall for task in self.running)
-
     def hosted(self, store: str, partition: int) -> HostedPartition | None:
         """This partition of a store, to be queried; None when this worker has not got it, or cannot answer for it."""
         task = self._by_store.get((store, partition))

@@ -212,7 +212,9 @@ class Worker:
             return 0.0
         since_s = time.monotonic() - max(self._worked_s, self._group.changed_s)
         # A group that decides who has what is heard by polls, one step after the other.
-        return _QUIET_S if since_s > (_QUIET_AFTER_S if self._tasks.are_settled else _SETTLED_S) else _IDLE_S
+        if since_s <= (_QUIET_AFTER_S if self._tasks.are_settled else _SETTLED_S):
+            return _IDLE_S
+        return min([_QUIET_S, *(max(_IDLE_S, task.processing.rests_s()) for task in self._tasks.running)])
 
     def _is_drained(self) -> bool:
         """Whether this worker was asked to hand over what it has, and so has nothing any more."""

@@ -24,5 +24,5 @@ class WriteStall:
             self._row_s = min((3 * self._row_s + seconds / rows) / 4, _MOST_GROWTH * self._row_s)
 
     def is_long(self, rows: int) -> bool:
-        """Whether a write of so many rows will take as long as one should at most."""
-        return rows * self._row_s >= MOST_S
+        """Whether a write of so many rows will take as long as one should at most. Of few rows it cannot be helped."""
+        return rows >= _FEWEST_ROWS and rows * self._row_s >= MOST_S

@@ -157,6 +157,23 @@ def test_a_commit_is_seen_by_the_next_read(server: httpx.Client, filled: OwningW
         assert answer["position"] == {TOPIC: {partition: filled.offset(int(partition))}}
 
 
+def test_a_commit_is_seen_by_the_next_read_of_a_server_that_nobody_has_told_yet(tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    partition = worker.put("moving", 0).partition
+    worker.commit()
+    store = worker.stores["aircraft", partition]
+    with http_server(tmp_path, "default.state.isolation.level=read_committed", "server.follow.ms=0") as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        for number in range(1, 20):
+            assert client.get("/v1/stores/aircraft/keys/moving").json()["value"] == number - 1
+            worker.put("moving", number)
+            worker.run(lambda: store.commit({}))
+            answer = client.get("/v1/stores/aircraft/keys/moving").json()
+            assert answer["value"] == number
+            assert answer["position"] == {TOPIC: {str(partition): worker.offset(partition)}}
+    worker.close()
+
+
 def test_whatever_the_worker_does_each_read_says_what_the_routes_say(tmp_path: Path) -> None:
     worker = OwningWorker(tmp_path)
     worker.put("N1", 0)

@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from stateline_store import (
     StoreState,
     TopicPartition,
 )
+from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
@@ -200,6 +203,62 @@ def test_while_stores_commit_only_uncommitted_queries_are_answered(path: Path, s
     assert [clients["both"].read()["id"] for _ in range(2)] == [6, 7]
     for client in clients.values():
         client.socket.close()
+
+
+def has_come(client: Client) -> bool:
+    """Whether a reply has, while another thread serves."""
+    client.receive()
+    return client.has_frame()
+
+
+def test_queries_are_answered_while_work_is_waited_for(client: Client, served: QuerySocket) -> None:
+    client.send(query(1) + query(2, COMMITTED))
+
+    def until_answered() -> list[int]:
+        wait_until(partial(has_come, client), HANGING_S)
+        return [threading.get_ident()]
+
+    (thread,) = served.serve_while(until_answered)
+    assert thread != threading.get_ident()
+    assert [values(client.read(0)) for _ in range(2)] == [[b"staged"], [b"committed"]]
+
+
+def test_what_waits_for_a_commit_waits_without_a_load_while_the_rest_is_answered(
+    path: Path, served: QuerySocket
+) -> None:
+    clients = {name: Client(path, served) for name in ("committed", "uncommitted", "keeper")}
+    for _ in clients:
+        served.serve_pending()  # accepts one
+    clients["committed"].send(query(1, COMMITTED) + query(2, COMMITTED))
+    clients["keeper"].send(frame({"id": 3, "type": "status"}) + query(4))
+    cpu_s = list[float]()
+
+    def work() -> None:
+        began_s = time.process_time()
+        time.sleep(0.5)
+        cpu_s.append(time.process_time() - began_s)
+        clients["uncommitted"].send(query(5))
+        for name in ("uncommitted", "keeper"):
+            wait_until(partial(has_come, clients[name]), HANGING_S)
+        clients["committed"].receive()
+        assert not clients["committed"].has_frame()
+
+    served.serve_while(work, uncommitted=True)
+    assert cpu_s[0] < 0.25, "of half a second"
+    assert [clients["keeper"].read(0)["id"] for _ in range(2)] == [3, 4]
+    assert values(clients["uncommitted"].read(0)) == [b"staged"]
+    assert values(clients["committed"].read()) == [b"committed"]
+    for each in clients.values():
+        each.socket.close()
+
+
+def test_what_work_raises_while_queries_are_answered_is_raised(served: QuerySocket) -> None:
+    def work() -> None:
+        raise NotPresentError("the log is away")
+
+    for uncommitted in (False, True):
+        with pytest.raises(NotPresentError, match="the log is away"):
+            served.serve_while(work, uncommitted=uncommitted)
 
 
 def test_an_answer_says_what_is_staged_and_when_the_last_commit_was(client: Client, store: KeyValueStore) -> None:

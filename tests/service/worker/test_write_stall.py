@@ -33,3 +33,13 @@ def test_a_write_of_few_rows_tells_nothing() -> None:
     before = first_long(stall)
     stall.learn(1, 1.0)
     assert first_long(stall) == before
+
+
+def test_a_write_of_few_rows_is_never_made_sooner_so_that_what_is_learned_is_forgotten() -> None:
+    stall = WriteStall()
+    for _ in range(50):
+        stall.learn(100, 1.0)
+    assert first_long(stall) >= 100
+    for _ in range(50):
+        stall.learn(100, 100e-6)
+    assert first_long(stall) > 2_500

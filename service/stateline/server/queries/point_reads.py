@@ -10,6 +10,7 @@ others (`routes`), which reads it anew: nothing behaves in a way that it does no
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -130,7 +131,8 @@ class PointReads:
             if isinstance(outcome, PartitionAnswer) and outcome.copy.served_by == "active" and outcome.rows.entries:
                 ((_, value),) = outcome.rows.entries
                 outcome.node = None if self._nodes is None else self._nodes.shown
-                body = _body(read, key, value, orjson.dumps(standing_members({partition: outcome}))[1:])
+                with contextlib.suppress(StatelineError):  # it cannot be shown: the routes say why
+                    body = _body(read, key, value, orjson.dumps(standing_members({partition: outcome}))[1:])
             later(body)
 
         worker.point(read.terms, partition, KeyQuery(key), store.definition.description, answered)

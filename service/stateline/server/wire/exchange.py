@@ -168,7 +168,12 @@ class Exchange(asyncio.Protocol):
     def _dispatch(self, message: Message) -> None:
         number = None if "type" in message else message.get("id")  # requests have a type, and numbers of their own
         on_reply = self._pending.pop(number, None) if isinstance(number, int) else None
-        if on_reply is None:
-            self._take(message)
-        else:
-            on_reply(message)
+        try:
+            if on_reply is None:
+                self._take(message)
+            else:
+                on_reply(message)
+        except InvalidArgumentError:
+            raise
+        except Exception:  # noqa: BLE001 - a defect, of one request; the event loop would hang up on all of them
+            _log.exception("A reply of %s could not be taken", self.who)
