@@ -77,12 +77,7 @@ def _is_readable(topic: Topic, record: Record, failures: FailureHandler | None, 
 
 def typed(topic: Topic, record: Record) -> InputRecord:
     """The record's key and value as its topic's serdes read them. Raises `InvalidArgumentError`."""
-    return InputRecord(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.timestamp_ms,
-        None if record.key is None else topic.key.deserialize(record.key),
-        None if record.value is None else topic.value.deserialize(record.value),
-        record.headers,
-    )
+    name, partition, offset, timestamp_ms, key, value, headers = record
+    typed_key = None if key is None else topic.key.deserialize(key)
+    typed_value = None if value is None else topic.value.deserialize(value)
+    return InputRecord(name, partition, offset, timestamp_ms, typed_key, typed_value, headers)

@@ -66,6 +66,8 @@ class _View:
         self._max_record_bytes = max_record_bytes
         self._key, self._value = definition.key, definition.value
         self._record_timestamp_ms = -1
+        self._is_logged = definition.logged
+        self._is_written_here = definition.source is None and not definition.is_operators
 
     @property
     def name(self) -> str:
@@ -78,21 +80,24 @@ class _View:
 
     def _writable(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
         """Key and value as bytes. Refuses what is too large for the changelog, and writes to a table."""
+        if not self._is_written_here:
+            raise self._written_elsewhere()
+        data = None if value is None else self._value.serialize(value)
+        raw_key = self._key.serialize(key)
+        if self._is_logged and len(raw_key) + (0 if data is None else len(data)) > self._max_record_bytes:
+            refuse_too_large(raw_key, data, self._max_record_bytes)
+        return raw_key, data
+
+    def _written_elsewhere(self) -> TopologyError:
         if self._definition.source is not None:
-            raise TopologyError(
+            return TopologyError(
                 f"Store {self.name!r} is the table of topic {self._definition.source.name!r} and read-only here: "
                 "write to the topic, or declare a store of the processor's own."
             )
-        if self._definition.is_operators:
-            raise TopologyError(
-                f"Store {self.name!r} is written by an operator of the application's streams and read-only here: "
-                "declare a store of the processor's own."
-            )
-        data = None if value is None else self._value.serialize(value)
-        raw_key = self._key.serialize(key)
-        if self._definition.logged:
-            refuse_too_large(raw_key, data, self._max_record_bytes)
-        return raw_key, data
+        return TopologyError(
+            f"Store {self.name!r} is written by an operator of the application's streams and read-only here: "
+            "declare a store of the processor's own."
+        )
 
     def _stamp(self, timestamp_ms: int | None) -> int:
         return self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
@@ -122,22 +127,25 @@ class StoreView(_View):
     ) -> None:
         super().__init__(definition, max_record_bytes=max_record_bytes)
         self._store = store
+        self._stamped = store if isinstance(store, TimestampedKeyValueStore) else None
 
     def get(self, key: Any) -> Any:
         """The value, or None when the key is absent."""
-        return self._read(self._store.get(self._key.serialize(key)))
+        data = self._store.get(self._key.serialize(key))
+        return None if data is None else self._value.deserialize(data)
 
     def get_with_timestamp(self, key: Any) -> Timestamped | None:
         """Value and timestamp, or None when the key is absent. Only for a timestamped store."""
-        if not isinstance(self._store, TimestampedKeyValueStore):
+        if self._stamped is None:
             raise _no_timestamps(self.name, "stores.timestamped_key_value")
-        return self._read_stamped(self._store.get_with_timestamp(self._key.serialize(key)))
+        return self._read_stamped(self._stamped.get_with_timestamp(self._key.serialize(key)))
 
     def put(self, key: Any, value: Any, *, timestamp_ms: int | None = None) -> None:
         """Stage a value (None deletes), stamped with the record's timestamp unless another is given."""
         raw_key, data = self._writable(key, value)
-        if isinstance(self._store, TimestampedKeyValueStore):
-            self._store.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms))
+        if self._stamped is not None:
+            at_ms = self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
+            self._stamped.put_with_timestamp(raw_key, data, at_ms)
         else:
             self._store.put(raw_key, data)
 

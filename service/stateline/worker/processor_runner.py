@@ -25,12 +25,13 @@ class ProcessorRunner:
         max_record_bytes: int,
     ) -> None:
         self._processor = processor
-        self._arguments: list[AnyView | StateStore] = [
+        arguments: list[AnyView | StateStore] = [
             view_of(each, store, max_record_bytes) or store for each, store in stores
         ]
-        self._views = [each for each in self._arguments if not isinstance(each, StateStore)]
+        self._views = [each for each in arguments if not isinstance(each, StateStore)]
         self._undoable = [store for _, store in stores if isinstance(store, TransactionalStore)]
         self._outputs = [Output(topic, max_record_bytes=max_record_bytes) for topic in processor.forwards]
+        self._function, self._given = processor.function, (*arguments, *self._outputs)
         self._failures = failures
 
     @property
@@ -60,7 +61,7 @@ class ProcessorRunner:
         for output in self._outputs:
             output.record_starts(timestamp_ms)
         try:
-            refuse_unrun(self._processor.function(given, *self._arguments, *self._outputs))
+            refuse_unrun(self._function(given, *self._given))
         except (RetryLaterError, DamagedDataError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code: the policy decides what follows
@@ -71,4 +72,4 @@ class ProcessorRunner:
             else:
                 self._failures.cannot_process(record, self.name, error)
             return []
-        return [forwarded for output in self._outputs for forwarded in output.take()]
+        return [forwarded for output in self._outputs for forwarded in output.take()] if self._outputs else []

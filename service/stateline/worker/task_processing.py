@@ -68,6 +68,10 @@ class TaskProcessing:
         self._by_stream_time: list[Punctuator] = []
         self._by_clock: list[Punctuator] = []
         self._add_functions(settings)
+        # Topics whose records nobody takes but functions.
+        self._runners_alone = {
+            name for name in self._runners if not (topology.tables[name] or self._operators.takes(name))
+        }
 
     def _add_functions(self, settings: TaskSettings) -> None:
         """Processors and punctuations; operators are in their graph."""
@@ -169,8 +173,10 @@ class TaskProcessing:
             # One decision for the record: what its table refuses, no processor sees.
             self._failures.cannot_read(record, InvalidArgumentError(NO_KEY))
             return []
-        outputs = self._process_together(topic, [record])
-        return outputs + [output for runner in runners for output in runner.process(record, values)]
+        outputs = self._process_together(topic, [record]) if topic.name not in self._runners_alone else []
+        for runner in runners:
+            outputs += runner.process(record, values)
+        return outputs
 
     def _process_together(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
         """Records that can be read, through the tables and the operators, which see the tables before and after."""

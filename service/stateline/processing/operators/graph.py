@@ -38,6 +38,10 @@ class OperatorGraph:
                 for node in nodes_of(roots):
                     self._operator(node)
 
+    def takes(self, topic: str) -> bool:
+        """Whether any operator takes the records of this topic."""
+        return topic in self._sources
+
     def takes_one_by_one(self, topic: str) -> bool:
         """Whether each record of this topic must go through all operators before the next."""
         return topic in self._one_by_one
