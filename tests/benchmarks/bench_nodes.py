@@ -14,7 +14,6 @@ task at each node.
 from __future__ import annotations
 
 import math
-import os
 import secrets
 import statistics
 import sys
@@ -30,6 +29,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+from cores import cpu_s
 from figures import at_most, percentile
 from ingest_app import app
 from processes import process, server_process, until, worker
@@ -46,7 +46,6 @@ RESTARTS = 15
 PATH = f"/v1/stores/{TOPIC}/keys/%s?isolation_level=read_committed"
 
 APPLICATION = app.application_id
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ class Node:
     @property
     def cpu_s(self) -> float:
         """Processor seconds that its server has taken."""
-        fields = Path(f"/proc/{self.server}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS  # utime, stime: proc(5)
+        return cpu_s(self.server)
 
     def restart_worker(self, rest_s: float) -> None:
         """Stop it, wait so long, and start it again."""

@@ -27,7 +27,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cores import awake, family, go_on, stand_still
+from cores import awake, cpu_s, family, go_on, stand_still
 from figures import at_least, at_most, percentile
 from http_client import Connection
 from key_server import build, key_server
@@ -51,7 +51,6 @@ SESSION_MS = 120_000
 OURS = f"/v1/stores/{TOPIC}/keys/%s?isolation_level=read_committed"
 UNCOMMITTED = f"/v1/stores/{TOPIC}/keys/%s?isolation_level=read_uncommitted"
 THEIRS = "/keys/%s"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -71,10 +70,9 @@ class Side:
 
 def _cpu_s(pid: int) -> float:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return cpu_s(pid)
     except FileNotFoundError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @dataclass

@@ -35,6 +35,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bench_recovery import KEYS, PARTITIONS, RECORDS, Feeder, Input, fill
+from cores import cpu_s
 from figures import at_least, at_most
 from http_client import Connection
 from processes import answers, free_port, until
@@ -55,7 +56,6 @@ _COMMITTED = "isolation_level=read_committed"
 _RUNS = re.compile(r"a standby here until now, runs after ([\d.]+) s")
 _HERE = Path(__file__).parent
 _RESTING_CORES = 0.15  # of a worker that has nothing to do
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 APPLICATION = made("store").application_id
 
 
@@ -117,8 +117,7 @@ class Node:
     def cpu_s(self) -> float:
         """Processor time of its worker so far."""
         assert self.process is not None
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return cpu_s(self.process.pid)
 
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None

@@ -1,4 +1,5 @@
-"""Which cores processes may use, and whether they run at all: so that what is measured in turns does not disturb."""
+"""Which cores processes may use, whether they run at all, so that what is measured in turns does not disturb, and what
+they have taken."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def family(pid: int) -> list[int]:
@@ -20,6 +22,12 @@ def family(pid: int) -> list[int]:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 found += map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split())
     return found
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds that this process has taken. Raises `FileNotFoundError` when it is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS  # utime, stime: proc(5)
 
 
 def pin(pids: Iterable[int], cores: Iterable[int]) -> None:

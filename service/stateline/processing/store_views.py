@@ -66,7 +66,6 @@ class _View:
         self._max_record_bytes = max_record_bytes
         self._key, self._value = definition.key, definition.value
         self._record_timestamp_ms = -1
-        self._is_logged = definition.logged
         self._is_written_here = definition.source is None and not definition.is_operators
 
     @property
@@ -84,7 +83,7 @@ class _View:
             raise self._written_elsewhere()
         data = None if value is None else self._value.serialize(value)
         raw_key = self._key.serialize(key)
-        if self._is_logged and len(raw_key) + (0 if data is None else len(data)) > self._max_record_bytes:
+        if self._definition.logged:
             refuse_too_large(raw_key, data, self._max_record_bytes)
         return raw_key, data
 
@@ -131,8 +130,7 @@ class StoreView(_View):
 
     def get(self, key: Any) -> Any:
         """The value, or None when the key is absent."""
-        data = self._store.get(self._key.serialize(key))
-        return None if data is None else self._value.deserialize(data)
+        return self._read(self._store.get(self._key.serialize(key)))
 
     def get_with_timestamp(self, key: Any) -> Timestamped | None:
         """Value and timestamp, or None when the key is absent. Only for a timestamped store."""
@@ -144,8 +142,7 @@ class StoreView(_View):
         """Stage a value (None deletes), stamped with the record's timestamp unless another is given."""
         raw_key, data = self._writable(key, value)
         if self._stamped is not None:
-            at_ms = self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
-            self._stamped.put_with_timestamp(raw_key, data, at_ms)
+            self._stamped.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms))
         else:
             self._store.put(raw_key, data)
 

@@ -122,12 +122,12 @@ class Committer:
             offsets = self._commit_transaction(tasks, consumer, queries)
         else:
             offsets = self._commit_offsets(tasks, consumer, epochs, queries)
-        left_s = _pause(queries.serve_uncommitted, _BETWEEN_S)
+        left_s = _pause(queries, _BETWEEN_S)
         try:
             for task in tasks:
                 task.commit_stores(offsets, epochs)
                 reached("commit:task-committed")
-                left_s = _pause(queries.serve_uncommitted, left_s)
+                left_s = _pause(queries, left_s)
         finally:
             # All at once: a query over several partitions and stores sees this commit in all of them or in none, and
             # a server catches up once.
@@ -171,10 +171,10 @@ class Committer:
             reached("commit:changes-produced")
             offsets = self._answering(queries, consumer, self._producer.flush)
             reached("commit:changes-flushed")
-        some_have = False  # made their commit
         for task in tasks:
-            some_have |= task.commit_unlogged_stores(epochs)
+            task.commit_unlogged_stores(epochs)
         reached("commit:unlogged-committed")
+        some_have = any(task.topology.unlogged for task in tasks)  # made their commit
         self._answering(queries, consumer, lambda: consumer.commit(_next_offsets(tasks)), uncommitted=some_have)
         reached("commit:log-committed")
         return offsets
@@ -227,12 +227,12 @@ class Committer:
         return self._producer
 
 
-def _pause(between: Callable[[float], object], left_s: float) -> float:
-    """Call it, if there is time left; how much is left then."""
+def _pause(queries: QuerySocket, left_s: float) -> float:
+    """Answer those that may be, if there is time left; how much is left then."""
     if left_s <= 0:
         return 0.0
     began_s = time.monotonic()
-    between(left_s)
+    queries.serve_uncommitted(left_s)
     return left_s - (time.monotonic() - began_s)
 
 

@@ -63,12 +63,11 @@ class CommitSchedule:
         """Whether the next commit would hold up who may ask, and another one now would help."""
         if not (self._queries.has_clients and any(task.stores.will_stall for task in self._tasks.running)):
             return False
-        epochs = self._epochs.numbers() if self._epochs.is_reached(self._tasks.next_offsets()) else None
-        return any(task.stores.will_stall for task in self._to_commit(epochs, to_free_memory=False))
+        return any(task.stores.will_stall for task in self._to_commit(self._ended_epochs(), to_free_memory=False))
 
     def commit(self, consumer: Consumer, *, to_free_memory: bool = False) -> None:
         """Commit every task that has read anything since its last commit. Raises what `Committer.commit` raises."""
-        epochs = self._epochs.numbers() if self._epochs.is_reached(self._tasks.next_offsets()) else None
+        epochs = self._ended_epochs()
         tasks = self._to_commit(epochs, to_free_memory=to_free_memory)
         if tasks:
             began_s = time.perf_counter()
@@ -88,6 +87,10 @@ class CommitSchedule:
         self.commit(consumer)
         if self._committer.is_all_or_nothing and self._tasks.dirty():
             raise RetryLaterError("Partitions were taken in the middle of an epoch.")
+
+    def _ended_epochs(self) -> EpochNumbers | None:
+        """Those that end with a commit now; None in the middle of one."""
+        return self._epochs.numbers() if self._epochs.is_reached(self._tasks.next_offsets()) else None
 
     def _to_commit(self, epochs: EpochNumbers | None, *, to_free_memory: bool) -> Sequence[Task]:
         """`epochs` is None in the middle of one."""

@@ -18,10 +18,9 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -124,32 +123,20 @@ class QuerySocket:
     def serve_while(self, work: Callable[[], T], *, uncommitted: bool = False) -> T:
         """What `work` returns or raises, which waits for somebody else on a thread of its own and touches no store,
         while queries are answered here; `uncommitted`: none but those of `serve_uncommitted`."""
-        outcome: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                outcome.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                outcome.set_exception(error)
-
-        thread = threading.Thread(target=run, name="waits-for-the-log", daemon=True)
-        thread.start()
-        try:
+        with ThreadPoolExecutor(1, "waits-for-the-log") as pool:  # comes back when the work has
+            outcome = pool.submit(work)
             while not outcome.done():
-                if uncommitted:
-                    if not self.serve_uncommitted(MAX_SECONDS_PER_CALL):
-                        thread.join(_LOOK_AGAIN_S)  # what may not be answered yet would end every wait for more
-                else:
+                if not uncommitted:
                     self.serve_pending(_LOOK_AGAIN_S)
-        finally:
-            thread.join()
+                elif not self.serve_uncommitted(MAX_SECONDS_PER_CALL):
+                    wait([outcome], _LOOK_AGAIN_S)  # what may not be answered yet would end every wait for more
         return outcome.result()
 
     def serve_uncommitted(self, most_s: float) -> int:
         """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not.
 
-        Nothing but queries at READ_UNCOMMITTED is answered, and the rest of scans: they see no difference. What else
-        has arrived waits, and what is behind it on its connection.
+        Nothing but queries at READ_UNCOMMITTED is answered, the rest of scans, and how the worker is: they see no
+        difference. What else has arrived waits, and what is behind it on its connection.
         """
         self._move_all_bytes(0.0)
         return self._answer_arrived(time.monotonic() + most_s, _sees_no_commit)

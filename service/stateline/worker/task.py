@@ -205,13 +205,10 @@ class Task:
         self.processing.committed()
         self.marks.wrote(written)
 
-    def commit_unlogged_stores(self, epochs: EpochNumbers = NO_EPOCHS) -> bool:
-        """Commit the stores that nothing can rebuild; the input must not be committed before it is in them. Whether
-        there are any."""
-        unlogged = [name for name in self.topology.definitions if name not in self.topology.changelogs]
-        for name in unlogged:
+    def commit_unlogged_stores(self, epochs: EpochNumbers = NO_EPOCHS) -> None:
+        """Commit the stores that nothing can rebuild; the input must not be committed before it is in them."""
+        for name in self.topology.unlogged:
             self.stores.commit_one(name, self._beside_rows(name, epochs))
-        return bool(unlogged)
 
     def commit_restored(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit what was restored so far of a store: of no whole epoch."""

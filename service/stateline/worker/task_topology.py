@@ -13,7 +13,7 @@ class TaskTopology:
 
     By name: `definitions` of its stores, `topics` that it reads, `tables` kept of a topic, `fed_by` a topic the stores
     whose Position follows it. `changelogs` has by store the partition that it can be rebuilt from: of its changelog, or
-    of a table's topic; `logged` are those with a changelog of their own.
+    of a table's topic; `logged` are those with a changelog of their own, `unlogged` those that nothing can rebuild.
     """
 
     def __init__(self, subtopology: Subtopology, partition: int, application_id: str) -> None:
@@ -29,6 +29,7 @@ class TaskTopology:
         self.changelogs = {
             name: TopicPartition(topic, partition) for name, topic in topics.items() if topic is not None
         }
+        self.unlogged = [name for name in self.definitions if name not in self.changelogs]
         self.logged = [(log, name) for name, log in self.changelogs.items() if log not in self.sources]
 
     def log_topics(self) -> set[str]:

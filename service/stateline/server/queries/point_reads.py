@@ -132,7 +132,7 @@ class PointReads:
                 ((_, value),) = outcome.rows.entries
                 outcome.node = None if self._nodes is None else self._nodes.shown
                 with contextlib.suppress(StatelineError):  # it cannot be shown: the routes say why
-                    body = _body(read, key, value, orjson.dumps(standing_members({partition: outcome}))[1:])
+                    body = _body(read, key, value, _standing_text(partition, outcome))
             later(body)
 
         worker.point(read.terms, partition, KeyQuery(key), store.definition.description, answered)
@@ -176,11 +176,11 @@ class PointReads:
         return _body(read, key, value, standing)
 
     def _standing(self, store: str, partition: int, answer: PartitionAnswer) -> bytes:
-        """Where the partition stands, as JSON without its first brace: written once per commit and staged record."""
+        """As `_standing_text`, written once per commit and staged record."""
         known = self._standings.get((store, partition))
         if known is not None and known[0] is answer.position and known[1] == answer.copy and known[2] == answer.node:
             return known[3]
-        text = orjson.dumps(standing_members({partition: answer}))[1:]
+        text = _standing_text(partition, answer)
         self._standings[store, partition] = answer.position, answer.copy, answer.node, text
         return text
 
@@ -210,6 +210,11 @@ class PointReads:
 
 def _is_read_here(read: ReadRequest) -> bool:
     return read.store.is_read_here(read.terms.isolation_level)
+
+
+def _standing_text(partition: int, answer: PartitionAnswer) -> bytes:
+    """Where the partition stands, as JSON without its first brace."""
+    return orjson.dumps(standing_members({partition: answer}))[1:]
 
 
 def _body(read: ReadRequest, key: bytes, stored: Value, standing: bytes) -> bytes:
