@@ -142,6 +142,25 @@ def test_cursors_of_who_has_fewer_outlive_what_others_keep_on_disk() -> None:
     assert asyncio.run(run()) == [("few", 0), ("few", 3), ("many", 4), ("many", 5)]
 
 
+def test_what_is_kept_on_disk_for_an_instant_ends_no_cursor() -> None:
+    """Two looks in a row find too much only at the end."""
+    found = [0]
+    kept = Cursors(bytes(32), ttl_s=60, most=9, most_bytes=5, on_disk=lambda: found[-1])
+
+    async def run() -> list[int]:
+        cursor: Any = Cursor(None, None, {}, EndlessScan(), 1, False, "caller")  # type: ignore[arg-type]
+        await kept.begin(cursor)
+        open_after = []
+        for on_disk in [9, 0, 9, 0, 9, 9]:
+            found.append(on_disk)
+            kept._looked_at_s = -math.inf
+            kept.expire()
+            open_after.append(len(kept))
+        return open_after
+
+    assert asyncio.run(run()) == [1, 1, 1, 1, 1, 0]
+
+
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_cursors_that_keep_too_much_in_memory_end_and_the_longest_unused_before_others(
     tmp_path: Path, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch, level: str

@@ -106,6 +106,7 @@ class Cursors:
         self._most_bytes = most_bytes
         self._on_disk, self._catch_up = on_disk, catch_up
         self._looked_at_s = -math.inf
+        self._was_over = False  # whether the last look found more on disk than may be
         self.process = secrets.token_bytes(8)
         self._open: dict[bytes, Cursor] = {}
         self.of_nodes: OpenScans[Rest] = OpenScans()
@@ -174,7 +175,8 @@ class Cursors:
         return cursor, page
 
     def expire(self) -> None:
-        """Close those whose lease is over, and one when too much is kept on disk; call it twice a second.
+        """Close those whose lease is over, and one when two looks at the disk, one after the other, have found too
+        much: files that are being replaced at a look are kept for an instant by others. Call it twice a second.
 
         That one is of the caller who has the most, another node counting as one, so that nobody loses a cursor to one
         who has more. Opened first, it keeps the most files that the store has no more. The next look shows what that
@@ -186,9 +188,10 @@ class Cursors:
             self._close(name)
         pinning = self._pinning() + self.of_nodes.pinning()
         if pinning and time.monotonic() - self._looked_at_s >= _LOOK_INTERVAL_S:
-            if self._is_within_disk():
+            was_over, self._was_over = self._was_over, not self._is_within_disk()
+            if not self._was_over:
                 self._looked_at_s = time.monotonic()
-            else:
+            elif was_over:
                 min(pinning, key=lambda each: (-each.of_owner, each.since_s)).close()
 
     def _pinning(self) -> list[Pinning]:
