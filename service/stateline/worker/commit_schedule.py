@@ -9,6 +9,7 @@ has ended.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from stateline.log.interface import Consumer
@@ -22,8 +23,11 @@ from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import RetryLaterError
 
-# A commit that is to spare readers a longer one comes when at least so many times have passed as the last one took.
-_LEAST_REST = 5.0
+# A commit that is to spare readers a longer one comes when at least so many times have passed as commits have to wait
+# for disks and the log: the least of the last few did. What one works is in proportion to its rows, and what it waits
+# for other programs too, so that a rest after that would make the next one longer still.
+_LEAST_REST = 3.0
+_LAST_FEW = 8
 
 
 class CommitSchedule:
@@ -49,15 +53,18 @@ class CommitSchedule:
         self._figures = figures
         self._queries = queries
         self._last_commit_s = time.monotonic()
-        self._took_s = 0.0  # the last commit
+        self._waited_s = deque[float](maxlen=_LAST_FEW)
 
     def commit_if_due(self, consumer: Consumer) -> None:
         """`commit`, when the interval is over, or would hold up who asks if it came later."""
         since_s = time.monotonic() - self._last_commit_s
-        if since_s >= self._interval_s or (since_s >= _LEAST_REST * self._took_s and self._holds_up()):
+        if since_s >= self._interval_s or (since_s >= self._least_rest_s() and self._holds_up()):
             if self._topics.is_due and self._tasks.dirty():
                 self._topics.look(self._tasks.by_source, consumer)
             self.commit(consumer)
+
+    def _least_rest_s(self) -> float:
+        return _LEAST_REST * min(self._waited_s, default=0.0)
 
     def _holds_up(self) -> bool:
         """Whether the next commit would hold up who may ask, and another one now would help."""
@@ -70,10 +77,11 @@ class CommitSchedule:
         epochs = self._ended_epochs()
         tasks = self._to_commit(epochs, to_free_memory=to_free_memory)
         if tasks:
-            began_s = time.perf_counter()
+            began_s, worked_s = time.perf_counter(), time.thread_time()
             self._committer.commit(tasks, consumer, self._queries, epochs or NO_EPOCHS)
-            self._took_s = time.perf_counter() - began_s
-            self._figures.committed(self._took_s, forced=to_free_memory)
+            took_s = time.perf_counter() - began_s
+            self._waited_s.append(took_s - (time.thread_time() - worked_s))
+            self._figures.committed(took_s, forced=to_free_memory)
             self._queries.announce_commit()
             self._purge.after_commit(self._tasks.running)
         if tasks or epochs is not None:

@@ -340,7 +340,7 @@ def test_while_somebody_may_ask_a_commit_comes_before_its_write_holds_them_up(pl
             assert 0 < len(found.rows("counts", 1)) < len(keys)
 
 
-def test_commits_that_spare_readers_a_longer_one_take_a_sixth_of_the_time_at_most(
+def test_commits_that_spare_readers_a_longer_one_wait_for_a_quarter_of_the_time_at_most(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much every write is said to hold readers up, as all do where disks are synced."""
@@ -361,4 +361,4 @@ def test_commits_that_spare_readers_a_longer_one_take_a_sixth_of_the_time_at_mos
         with closing(Subscriber(query_socket(config))):
             while len(times) < 5:
                 place.send(entries("a"))
-    assert min(later - before for before, later in itertools.pairwise(times[:5])) >= 5 * took_s
+    assert min(later - before for before, later in itertools.pairwise(times[:5])) >= 3 * took_s
