@@ -29,8 +29,8 @@ CONSUMER = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "fetch.wait.max.ms": 100,
-    "queued.min.messages": 100_000,
-    "fetch.queue.backoff.ms": 5,
+    "queued.min.messages": 1,
+    "fetch.queue.backoff.ms": 2,
 }
 
 

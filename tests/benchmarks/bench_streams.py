@@ -101,7 +101,6 @@ class Bench:
                     "commit.interval.ms": 100,
                     "processing.guarantee": guarantee,
                     "group.instance.id": f"{group}-{index}",
-                    "consumer.fetch.queue.backoff.ms": 5,
                 }
                 pairs = [part for name, setting in given.items() for part in ("--set", f"{name}={setting}")]
                 command = ["-m", "stateline", "worker", "streams_app:app", "--instance", f"worker-{index}", *pairs]

@@ -24,8 +24,6 @@ _DEADLINE_S = 300.0
 
 _WORKER = {
     "commit.interval.ms": 100,
-    # By default librdkafka fetches nothing for a second once its queue was full, and lets the reader run dry.
-    "consumer.fetch.queue.backoff.ms": 5,
     # A worker is a static member: its group can be deleted only when the session has timed out.
     "session.timeout.ms": 5_000,
 }

@@ -30,10 +30,11 @@ _CONSUMER = {
     "topic.metadata.refresh.interval.ms": 10_000,
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 50,
-    "queued.min.messages": 100_000,
-    # Once its queue was full, librdkafka fetches nothing for this long: with its default, a second, a reader that is
-    # faster than the queue runs dry (131,000 instead of 468,000 records per second).
-    "fetch.queue.backoff.ms": 5,
+    # What has come is read before more is fetched, so that records that come a few at a time are fetched together: that
+    # spares the broker a quarter of its time. librdkafka looks whether they are read this often. With its default, a
+    # second, a reader would run dry; at 5 ms a backlog is read 5 % slower than with a full queue, at 2 ms as fast.
+    "queued.min.messages": 1,
+    "fetch.queue.backoff.ms": 2,
 }
 _PRODUCER = {
     "partitioner": "murmur2_random",
