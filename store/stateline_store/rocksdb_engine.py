@@ -38,6 +38,7 @@ from stateline_store.rocksdb_rows import (
 )
 from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.rocksdb_writes import RocksDBWrites
+from stateline_store.row_cache import UNKNOWN, RowCache
 from stateline_store.scan import KeyRange, Source, StoreIterator
 from stateline_store.segments import SegmentRange
 from stateline_store.write_ahead_logs import Damage, find_damage, put_aside
@@ -92,6 +93,7 @@ class RocksDBEngine:
         refuses.
         """
         self.directory = directory
+        self._cache = RowCache()
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
         self._closed = False
         self._failure: str | None = None
@@ -115,21 +117,30 @@ class RocksDBEngine:
 
     def get(self, key: bytes) -> bytes | None:
         try:
+            known = self._cache.get(key)
+            if known is not UNKNOWN:
+                return known
             value: bytes | None = self._db.get(key)
         except Exception as error:
             if not isinstance(key, bytes):
                 raise no_key(key) from error
             raise self._refusal() or translated(error, self.directory) from error
+        self._cache.read(key, value)
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
-            values: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]  # a list gives a list
+            known = self._cache.get_many(keys)
+            unknown = [key for key, value in zip(keys, known, strict=True) if value is UNKNOWN]
+            values: list[bytes | None] = self._db.get([*unknown]) if unknown else []  # type: ignore[assignment]  # a list gives a list
         except Exception as error:
             if wrong := [key for key in keys if not isinstance(key, bytes)]:
                 raise no_key(wrong[0]) from error
             raise self._refusal() or translated(error, self.directory) from error
-        return values
+        if unknown:
+            self._cache.keep(dict(zip(unknown, values, strict=True)))
+        read = iter(values)
+        return [next(read) if value is UNKNOWN else value for value in known]
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         refusal = self._refusal()
@@ -151,6 +162,10 @@ class RocksDBEngine:
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
             self._poison(error)
             raise self._refusal() or translated(error, self.directory) from translated(error, self.directory)
+        if expired is None:
+            self._cache.committed(rows)
+        else:
+            self._cache.clear()
 
     def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
         """These rows take the place of those of all segments, and this layout that of the old one: in one batch that is
@@ -159,6 +174,7 @@ class RocksDBEngine:
             self._writes.replace_segments(rows, layout)
         except Exception as error:
             raise translated(error, self.directory) from error
+        self._cache.clear()
         self.layout = layout
 
     @property
@@ -200,6 +216,7 @@ class RocksDBEngine:
         if self._closed:
             return
         self._closed = True
+        self._cache.clear()
         for source in list(self._sources):
             source.cut_off()  # a live iterator would keep the database, and its LOCK, open
         # Handles keep the database open as well, so they go too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -316,7 +317,7 @@ def test_a_worker_that_has_read_nothing_for_a_while_waits_for_queries_and_answer
     with running(app, config, place.log), closing(Subscriber(query_socket(config))) as subscriber:
         eventually(lambda: found.offset("counts", "in", 0) == 9, "the first commit")
         rest_s = 1.0
-        monkeypatch.setattr(worker_module, "_QUIET_AFTER_S", 0.0)
+        monkeypatch.setattr(worker_module, "_QUIET_SHARE", math.inf)
         monkeypatch.setattr(worker_module, "_QUIET_S", rest_s)
         began_s = time.monotonic()
         for _ in range(20):
