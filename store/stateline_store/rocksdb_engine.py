@@ -157,15 +157,18 @@ class RocksDBEngine:
         if refusal:
             raise refusal
         make_room(self, write_buffers())
+        known = False
         try:
             self._writes.commit(rows, commit, expired, sync=sync)
+            if expired is None:
+                self._cache.committed(rows)
+                known = True
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
             self._poison(error)
             raise self._refusal() or translated(error, self.directory) from translated(error, self.directory)
-        if expired is None:
-            self._cache.committed(rows)
-        else:
-            self._cache.clear()
+        finally:
+            if not known:  # an interruption, too, may come between
+                self._cache.clear()
 
     def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
         """These rows take the place of those of all segments, and this layout that of the old one: in one batch that is
@@ -174,7 +177,8 @@ class RocksDBEngine:
             self._writes.replace_segments(rows, layout)
         except Exception as error:
             raise translated(error, self.directory) from error
-        self._cache.clear()
+        finally:
+            self._cache.clear()
         self.layout = layout
 
     @property

@@ -1,13 +1,17 @@
 """RowCache: rows of one database that its owner has read or committed lately, in Python's hands.
 
-A get through RocksDB's binding takes 1.4 µs, of many keys at once 0.6 µs each; here it takes 0.1 µs. All caches of a
-process share one budget; when it is spent, the largest of them forgets what it has not read or written for longest.
+A get through RocksDB's binding takes 1.4 µs, of many keys at once 0.6 µs each; here it takes 0.1 µs.
+
+All caches of a thread share one budget. Each has two generations: what comes goes into the younger one; when the
+younger ones have three eighths of the budget, the largest becomes its cache's older one, and what that was is
+forgotten. The older ones have half of it, of which the largest goes first; a batch of more than an eighth is not kept.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -16,9 +20,7 @@ from stateline_store.transaction_buffer import ENTRY_OVERHEAD
 ROW_CACHE_BYTES = 64 * 1024 * 1024
 # Rows of a commit are kept if at least one in so many was asked for since the one before: most tables are only written.
 _ROWS_PER_GET = 4
-
-
-_LOOK_BYTES = 1024 * 1024  # how much comes between two looks at the budget
+_LOOK_BYTES = 1024 * 1024  # how much comes into all of them between two looks at the budget
 
 
 class Unknown(Enum):
@@ -33,45 +35,45 @@ Known: TypeAlias = bytes | Unknown | None
 
 
 class RowCache:
-    """One database's. It is right as long as all that is written is told (`committed`, `clear`). For its owner's
-    thread; others may make it forget."""
+    """One database's. It is right as long as all that is written is told (`committed`, `clear`). Used on the thread
+    that has made it."""
 
-    __slots__ = ("__weakref__", "_asked", "_before", "_before_bytes", "_look_at_bytes", "_rows", "_rows_bytes")
+    __slots__ = ("__weakref__", "_asked", "_older", "_shared", "_younger", "older_bytes", "younger_bytes")
 
     def __init__(self) -> None:
         self._asked = 0  # since the last commit
-        self._rows: dict[bytes, bytes | None] = {}
-        self._before: dict[bytes, bytes | None] = {}  # what was kept until the budget was spent for the last time
-        self._rows_bytes = self._before_bytes = self._look_at_bytes = 0
-        _caches.add(self)
-
-    @property
-    def size_bytes(self) -> int:
-        """About what it holds: keys, values and what Python takes for each of them."""
-        return self._rows_bytes + self._before_bytes
+        self._younger: dict[bytes, bytes | None] = {}
+        self._older: dict[bytes, bytes | None] = {}
+        self.younger_bytes = self.older_bytes = 0
+        """Of keys, values and what Python takes for each of them, at most: an overwritten row counts twice."""
+        self._shared = _shared
+        self._shared.caches.add(self)
 
     def get(self, key: bytes) -> Known:
         """What is known of this key."""
         self._asked += 1
-        rows = self._rows
-        return rows[key] if key in rows else self._before.get(key, UNKNOWN)
+        rows = self._younger
+        return rows[key] if key in rows else self._older.get(key, UNKNOWN)
 
     def get_many(self, keys: Sequence[bytes]) -> list[Known]:
         """What is known of each of them."""
         self._asked += len(keys)
-        rows, before = self._rows, self._before
-        return [rows[key] if key in rows else before.get(key, UNKNOWN) for key in keys]
+        rows, older = self._younger, self._older
+        return [rows[key] if key in rows else older.get(key, UNKNOWN) for key in keys]
 
     def read(self, key: bytes, value: bytes | None) -> None:
         """The database has this row."""
-        self._rows[key] = value
+        self._younger[key] = value
         self._grown(len(key) + (len(value) if value else 0) + ENTRY_OVERHEAD)
 
     def keep(self, rows: Mapping[bytes, bytes | None]) -> None:
         """The database has these rows."""
-        known = len(self._rows)
-        self._rows.update(rows)
-        self._grown((len(self._rows) - known) * _row_bytes(rows))
+        size_bytes = len(rows) * ENTRY_OVERHEAD + _bytes(rows) + _bytes(filter(None, rows.values()))
+        if size_bytes > ROW_CACHE_BYTES // 8:
+            self.clear()
+        else:
+            self._younger.update(rows)
+            self._grown(size_bytes)
 
     def committed(self, rows: Mapping[bytes, bytes | None]) -> None:
         """The database was given these rows."""
@@ -83,34 +85,48 @@ class RowCache:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.forget_older()
-        self.forget_older()
+        self._younger, self._older = {}, {}
+        self.younger_bytes = self.older_bytes = 0
+
+    def grow_older(self) -> None:
+        """The older generation is forgotten, and the younger one takes its place."""
+        self._older, self.older_bytes = self._younger, self.younger_bytes
+        self._younger, self.younger_bytes = {}, 0
 
     def forget_older(self) -> None:
-        """Forget what was neither read from the database nor committed since this was called last."""
-        self._before, self._before_bytes = self._rows, self._rows_bytes
-        self._rows, self._rows_bytes, self._look_at_bytes = {}, 0, 0
+        """The older generation is forgotten."""
+        self._older, self.older_bytes = {}, 0
 
     def _grown(self, by_bytes: int) -> None:
-        self._rows_bytes += by_bytes
-        if self._rows_bytes >= self._look_at_bytes:
-            self._look_at_bytes = self._rows_bytes + _LOOK_BYTES
-            stay_within(ROW_CACHE_BYTES)
+        self.younger_bytes += by_bytes
+        self._shared.grown_bytes += by_bytes
+        if self._shared.grown_bytes >= _LOOK_BYTES:
+            self._shared.grown_bytes = 0
+            self._shared.stay_within(ROW_CACHE_BYTES)
 
 
-_caches: weakref.WeakSet[RowCache] = weakref.WeakSet()
+class _Shared(threading.local):
+    """The caches of this thread, which opened their databases."""
+
+    def __init__(self) -> None:
+        self.caches: weakref.WeakSet[RowCache] = weakref.WeakSet()
+        self.grown_bytes = 0
+
+    def stay_within(self, budget_bytes: int) -> None:
+        """Let caches forget until they do. What has come since the last look, and a batch, are the eighth between."""
+        self._lessen(budget_bytes * 3 // 8, lambda cache: cache.younger_bytes, RowCache.grow_older)
+        self._lessen(budget_bytes // 2, lambda cache: cache.older_bytes, RowCache.forget_older)
+
+    def _lessen(self, most_bytes: int, size_of: Callable[[RowCache], int], lessen: Callable[[RowCache], None]) -> None:
+        left_bytes = sum(map(size_of, self.caches))
+        for cache in sorted(self.caches, key=size_of, reverse=True):
+            if left_bytes <= most_bytes:
+                return
+            left_bytes -= size_of(cache)
+            lessen(cache)
 
 
-def stay_within(budget_bytes: int) -> None:
-    """Let the largest of this process's caches forget, when all together take more."""
-    sizes = {cache: cache.size_bytes for cache in list(_caches)}
-    if sum(sizes.values()) > budget_bytes:
-        max(sizes, key=sizes.__getitem__).forget_older()
-
-
-def _row_bytes(rows: Mapping[bytes, bytes | None]) -> int:
-    """What one of them takes in the mean."""
-    return ENTRY_OVERHEAD + (_bytes(rows) + _bytes(filter(None, rows.values()))) // max(1, len(rows))
+_shared = _Shared()
 
 
 def _bytes(each: Iterable[bytes]) -> int:

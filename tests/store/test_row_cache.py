@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from stateline_store import Position, row_cache
+from stateline_store import PoisonedError, Position, row_cache
 from stateline_store.engine import Commit
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.row_cache import UNKNOWN, RowCache
@@ -27,8 +28,8 @@ def engine(tmp_path: Path) -> Iterator[RocksDBEngine]:
 
 @pytest.fixture(autouse=True)
 def no_other_caches() -> None:
-    for cache in list(row_cache._caches):
-        cache.clear()
+    row_cache._shared.caches.clear()
+    row_cache._shared.grown_bytes = 0
 
 
 def commit(number: int) -> Commit:
@@ -73,31 +74,97 @@ def test_what_is_kept_is_answered_without_the_database(engine: RocksDBEngine, mo
     monkeypatch.undo()
 
 
+def held(*caches: RowCache) -> int:
+    """Bytes of all that these caches have, counted one by one."""
+    return sum(
+        ENTRY_OVERHEAD + len(key) + len(value or b"")
+        for cache in caches
+        for generation in (cache._younger, cache._older)
+        for key, value in generation.items()
+    )
+
+
 def test_of_rows_that_are_only_written_nothing_is_kept(engine: RocksDBEngine) -> None:
     engine.get(b"00")
     engine.write(rows(0, 50), commit(1))
-    assert engine._cache.size_bytes == 0
+    assert held(engine._cache) == 0
 
 
-def test_of_rows_that_are_written_and_asked_for_the_newest_are_kept(engine: RocksDBEngine) -> None:
+def test_of_rows_that_are_written_and_asked_for_all_are_kept(engine: RocksDBEngine) -> None:
     for number in range(1, 4):
         engine.get_many(list(rows(0, 20)))
         engine.write(rows(10, 50), commit(number))
     assert engine._cache.get(b"49") == b"abc"
-    assert 49 * ROW < engine._cache.size_bytes <= 50 * ROW, "each once"
+    assert len(engine._cache._younger) == 50
 
 
-def test_the_largest_cache_of_the_process_forgets_first_and_what_was_kept_longest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(row_cache, "ROW_CACHE_BYTES", 40 * ROW)
+def test_what_all_have_stays_within_the_budget_whatever_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = 200_000
+    monkeypatch.setattr(row_cache, "ROW_CACHE_BYTES", budget)
+    monkeypatch.setattr(row_cache, "_LOOK_BYTES", 1_000)
+    chance = random.Random(1)
+    caches = [RowCache() for _ in range(30)]
+    largest = 0
+    for _ in range(3_000):
+        cache = chance.choice(caches)
+        size = chance.choice([0, 3, 300, 3_000])
+        written = {b"%d" % chance.randrange(60): bytes(chance.randrange(size + 1)) or None for _ in range(5)}
+        chance.choice([cache.keep, cache.committed])(written)
+        for key, value in written.items():
+            assert cache.get(key) in (value, UNKNOWN)
+        largest = max(largest, held(*caches))
+    assert budget / 4 < largest <= budget + 2 * 15_000 + 1_000
+
+
+def test_rows_that_come_again_stay_and_those_that_do_not_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_cache, "ROW_CACHE_BYTES", 80 * ROW)
     monkeypatch.setattr(row_cache, "_LOOK_BYTES", 1)
-    small, large = RowCache(), RowCache()
+    cache, small = RowCache(), RowCache()
     small.keep(rows(0, 5))
-    large.keep(rows(0, 20))
-    large.keep(rows(20, 36))  # beyond: these and the ones before are the older half now
-    large.keep(rows(40, 50))  # and now they are gone
-    assert small.get_many(list(rows(0, 5))) == [b"abc"] * 5
-    assert large.get_many(list(rows(0, 36))) == [UNKNOWN] * 36
-    assert large.get_many(list(rows(40, 50))) == [b"abc"] * 10
-    assert small.size_bytes + large.size_bytes <= 40 * ROW
+    cache.keep(rows(0, 9))
+    for first in range(15, 90, 5):
+        cache.keep(rows(first, first + 5) | {b"hot": b"abc"})
+        assert cache.get(b"hot") == b"abc"
+    assert cache.get_many(list(rows(0, 50))) == [UNKNOWN] * 50
+    assert cache.get_many(list(rows(80, 90))) == [b"abc"] * 10
+    assert small.get_many(list(rows(0, 5))) == [b"abc"] * 5, "the largest one goes first"
+
+
+def test_a_batch_that_would_fill_it_leaves_nothing_that_it_has_overwritten(
+    engine: RocksDBEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_cache, "ROW_CACHE_BYTES", 100_000)
+    engine.write({b"a": b"old", b"b": b"old"}, commit(1))
+    assert engine.get_many([b"a", b"b"]) == [b"old", b"old"]
+    engine.write({b"a": bytes(20_000)}, commit(2))
+    assert engine.get_many([b"a", b"b"]) == [bytes(20_000), b"old"]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
+def test_a_write_that_is_interrupted_once_it_is_on_disk_is_read_from_there(
+    engine: RocksDBEngine, monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]
+) -> None:
+    engine.write({b"a": b"old"}, commit(1))
+    assert engine.get(b"a") == b"old"
+    write = engine._writes.commit
+
+    def interrupted(*arguments: object, **named: object) -> None:
+        write(*arguments, **named)  # type: ignore[arg-type]
+        raise failure
+
+    monkeypatch.setattr(engine._writes, "commit", interrupted)
+    with pytest.raises((KeyboardInterrupt, PoisonedError)):
+        engine.write({b"a": b"new"}, commit(2))
+    if failure is KeyboardInterrupt:
+        assert engine.get(b"a") == b"new"
+    else:
+        with pytest.raises(PoisonedError):
+            engine.get(b"a")
+
+
+def test_the_caches_of_other_threads_are_their_own(engine: RocksDBEngine) -> None:
+    engine.get(b"00")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: len(row_cache._shared.caches)).result() == 0
+        assert pool.submit(lambda: RowCache() in row_cache._shared.caches).result()
+    assert list(row_cache._shared.caches) == [engine._cache]

@@ -35,9 +35,9 @@ _CONSUMER = {
     # faster than the queue runs dry (131,000 instead of 468,000 records per second).
     "fetch.queue.backoff.ms": 5,
 }
-# Of a worker's input, which it polls every few milliseconds: what has come is read before more is fetched, so that
-# records that come a few at a time are fetched together. It spares the broker a quarter of its time. librdkafka looks
-# whether they are read this often, also while nobody polls; at 5 ms a backlog is read 5 % slower, at 2 ms as fast.
+# Of a worker's input, which it polls every few milliseconds while there is any: what has come is read before more is
+# fetched, so that records that come a few at a time are fetched together. It spares the broker a quarter of its time.
+# librdkafka looks whether they are read this often; at 5 ms a backlog is read 5 % slower, at 2 ms as fast.
 _GROUP_MEMBER = {
     "queued.min.messages": 1,
     "fetch.queue.backoff.ms": 2,

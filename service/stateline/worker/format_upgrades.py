@@ -57,6 +57,11 @@ class FormatUpgrades:
         self._tasks: dict[TaskId, tuple[Task, list[_Build]]] = {}
         self._looked_at = 0.0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a store has not caught up yet."""
+        return any(not build.ready for _, builds in self._tasks.values() for build in builds)
+
     def add(self, task: Task) -> None:
         """The task serves its stores from now on: begin to build, or go on with, the timestamped files of those that
         are to be upgraded."""

@@ -172,6 +172,11 @@ class TaskManager:
                 logger.info("Task %s, a standby here until now, runs after %.3f s", task.id, took_s)
         return bool(restored)
 
+    @property
+    def is_upgrading(self) -> bool:
+        """As `FormatUpgrades.is_busy`."""
+        return self._upgrades.is_busy
+
     def advance_upgrades(self) -> None:
         """As `FormatUpgrades.advance`."""
         self._upgrades.advance()

@@ -213,7 +213,7 @@ class Worker:
             return 0.0
         since_s = time.monotonic() - max(self._worked_s, self._group.changed_s)
         # A group that decides who has what is heard by polls, one step after the other.
-        if not self._tasks.are_settled and since_s <= _SETTLED_S:
+        if (not self._tasks.are_settled and since_s <= _SETTLED_S) or self._manager.is_upgrading:
             return _IDLE_S
         quiet_s = min(since_s * _QUIET_SHARE, _QUIET_S, *(task.processing.rests_s() for task in self._tasks.running))
         return max(_IDLE_S, quiet_s)

@@ -143,22 +143,25 @@ def test_cursors_of_who_has_fewer_outlive_what_others_keep_on_disk() -> None:
 
 
 def test_what_is_kept_on_disk_for_an_instant_ends_no_cursor() -> None:
-    """Two looks in a row find too much only at the end."""
+    """Two looks in a row find too much only at the end, of those at which there were cursors."""
     found = [0]
     kept = Cursors(bytes(32), ttl_s=60, most=9, most_bytes=5, on_disk=lambda: found[-1])
 
     async def run() -> list[int]:
-        cursor: Any = Cursor(None, None, {}, EndlessScan(), 1, False, "caller")  # type: ignore[arg-type]
-        await kept.begin(cursor)
         open_after = []
-        for on_disk in [9, 0, 9, 0, 9, 9]:
-            found.append(on_disk)
+        for on_disk, opened in [(9, 2), (0, 0), (9, 0), (9, 0), (9, 0), (0, 0), (9, 0), (None, 0), (9, 1), (9, 0)]:
+            for _ in range(opened):
+                cursor: Any = Cursor(None, None, {}, EndlessScan(), 1, False, "caller")  # type: ignore[arg-type]
+                await kept.begin(cursor)
+            found.append(on_disk or 0)
+            if on_disk is None:
+                kept.close()  # read to their ends
             kept._looked_at_s = -math.inf
             kept.expire()
             open_after.append(len(kept))
         return open_after
 
-    assert asyncio.run(run()) == [1, 1, 1, 1, 1, 0]
+    assert asyncio.run(run()) == [2, 2, 2, 1, 1, 1, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])

@@ -187,11 +187,14 @@ class Cursors:
         for name in [name for name, each in self._open.items() if each.used_at_s < since_s and not each.lock.locked()]:
             self._close(name)
         pinning = self._pinning() + self.of_nodes.pinning()
-        if pinning and time.monotonic() - self._looked_at_s >= _LOOK_INTERVAL_S:
+        if not pinning:
+            self._was_over = False
+        elif time.monotonic() - self._looked_at_s >= _LOOK_INTERVAL_S:
             was_over, self._was_over = self._was_over, not self._is_within_disk()
             if not self._was_over:
                 self._looked_at_s = time.monotonic()
             elif was_over:
+                self._was_over = False
                 min(pinning, key=lambda each: (-each.of_owner, each.since_s)).close()
 
     def _pinning(self) -> list[Pinning]:
