@@ -9,6 +9,10 @@ Throughput: a million rows through a pipeline into its result topic, in turns wi
 
 Start: from the start of `stateline pipeline` until it says that it waits for input, with the class archive that its
 first start has recorded. At most 4 s.
+
+A large micro-batch: ten million rows in one, of a driver with a heap of 1 GB.
+
+`bench_spark_pipelines.py NAME …` takes some of: latency, throughput, large, start.
 """
 
 from __future__ import annotations
@@ -21,12 +25,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pyspark
+from cores import family
 from figures import at_least, at_most
 from processes import free_port, process, until
 from pyspark.sql import DataFrame, SparkSession
@@ -36,13 +41,13 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.log import NewTopic
 from stateline.log.embedded import EmbeddedLog
-from stateline.spark.drivers.one_pipeline import MAX_ROWS_PER_BATCH
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.session import close_session, record_class_archive, spark_session
 from stateline.spark.sources.frames import topic_frames
 
 WARMING, ROUNDS, BATCH, KEYS = 25, 50, 1_000, 1_000
 ROWS, THROUGHPUT_ROUNDS = 1_000_000, 3
+LARGE_ROWS = 10_000_000
 STARTS = 5
 _RECORD = "record"
 
@@ -123,9 +128,9 @@ def is_answered(client: httpx.Client, rounds: int) -> bool:
     return answer.status_code == 200 and bool(answer.json()["value"]["records"] == rounds)
 
 
-def status_file(state_dir: Path) -> Path:
+def status_file(state_dir: Path, name: str = "add") -> Path:
     """Where the pipeline says how far it is."""
-    return state_dir / app.application_id / "pipelines" / "add" / "status.json"
+    return state_dir / app.application_id / "pipelines" / name / "status.json"
 
 
 # ---- throughput
@@ -159,7 +164,7 @@ def into_parquet(
     spark: SparkSession, log: EmbeddedLog, function: Callable[[DataFrame], DataFrame], mode: str, place: Path
 ) -> None:
     """The same function over the same frames, in micro-batches of the same size, into files."""
-    frames = topic_frames(spark, configured(place), log, max_rows_per_batch=MAX_ROWS_PER_BATCH)
+    frames = topic_frames(spark, configured(place), log, max_rows_per_batch=200_000)
     result = function(frames.stream(app.topology().pipelines["add"].reads[0]))
     writer = result.writeStream.outputMode(mode).option("checkpointLocation", str(place / "parquet-checkpoint"))
     if mode == "append":
@@ -191,6 +196,49 @@ def session(state_dir: Path, archive: Path) -> Iterator[SparkSession]:
         close_session(made)
 
 
+# ---- one micro-batch that is larger than the driver's memory
+
+
+def large(state_dir: Path, archive: Path) -> None:
+    """Measure and print what ten million rows in one micro-batch take, of a driver with a heap of 1 GB."""
+    (state_dir / ".cache").mkdir()
+    shutil.copy(archive, state_dir / ".cache")
+    given = settings(state_dir, pipeline__max__offsets__per__trigger=LARGE_ROWS)
+    given |= {"spark.driver.memory": "1g", "spark.driver.maxResultSize": "64m"}
+    with closing(new_log(state_dir)) as log:
+        write(log, LARGE_ROWS)
+        begin = time.monotonic()
+        with process(command("pipeline", "double", **given), state_dir / "pipeline.txt") as driver:
+            peaks = dict[str, int]()
+            while not (status := said(state_dir, "double")).get("rows_out"):
+                if driver.poll() is not None:
+                    raise RuntimeError((state_dir / "pipeline.txt").read_text()[-2000:])
+                peaks |= {str(pid): peak_mb(pid) for pid in family(driver.pid)}
+                time.sleep(0.5)
+            took_s = time.monotonic() - begin
+        assert (status["rows_out"], status["batch_id"]) == (LARGE_ROWS, 0)
+        print(f"  steps: {status['steps_ms']}; MB at the peak of driver, JVM and Python workers: {[*peaks.values()]}")
+        print(f"{LARGE_ROWS:,} rows in one micro-batch: {took_s:.0f} s, {LARGE_ROWS / took_s:,.0f} rows/s", flush=True)
+        at_most("the Python driver's memory at its peak", peaks[str(driver.pid)], 600, " MB")
+
+
+def said(state_dir: Path, name: str) -> dict[str, Any]:
+    """What the pipeline says of itself; nothing before it has begun."""
+    try:
+        return dict(json.loads(status_file(state_dir, name).read_text()))
+    except FileNotFoundError:
+        return {}
+
+
+def peak_mb(pid: int) -> int:
+    """Resident memory of a process at its peak; 0 of one that is gone."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) // 1000
+    return 0
+
+
 # ---- start
 
 
@@ -216,19 +264,21 @@ def main() -> None:
     if sys.argv[1:2] == [_RECORD]:
         record_class_archive(load_config("bench"), Path(sys.argv[2]))
         return
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
         archive = place / f"{spark_archive_name()}"
         subprocess.run([sys.executable, __file__, _RECORD, str(archive)], check=True)
-        for part in (latency, throughput, start):
-            (place / part.__name__).mkdir()
-            part(place / part.__name__, archive)
+        for name in sys.argv[1:] or list(PARTS):
+            (place / name).mkdir()
+            PARTS[name](place / name, archive)
 
 
 def spark_archive_name() -> str:
     """As a driver looks for it in its state directory."""
     return f"spark-{pyspark.__version__}.jsa"
 
+
+PARTS = {"latency": latency, "throughput": throughput, "large": large, "start": start}
 
 if __name__ == "__main__":
     main()

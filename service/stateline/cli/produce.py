@@ -42,7 +42,10 @@ def declared_topic(app: App, name: str) -> Topic:
     `InvalidArgumentError` for the changelog of another application."""
     topics = app.topology().topics_read()
     if name not in topics:
-        raise DoesNotExistError(f"The application reads no topic {name!r}: it reads {', '.join(topics)}.")
+        raise DoesNotExistError(
+            f"The application reads no topic {name!r}: it reads {', '.join(topics) or 'none'}. A topic is read once a "
+            "table, a stream or a processor is made of it."
+        )
     if (owner := topics[name].external) is not None:
         raise InvalidArgumentError(
             f"{name!r} is a changelog of Kafka Streams application {owner!r}, and read only here: write to a topic "

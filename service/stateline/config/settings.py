@@ -240,6 +240,12 @@ class Config(BaseModel):
     """The node (node.name) that runs the pipelines, where there are several. Unset: the first that has started them."""
     pipeline_checkpoint_location: OptionalSharedDirectory = None
     """Where all nodes reach the checkpoints of pipelines: another one takes over. Unset: below state.dir, on one."""
+    pipeline_max_offsets_per_trigger: Count = 200_000
+    """How many records of each topic a micro-batch of a pipeline reads at most (Spark's maxOffsetsPerTrigger)."""
+    pipeline_transaction_timeout_max_ms: Milliseconds = 900_000
+    """The longest that a large micro-batch may be written: at most the brokers' transaction.max.timeout.ms."""
+    pipeline_results_port: Port = 0
+    """Where a pipeline's driver takes results from executors, or one of the next 15 ports; 0: any free one."""
     pipeline_restart_max_ms: Milliseconds = 30_000
     """The longest pause before a pipeline that failed starts again; the first is 500 ms, each is twice the last."""
     client_tag: PassedOn = Field(default_factory=dict)

@@ -89,8 +89,11 @@ class EmbeddedLog:
         del client_id  # there is no broker to show it
         return EmbeddedConsumer(self._open(), group, instance_id, auto_offset_reset, self._session_timeout_ms)
 
-    def producer(self, transactional_id: str | None = None) -> EmbeddedProducer:
-        return EmbeddedProducer(self._open(), transactional_id, self._transaction_timeout_ms)
+    def producer(
+        self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None
+    ) -> EmbeddedProducer:
+        timeout_ms = min(transaction_timeout_ms or self._transaction_timeout_ms, MAX_TRANSACTION_TIMEOUT_MS)
+        return EmbeddedProducer(self._open(), transactional_id, timeout_ms)
 
     def close(self) -> None:
         """Nothing is held here: every object made by this log closes its own connection."""

@@ -353,6 +353,7 @@ class Log(Protocol):
         records that were deleted as a gap, to all alike.
         """
 
-    def producer(self, transactional_id: str | None = None) -> Producer: ...
+    def producer(self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None) -> Producer:
+        """`transaction_timeout_ms`: how long one of its transactions may take; None: as the log was told."""
 
     def close(self) -> None: ...

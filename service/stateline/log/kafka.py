@@ -97,9 +97,9 @@ class KafkaLog:
             "heartbeat.interval.ms": max(1, min(_HEARTBEAT_MS, session_timeout_ms // 3)),
         }
         self._consumer = {**common, **_CONSUMER, **timeouts}
-        self._own_consumer = consumer or {}
-        self._producer = {**common, **_PRODUCER, **(producer or {})}
-        self._admin = {**common, **(admin or {})}
+        self._given = {"consumer": consumer or {}, "producer": producer or {}, "admin": admin or {}}
+        self._producer = {**common, **_PRODUCER, **self._given["producer"]}
+        self._admin = {**common, **self._given["admin"]}
         self._transaction_timeout_ms = transaction_timeout_ms
         self._replication_factor = replication_factor
 
@@ -107,7 +107,7 @@ class KafkaLog:
         try:
             return KafkaAdmin(self._admin, self.bootstrap_servers, self.patience, self._replication_factor)
         except KafkaException as error:
-            raise _refused(error) from error
+            raise self._refused("admin", error) from error
 
     def consumer(
         self,
@@ -122,7 +122,7 @@ class KafkaLog:
         settings = {
             **self._consumer,
             **(_GROUP_MEMBER if group else {}),
-            **self._own_consumer,
+            **self._given["consumer"],
             "group.id": group or _NO_GROUP,
             "auto.offset.reset": auto_offset_reset,
             **({"group.instance.id": instance_id} if instance_id else {}),
@@ -131,20 +131,31 @@ class KafkaLog:
         try:
             return KafkaConsumer(settings, self.bootstrap_servers, self.patience, group)
         except KafkaException as error:
-            raise _refused(error) from error
+            raise self._refused("consumer", error) from error
 
-    def producer(self, transactional_id: str | None = None) -> KafkaProducer:
+    def producer(
+        self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None
+    ) -> KafkaProducer:
+        timeout_ms = transaction_timeout_ms or self._transaction_timeout_ms
         transactional = {
             "transactional.id": transactional_id,
-            "transaction.timeout.ms": self._transaction_timeout_ms,
+            "transaction.timeout.ms": timeout_ms,
             # librdkafka refuses a request timeout that outlives the transaction.
-            "socket.timeout.ms": min(_SOCKET_TIMEOUT_MS, self._transaction_timeout_ms),
+            "socket.timeout.ms": min(_SOCKET_TIMEOUT_MS, timeout_ms),
         }
         settings = {**self._producer, **(transactional if transactional_id else {})}
         try:
             return KafkaProducer(settings, self.bootstrap_servers, self.patience, transactional_id)
         except KafkaException as error:
-            raise _refused(error) from error
+            raise self._refused("producer", error) from error
+
+    def _refused(self, client: str, error: KafkaException) -> ConfigurationError:
+        given = ", ".join(f"{client}.{name}" for name in self._given[client]) or "none"
+        return ConfigurationError(
+            f"librdkafka refuses a setting of its {client}: {kafka_error(error).str().strip().rstrip('.')}. Of those "
+            f"that are passed on to it ({given}) correct the one, or leave it out: librdkafka's CONFIGURATION.md says "
+            "what it may be, and by which other name it goes."
+        )
 
     def close(self) -> None:
         """Nothing is held here: every object made by this log closes its own connections."""
@@ -161,7 +172,3 @@ def _refuse_own_settings(whose: str, settings: Settings) -> None:
                 f"{whose}.{name} cannot be changed: partition n of all topics that are processed together must go to "
                 "one worker, which librdkafka's range assignor of the classic protocol alone does. Leave it out."
             )
-
-
-def _refused(error: KafkaException) -> ConfigurationError:
-    return ConfigurationError(f"librdkafka refuses a setting: {kafka_error(error).str()}.")

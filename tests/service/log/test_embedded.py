@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from stateline.log import NewTopic, open_log
+from stateline.log import NewTopic, embedded_producer, open_log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import LogFile
 from stateline.log.embedded_group import assign
+from stateline.log.embedded_producer import EmbeddedProducer
 from stateline_store import (
     ConfigurationError,
     DamagedDataError,
@@ -133,6 +134,28 @@ def test_a_transaction_left_open_is_aborted_by_its_timeout_and_its_producer_fenc
     until(lambda: [r.value for r in reader.poll(10, 0.05)] == [b"after"])
     with pytest.raises(FencedError):
         producer.commit_transaction()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_transaction_larger_than_memory_is_written_in_parts_and_seen_whole_or_not_at_all(
+    embedded: Bench, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    monkeypatch.setattr(embedded_producer, "TRANSACTION_BYTES", 10_000)
+    topic = embedded.topic()
+    producer, values = embedded.producer("x"), [b"%d" % n for n in range(500)]
+    assert isinstance(producer, EmbeddedProducer)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, None, value, timestamp_ms=1, partition=0)
+        assert len(producer._queued.get((topic, 0), [])) <= 50
+    reader = embedded.reader(TopicPartition(topic, 0))
+    assert reader.poll(1_000, 0.05) == []
+    if commits:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+    embedded.write(topic, b"after")
+    assert embedded.values(topic) == [*(values if commits else []), b"after"]
 
 
 def test_a_silent_member_loses_its_partitions_and_its_commits_are_fenced(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 import time
@@ -216,10 +217,14 @@ def test_every_call_to_a_broker_that_is_not_there_ends_and_names_it(monkeypatch:
     consumer.close()
 
 
-def test_a_setting_that_librdkafka_refuses_is_a_configuration_error() -> None:
-    log = KafkaLog("127.0.0.1:1", consumer={"no.such": "1"}, producer={"acks": "x"}, admin={"no.such": "1"})
-    for make in (log.consumer, log.producer, log.admin):
-        with pytest.raises(ConfigurationError):
+def test_a_setting_that_librdkafka_refuses_is_a_configuration_error_of_one_line_that_names_the_passed_on_ones() -> None:
+    log = KafkaLog("127.0.0.1:1", consumer={"fetch.min.bytes": "-5"}, producer={"acks": "x"}, admin={"no.such": "1"})
+    for make, setting in (
+        (log.consumer, "consumer.fetch.min.bytes"),
+        (log.producer, "producer.acks"),
+        (log.admin, "admin.no.such"),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"\A[^\n]*{re.escape(setting)}[^\n]*correct[^\n]*\Z"):
             make()
 
 

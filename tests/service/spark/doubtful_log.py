@@ -21,8 +21,10 @@ class DoubtfulLog(EmbeddedLog):
         self._until_doubt = doubted
         self._committed = committed
 
-    def producer(self, transactional_id: str | None = None) -> EmbeddedProducer:
-        producer = super().producer(transactional_id)
+    def producer(
+        self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None
+    ) -> EmbeddedProducer:
+        producer = super().producer(transactional_id, transaction_timeout_ms=transaction_timeout_ms)
         commit = producer.commit_transaction
 
         def doubtful_commit() -> None:

@@ -9,9 +9,13 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from stateline.model.pipeline import Pipeline
 from stateline.serde.plain import Serde
 from stateline.serde.windowed import WindowedSerde
+from stateline.spark.sink.encoding import encoded_rows
+from stateline.spark.sink.result_records import ENCODED
 from stateline_store import InvalidArgumentError
 
 
@@ -23,6 +27,11 @@ class Expected(NamedTuple):
     value: Any
     timestamp_ms: int | None
     bad: str | None = None
+
+
+def encoded(table: pa.Table, pipeline: Pipeline) -> pa.Table:
+    """What the product makes of these rows, for comparison."""
+    return pa.Table.from_batches([encoded_rows(batch, pipeline) for batch in table.to_batches()], ENCODED)
 
 
 def expected(given: dict[str, Any], pipeline: Pipeline) -> Expected:

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from service.spark.row_oracle import expected
+from service.spark.row_oracle import encoded, expected
 from stateline import serdes
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde
-from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.json_texts import json_texts
 from stateline.spark.sink.result_checks import check_schema
 from stateline.spark.sink.result_records import result_records, topic_names

@@ -10,11 +10,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from service.spark.row_oracle import encoded
 from stateline import serdes
 from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde
-from stateline.spark.sink.encoding import encoded
 from stateline.spark.sink.result_checks import check_pipeline
 from stateline.spark.sink.result_records import ResultRecord, result_records
 from stateline.spark.sources.embedded_offsets import limited, to_json, to_offsets, to_topic_ids

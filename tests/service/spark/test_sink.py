@@ -26,9 +26,12 @@ from stateline.log.kafka import KafkaLog
 from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
 from stateline.processes.supervisor import RestartPolicy
+from stateline.spark.drivers.one_pipeline import row_receiver
 from stateline.spark.operators.packing import struct_type
+from stateline.spark.sink import large_results
 from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.epoch_sink import EpochSink
+from stateline.spark.sink.receiving import RowReceiver
 from stateline.spark.sink.written import Written
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
 from support.kafka.shared_broker import SharedBroker
@@ -51,7 +54,7 @@ class Batches:
         self._columns = pipeline.pop("columns", COLUMNS)
         made = Pipeline(**{"name": "p", "key": ("k",), "timestamp": "_t"} | FIXED | pipeline, writes=writes)
         self._session, self._checkpoint = session, checkpoint
-        self.sink = EpochSink(log, application, made, checkpoint)
+        self.sink = EpochSink(log, application, made, checkpoint, row_receiver(session, checkpoint.parent))
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
         (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
         try:
@@ -123,6 +126,23 @@ def test_any_commit_in_doubt_is_settled_and_a_replay_right_after_is_dropped(
         batches.write(batch_id, ("k", f"replay of {batch_id}", 7))
     assert log.doubts == 1
     assert results(bench, topic) == ["row 0", "row 1", "row 2"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_large_micro_batch_whose_commit_is_in_doubt_is_written_once_and_whole(
+    make: Make, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    monkeypatch.setattr(large_results, "PART_BYTES", 10_000)
+    topic = bench.topic()
+    log = DoubtfulLog(tmp_path / "log.db", committed=committed, doubted=0)
+    rows = [(f"k{n % 100}", f"row {n}", n) for n in range(500)]
+    assert make(log, topic).write(0, *rows).rows == 500
+    assert log.doubts == 1
+    found = results(bench, topic)
+    assert sorted(found) == sorted(value for _, value, _ in rows)
+    for key in range(100):
+        mine = [value for name, value, _ in rows if name == f"k{key}"]
+        assert [value for value in found if value in mine] == mine, "those of a key in their order"
 
 
 def test_a_replay_of_an_earlier_batch_is_dropped_and_refused_where_it_ends_elsewhere(make: Make, bench: Bench) -> None:
@@ -404,9 +424,8 @@ def test_a_checkpoint_copied_from_another_pipeline_or_application_is_refused(
 def second(log: Log, application: str, topic: str, checkpoint: Path) -> EpochSink:
     """Another driver's sink of the same pipeline."""
     writes = Topic(topic, serdes.string, serdes.json)
-    return EpochSink(
-        log, application, Pipeline(name="p", key=("k",), timestamp="_t", **FIXED, writes=writes), checkpoint
-    )
+    made = Pipeline(name="p", key=("k",), timestamp="_t", **FIXED, writes=writes)
+    return EpochSink(log, application, made, checkpoint, RowReceiver("127.0.0.1", "127.0.0.1", checkpoint.parent))
 
 
 @pytest.mark.parametrize("log", ["bench", "on_broker"])
@@ -436,9 +455,11 @@ class ChangingLog(EmbeddedLog):
 
     before: Callable[[], object] = staticmethod(lambda: None)
 
-    def producer(self, transactional_id: str | None = None) -> EmbeddedProducer:
+    def producer(
+        self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None
+    ) -> EmbeddedProducer:
         self.before()
-        return super().producer(transactional_id)
+        return super().producer(transactional_id, transaction_timeout_ms=transaction_timeout_ms)
 
 
 def test_what_another_driver_writes_after_the_first_look_is_seen_by_the_second(

@@ -80,7 +80,7 @@ def test_a_source_that_is_no_topic_has_no_lag(latest: str | None) -> None:
 
 def test_a_micro_batch_is_told_with_its_lag_its_steps_and_what_it_wrote(told: Told, tmp_path: Path) -> None:
     told.written = Written(
-        3, rows=9, tombstones=2, dead_lettered=1, compute_ms=70, encode_ms=5, produce_ms=6, commit_ms=7
+        3, rows=9, tombstones=2, dead_lettered=1, compute_ms=70, arrange_ms=5, produce_ms=6, commit_ms=7
     )
     told.listener.onQueryProgress(Event(progress=progress()))
     (status,) = told.reports
@@ -90,7 +90,7 @@ def test_a_micro_batch_is_told_with_its_lag_its_steps_and_what_it_wrote(told: To
     assert (status.rows_out, status.tombstones, status.dead_lettered) == (9, 2, 1)
     assert (status.lag, status.lag_by_topic) == (5, {"in": 5})
     assert status.watermark_ms == 1_357_016_400_000
-    steps = {"addBatch": 300, "walCommit": 8, "compute": 70, "encode": 5, "produce": 6, "commit": 7}
+    steps = {"addBatch": 300, "walCommit": 8, "compute": 70, "arrange": 5, "produce": 6, "commit": 7}
     assert status.steps_ms == steps
     written = read_status(tmp_path)
     assert written is not None

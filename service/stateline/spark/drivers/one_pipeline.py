@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stateline.config.settings import Config
@@ -32,10 +32,11 @@ from stateline.spark.operators.ktable import KTable
 from stateline.spark.sink.checkpoint import planned_ends
 from stateline.spark.sink.dead_letters import dead_letters_of
 from stateline.spark.sink.epoch_sink import EpochSink
+from stateline.spark.sink.epoch_writer import TransactionTimeouts
+from stateline.spark.sink.receiving import RowReceiver
 from stateline.spark.sources.frames import TopicFrames
 from stateline_store import DoesNotExistError, StatelineError, TopologyError
 
-MAX_ROWS_PER_BATCH = 200_000  # some 100 MB of result rows in the driver at most, and a second or two of work
 _EVENTS_TIMEOUT_S = 10.0
 _EVENTS_AT_STOP_TIMEOUT_S = 2.0  # a query that is stopped need not tell how it ended
 _BATCH_TIMEOUT_S = 10.0  # a stop waits so long for the micro-batch that is being written, of the 30 s that it has
@@ -59,6 +60,13 @@ def checkpoint_directory(config: Config, name: str) -> Path:
     """Where the pipeline's checkpoint is, which other nodes may reach too (``pipeline.checkpoint.location``)."""
     place = config.pipeline_checkpoint_location or config.state_dir.resolve()
     return pipelines_directory(place, config.application_id) / name / "checkpoint"
+
+
+def row_receiver(session: SparkSession, directory: Path, port: int = 0) -> RowReceiver:
+    """What executors send a pipeline's results to: where they reach the driver as well. As `RowReceiver`."""
+    given = session.sparkContext.getConf()
+    host = given.get("spark.driver.host") or "127.0.0.1"
+    return RowReceiver(given.get("spark.driver.bindAddress") or host, host, directory, port=port)
 
 
 def message_of(error: BaseException) -> str:
@@ -103,8 +111,10 @@ class PipelineRun:
         letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
         planned = partial(planned_ends, self.frames.session) if self.config.pipelines_move else None
         sink = EpochSink(
-            self.log, self.config.application_id, self.pipeline, self._checkpoint, letters, operators,
-            self.may_write, planned,
+            self.log, self.config.application_id, self.pipeline, self._checkpoint,
+            row_receiver(self.frames.session, self.directory, self.config.pipeline_results_port),
+            letters, operators, self.may_write, planned,
+            TransactionTimeouts(self.config.transaction_timeout_ms, self.config.pipeline_transaction_timeout_max_ms),
         )  # fmt: skip
         listener = StatusListener(self.status, progress, lambda: sink.last)
         streams = self.frames.session.streams

@@ -31,7 +31,6 @@ from stateline.spark.drivers.class_archive import recording_class_archive
 from stateline.spark.drivers.leases import begin_anew, leased
 from stateline.spark.drivers.master_watch import watched_master
 from stateline.spark.drivers.one_pipeline import (
-    MAX_ROWS_PER_BATCH,
     PipelineRun,
     checkpoint_directory,
     message_of,
@@ -58,7 +57,7 @@ def run_pipelines(
     available_now: bool = False,
     progress: Progress | None = None,
     session: SparkSession | None = None,
-    max_rows_per_batch: int = MAX_ROWS_PER_BATCH,
+    max_rows_per_batch: int | None = None,
 ) -> None:
     """Run these pipelines side by side until SIGTERM or SIGINT; with `available_now`, until each has read what is
     there now. Then nothing is started again, and the first failure is raised when all are through.
@@ -73,7 +72,8 @@ def run_pipelines(
     mistake once all pipelines have failed because of one; `StatelineError` when Spark ended or its cluster has gone.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
-    terms = _Terms(available_now, progress, max_rows_per_batch, own_sessions=len(pipelines) > 1)
+    most = max_rows_per_batch or config.pipeline_max_offsets_per_trigger
+    terms = _Terms(available_now, progress, most, own_sessions=len(pipelines) > 1)
     with stop_on_signals() as stopping:
         if config.pipelines_move:
             begin_anew(pipelines, config)

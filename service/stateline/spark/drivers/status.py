@@ -184,7 +184,7 @@ def _batch(p: StreamingQueryProgress, written: Written) -> dict[str, Any]:
     steps = {step: int(p.durationMs[step]) for step in _STEPS if step in p.durationMs}
     steps |= {
         "compute": written.compute_ms,
-        "encode": written.encode_ms,
+        "arrange": written.arrange_ms,
         "produce": written.produce_ms,
         "commit": written.commit_ms,
     }

@@ -23,7 +23,8 @@ from stateline.spark.reading.filters import Narrowed, StoreShape, in_pieces, nar
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
 from stateline.spark.reading.source_options import SourceOptions
-from stateline_store.errors import CursorExpiredError, DoesNotExistError
+from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError
+from stateline_store.layout import TIMESTAMPED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,10 +42,22 @@ class RowsPartition(InputPartition):
     part: Part
 
 
+# Which kinds of stores have such times.
+_TIMES_OF = {("as_of",): ("versioned",), ("from", "to"): ("window", "session", "versioned")}
+
+
 def described(options: SourceOptions) -> dict[str, Any]:
-    """What the server says of the store: `kind`, `key_type`, `value_type`, `columns`."""
+    """What the server says of the store: `kind`, `key_type`, `value_type`, `columns`. Raises `InvalidArgumentError` for
+    times that its rows do not have: now, and not when a job runs."""
     asked = LeanRequest("GET", f"/v1/stores/{segment(options.store)}")
     found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
+    kind = found["kind"].removeprefix(TIMESTAMPED)
+    for names, kinds in _TIMES_OF.items():
+        if (given := [name for name in names if name in options.bounds]) and kind not in kinds:
+            raise InvalidArgumentError(
+                f"{given[0]} is for stores of kind {', '.join(kinds)}, and {options.store!r} is of kind {kind}: leave "
+                "it out."
+            )
     return found
 
 

@@ -26,14 +26,8 @@ from stateline.spark.sink.rows import SHOWN_CHARACTERS
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
-def encoded(table: pa.Table, pipeline: Pipeline) -> pa.Table:
-    """One encoded row per row of the result, in the same order."""
-    batches = [encoded_rows(batch, pipeline) for batch in table.to_batches()]
-    return pa.Table.from_batches(batches, ENCODED)
-
-
 def encoded_rows(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.RecordBatch:
-    """The same of a batch."""
+    """One encoded row per row of the result, in the same order."""
     count = len(batch)
     topics, bad_topic = _topics(batch, pipeline)
     keys, *bad = inner_keys(batch, pipeline)

@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-import pyarrow as pa
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -41,12 +41,14 @@ from stateline.processing.records import OutputRecord
 from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import Ends, checkpoint_end_offsets
 from stateline.spark.sink.dead_letters import DeadLetters
-from stateline.spark.sink.encoding import encoded
-from stateline.spark.sink.epoch_writer import Epoch, EpochWriter
+from stateline.spark.sink.epoch_writer import USUAL_TIMEOUTS, Epoch, EpochWriter, TransactionTimeouts
 from stateline.spark.sink.identity import Identity
+from stateline.spark.sink.large_results import records_of
+from stateline.spark.sink.receiving import EncodedRows, RowReceiver
 from stateline.spark.sink.result_checks import check_schema
-from stateline.spark.sink.result_records import result_records, topic_names
+from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sink.result_table import Difference, ResultTable
+from stateline.spark.sink.sending import SENT, SendRows, Sent
 from stateline.spark.sink.topic_records import all_records
 from stateline.spark.sink.written import StepClock, Written
 from stateline_store import FencedError, InDoubtError, LogUnavailableError
@@ -77,23 +79,27 @@ class EpochSink:
         application_id: str,
         pipeline: Pipeline,
         checkpoint: Path,
+        receiver: RowReceiver,
         dead_letters: DeadLetters | None = None,
         operators: Sequence[Declared] = (),
         may_write: Callable[[], bool] = lambda: True,
         planned: Planned | None = None,
+        timeouts: TransactionTimeouts = USUAL_TIMEOUTS,
     ) -> None:
-        """`operators` are those with state that its function has declared, `may_write` is `EpochWriter`'s. `planned` is
-        given where another driver may write the checkpoint: what Spark itself says of a micro-batch of a query.
+        """`receiver` is the sink's to close. `operators` are those with state that its function has declared;
+        `may_write` and `timeouts` are `EpochWriter`'s. `planned` is given where another driver may write the
+        checkpoint: what Spark itself says of a micro-batch of a query.
         """
         self.failure: Exception | None = None
         self.last: Written | None = None
         self._log = log
         self._pipeline = pipeline
         self._checkpoint = checkpoint
+        self._receiver = receiver
         self._dead_letters = dead_letters
         self._planned = planned
         self._identity = Identity(application_id, pipeline, checkpoint, operators)
-        self._writer = EpochWriter(log, application_id, pipeline, may_write)
+        self._writer = EpochWriter(log, application_id, pipeline, may_write, timeouts)
         self._results: Mapping[str, TopicInfo] = {}  # the topics written to, as of the start
         self._counted: Mapping[str, TopicInfo] = {}  # whose partitions must stay
         self._table: ResultTable | None = None
@@ -106,7 +112,21 @@ class EpochSink:
         together: before anybody is fenced, unless that came about meanwhile.
         """
         check_schema(self._pipeline, schema)
+        self._check_serdes()
         self._log_thread.submit(self._open).result()
+
+    def _check_serdes(self) -> None:
+        """Raise `TopologyError` when executors cannot be given the serdes of the results' keys."""
+        try:
+            CloudPickleSerializer().dumps(  # type: ignore[no-untyped-call]
+                SendRows(self._receiver.address, b"", self._pipeline)
+            )
+        except Exception as error:
+            raise TopologyError(
+                f"Pipeline {self._pipeline.name!r} is to be encoded on Spark's executors, and the serdes of "
+                f"{', '.join(map(repr, topic_names(self._pipeline)))} cannot be pickled to them: {error}. Let a serde "
+                "make what it needs (a client, a lock) when it is first used."
+            ) from error
 
     @property
     def after_a_change(self) -> str:
@@ -115,8 +135,11 @@ class EpochSink:
 
     def close(self) -> None:
         """Release everything; a transaction that is open is aborted."""
-        self._log_thread.submit(self._writer.close).result()
-        self._log_thread.shutdown()
+        try:
+            self._log_thread.submit(self._writer.close).result()
+        finally:
+            self._log_thread.shutdown()
+            self._receiver.close()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch, or see that it was written. Raises to end the query; then nothing of it is written.
@@ -127,17 +150,27 @@ class EpochSink:
         try:
             clock = StepClock(time.monotonic())
             query_id = str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-            table = frame.toArrow()  # exactly once, and all of it, whatever comes of the rows
-            reached("sink:computed")
-            ends = self._ends(query_id, batch_id)
-            letters = self._dead_letters.of_batch(self._checkpoint, batch_id, ends) if self._dead_letters else []
-            topic_ids = {name: topic.topic_id for name, topic in self._results.items()}
-            marker = EpochMarker(query_id, batch_id, ends, len(table), topic_ids)
-            self._identity.check_ends(marker, self._counted)
-            self._log_thread.submit(self._settle, table, letters, marker, clock).result()
+            with closing(self._computed(frame)) as rows:
+                reached("sink:computed")
+                ends = self._ends(query_id, batch_id)
+                letters = self._dead_letters.of_batch(self._checkpoint, batch_id, ends) if self._dead_letters else []
+                topic_ids = {name: topic.topic_id for name, topic in self._results.items()}
+                marker = EpochMarker(query_id, batch_id, ends, rows.count, topic_ids)
+                self._identity.check_ends(marker, self._counted)
+                self._log_thread.submit(self._settle, rows, letters, marker, clock).result()
         except Exception as error:
             self.failure = error
             raise
+
+    def _computed(self, frame: DataFrame) -> EncodedRows:
+        """All rows of it, encoded where they are computed: exactly once, whatever comes of them."""
+        send = SendRows(self._receiver.address, self._receiver.begin(), self._pipeline)
+        try:
+            sent = [Sent(*row) for row in frame.mapInArrow(send, SENT).collect()]
+        except Exception:
+            self._receiver.check()  # knows better why
+            raise
+        return self._receiver.take(sent)
 
     def _ends(self, query_id: str, batch_id: int) -> Ends:
         ends = checkpoint_end_offsets(self._checkpoint, batch_id)
@@ -177,7 +210,7 @@ class EpochSink:
                 )
 
     def _settle(
-        self, table: pa.Table, dead_letters: Sequence[OutputRecord], marker: EpochMarker, clock: StepClock
+        self, rows: EncodedRows, dead_letters: Sequence[OutputRecord], marker: EpochMarker, clock: StepClock
     ) -> None:
         """Write it, unless the topics hold it."""
         clock.passed("compute")
@@ -185,20 +218,21 @@ class EpochSink:
             self.last = Written(marker.batch_id, **clock.steps_ms)
             return
         at_ms = now_ms()
-        records = result_records(encoded(table, self._pipeline), self._pipeline, at_ms, self._partitions)
+        records = records_of(rows, self._pipeline, at_ms, self._partitions)
         difference = None if self._table is None else self._table.difference(records, at_ms)
-        epoch = Epoch(records if difference is None else difference.records, dead_letters, marker)
+        epoch = Epoch(records if difference is None else difference.records, dead_letters, marker, rows.size_bytes)
         reached("sink:encoded")
-        clock.passed("encode")
+        clock.passed("arrange")
         self._write(epoch, clock)
-        self._note(epoch, difference, clock)
+        tombstones = rows.tombstones if difference is None else difference.tombstones
+        self._note(epoch, tombstones, difference, clock)
 
     def _write(self, epoch: Epoch, clock: StepClock) -> None:
         """Until it is in the log for certain."""
         for attempt in range(_ATTEMPTS):
             try:
-                if not self._writer.is_ready:
-                    self._writer.take_over()
+                if not self._writer.is_ready_for(epoch):
+                    self._writer.take_over(epoch)
                     if self._identity.is_replay(epoch.marker, self._writer.markers):
                         return
                 self._writer.write(epoch, clock)
@@ -219,9 +253,8 @@ class EpochSink:
             f"{_ATTEMPTS} attempts: start the pipeline again when the log answers; nothing is lost."
         )
 
-    def _note(self, epoch: Epoch, difference: Difference | None, clock: StepClock) -> None:
+    def _note(self, epoch: Epoch, tombstones: int, difference: Difference | None, clock: StepClock) -> None:
         if self._table is not None and difference is not None:
             self._table.moved(difference)
-        tombstones = sum(parts[2] is None for parts in epoch.records)
         counts = len(epoch.records), tombstones, len(epoch.dead_letters)
         self.last = Written(epoch.marker.batch_id, *counts, **clock.steps_ms)

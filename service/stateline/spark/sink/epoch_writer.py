@@ -6,6 +6,8 @@ also settles a commit whose outcome is unknown: the markers then tell whether it
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +21,21 @@ from stateline.spark.sink.result_records import RecordParts, ResultRecord
 from stateline.spark.sink.rows import SHOWN_CHARACTERS
 from stateline.spark.sink.topic_records import last_offsets
 from stateline.spark.sink.written import StepClock
-from stateline_store import FencedError, InvalidArgumentError, RecordError, TopicPartition
+from stateline_store import (
+    ConfigurationError,
+    FencedError,
+    InvalidArgumentError,
+    RecordError,
+    RetryLaterError,
+    TopicPartition,
+)
 from stateline_store.clock import now_ms
 from stateline_store.steps import reached
+
+_logger = logging.getLogger(__name__)
+
+# A producer writes some 100,000 rows and 50 MB a second; one that is a fifth as fast is not ended in the middle.
+_LEAST_ROWS_PER_MS, _LEAST_BYTES_PER_MS = 20, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +45,19 @@ class Epoch:
     records: Collection[RecordParts]
     dead_letters: Sequence[OutputRecord]
     marker: EpochMarker
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTimeouts:
+    """How long a transaction may take before the broker ends it: usually, and for a micro-batch that needs longer. A
+    driver that died holds readers of its results up for as long, unless another one begins."""
+
+    usual_ms: int = 60_000
+    most_ms: int = 900_000
+
+
+USUAL_TIMEOUTS = TransactionTimeouts()
 
 
 class EpochWriter:
@@ -38,10 +65,17 @@ class EpochWriter:
     they are final once `take_over` has fenced everybody else."""
 
     def __init__(
-        self, log: Log, application_id: str, pipeline: Pipeline, may_write: Callable[[], bool] = lambda: True
+        self,
+        log: Log,
+        application_id: str,
+        pipeline: Pipeline,
+        may_write: Callable[[], bool] = lambda: True,
+        timeouts: TransactionTimeouts = USUAL_TIMEOUTS,
     ) -> None:
         """`may_write` is asked before another driver is fenced: whether that one cannot be the one to write by now."""
         self._may_write = may_write
+        self._timeout_ms = self._usual_timeout_ms = timeouts.usual_ms
+        self._most_timeout_ms = timeouts.most_ms
         self.markers: deque[EpochMarker] = deque(maxlen=LOOK_BACK)
         self._log = log
         self._pipeline = pipeline
@@ -76,15 +110,42 @@ class EpochWriter:
         if self._topic not in topics:
             admin.create_topics([NewTopic(self._topic, 1, EPOCHS_SETTINGS)])
 
-    def take_over(self) -> None:
-        """A producer that has fenced and settled whatever was before it; only then is the marker's word final. Raises
-        `FencedError`, and leaves the other alone, where this driver may not write."""
+    def is_ready_for(self, epoch: Epoch) -> bool:
+        """Whether it can write this one, as long as that may take."""
+        return self.is_ready and self._most_ms(epoch) <= self._timeout_ms
+
+    def take_over(self, epoch: Epoch | None = None) -> None:
+        """A producer that has fenced and settled whatever was before it; only then is the marker's word final. Its
+        transactions may take as long as this epoch's. Raises `FencedError`, and leaves the other alone, where this
+        driver may not write."""
         self.close()
         if not self._may_write():
             raise FencedError("Its lease is over: another node may run the pipeline.")
-        self._producer = self._log.producer(self._transactional_id)
-        self._producer.init_transactions()
+        if epoch is not None:
+            self._timeout_ms = max(self._timeout_ms, self._most_ms(epoch))
+        try:
+            self._producer = self._new_producer()
+        except ConfigurationError as error:
+            if self._timeout_ms <= self._usual_timeout_ms:
+                raise
+            _logger.warning("pipeline %s: a transaction gets no longer than usual: %s", self._pipeline.name, error)
+            self._timeout_ms = self._most_timeout_ms = self._usual_timeout_ms
+            self._producer = self._new_producer()
         self.markers = deque(newest_markers(self._log, self._topic), LOOK_BACK)
+
+    def _new_producer(self) -> Producer:
+        producer = self._log.producer(self._transactional_id, transaction_timeout_ms=self._timeout_ms)
+        try:
+            producer.init_transactions()
+        except BaseException:
+            producer.close()
+            raise
+        return producer
+
+    def _most_ms(self, epoch: Epoch) -> int:
+        """How long writing this may take, where a broker is slow; at most what a transaction may."""
+        rows = len(epoch.records) + len(epoch.dead_letters)
+        return min(self._most_timeout_ms, max(rows // _LEAST_ROWS_PER_MS, epoch.size_bytes // _LEAST_BYTES_PER_MS))
 
     def close(self) -> None:
         """Release the producer; a transaction that is open is aborted."""
@@ -104,9 +165,22 @@ class EpochWriter:
             self.markers.append(marker)
 
     def write(self, epoch: Epoch, clock: StepClock) -> None:
-        """In one transaction. Raises `RecordError` naming a row that the log refuses; nothing is written then."""
+        """In one transaction. Raises `RecordError` naming a row that the log refuses; nothing is written then.
+        `RetryLaterError` when it took longer than a transaction may, `FencedError` for another driver's."""
+        began_s = time.monotonic()
         try:
             self.markers.append(self._write(self._ready_producer(), epoch, clock))
+        except FencedError as error:
+            took_s = time.monotonic() - began_s
+            if took_s * 1000 < self._timeout_ms or not self._may_write():
+                raise
+            raise RetryLaterError(
+                f"Pipeline {self._pipeline.name!r} was writing micro-batch {epoch.marker.batch_id} for {took_s:.0f} s, "
+                f"and the log ends a transaction after {self._timeout_ms / 1000:g} s, if it was not another driver: "
+                "nothing of it is written. If it comes again, raise transaction.timeout.ms and "
+                "pipeline.transaction.timeout.max.ms, up to transaction.max.timeout.ms of the brokers; later ones read "
+                "less with a smaller pipeline.max.offsets.per.trigger."
+            ) from error
         except InvalidArgumentError as error:
             if not epoch.records:
                 raise

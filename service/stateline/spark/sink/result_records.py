@@ -89,11 +89,22 @@ def result_records(
     Raises `RecordError` naming the first row that cannot become a record, and a key of which two rows would be a
     table's newest.
     """
-    _refuse_bad(table, pipeline)
-    if _is_table(pipeline) and pc.count_distinct(table["key"]).as_py() < len(table):
-        table = _newest_last(table, pipeline, batch_time_ms)
-    elif table["order"].null_count < len(table):
-        table = table.take(pc.sort_indices(pc.fill_null(table["order"], _FIRST)))  # stable
+    if table["bad"].null_count < len(table):
+        refuse_bad(table["bad"].drop_null()[0].as_py(), pipeline)
+    return as_records(arranged(table, pipeline, batch_time_ms), pipeline, batch_time_ms, partitions)
+
+
+def arranged(table: pa.Table, pipeline: Pipeline, batch_time_ms: int) -> pa.Table:
+    """The rows in the order of `result_records`. Raises `RecordError` as it does for two rows of one key."""
+    if is_table(pipeline) and pc.count_distinct(table["key"]).as_py() < len(table):
+        return _newest_last(table, pipeline, batch_time_ms)
+    if table["order"].null_count < len(table):
+        return table.take(pc.sort_indices(pc.fill_null(table["order"], _FIRST)))  # stable
+    return table
+
+
+def as_records(table: pa.Table, pipeline: Pipeline, batch_time_ms: int, partitions: Mapping[str, int]) -> ResultRecords:
+    """The records of these rows, in their order."""
     names = topic_names(pipeline)
     keys: list[bytes] = table["key"].to_pylist()
     topics = [names[at] for at in table["topic"].to_pylist()] if pipeline.branches else [names[0]] * len(keys)
@@ -124,7 +135,7 @@ def two_rows_of(pipeline: Pipeline, key: bytes, topic: str, values: Sequence[byt
     )
 
 
-def _is_table(pipeline: Pipeline) -> bool:
+def is_table(pipeline: Pipeline) -> bool:
     """Whether one row of a key takes the place of another; in complete mode `result_table` looks to it."""
     return pipeline.result == "table" and pipeline.output_mode != "complete"
 
@@ -152,9 +163,9 @@ def _homes(
     return [murmur2(key[:inner], partitions[topic]) for key, topic in zip(keys, topics, strict=True)]
 
 
-def _refuse_bad(table: pa.Table, pipeline: Pipeline) -> None:
-    if table["bad"].null_count < len(table):
-        first = table["bad"].drop_null()[0].as_py()
+def refuse_bad(bad: str | None, pipeline: Pipeline) -> None:
+    """Raise `RecordError` when a row cannot become a record, and this is why."""
+    if bad is not None:
         raise RecordError(
-            f"Pipeline {pipeline.name!r}: {first}: filter such rows, or fill the column, in the pipeline's function."
+            f"Pipeline {pipeline.name!r}: {bad}: filter such rows, or fill the column, in the pipeline's function."
         )

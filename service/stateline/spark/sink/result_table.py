@@ -25,6 +25,11 @@ class Difference:
     records: list[RecordParts]
     digests: _Digests
 
+    @property
+    def tombstones(self) -> int:
+        """How many of the records are."""
+        return sum(parts[2] is None for parts in self.records)
+
 
 class ResultTable:
     """The newest result of one pipeline. One thread uses it."""

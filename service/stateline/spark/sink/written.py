@@ -15,7 +15,7 @@ class Written:
     tombstones: int = 0
     dead_lettered: int = 0
     compute_ms: int = 0
-    encode_ms: int = 0
+    arrange_ms: int = 0
     produce_ms: int = 0
     commit_ms: int = 0
 

@@ -162,7 +162,6 @@ def test_frames_of_one_pin_are_of_one_cut(session: SparkSession, kinds: Kinds) -
         ({"snapshot": "0" * 24}, "no snapshot|never|0{24}"),
         ({"ttl_s": "soon"}, "ttl_s='soon'"),
         ({"prefix": "a", "lower": "b"}, "prefix stands alone"),
-        ({"as_of": "5"}, "as_of"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(
@@ -170,3 +169,18 @@ def test_options_that_cannot_be_meant_are_refused(
 ) -> None:
     with pytest.raises(Exception, match=says):
         read(session, kinds.url, "plain", **options).collect()
+
+
+@pytest.mark.parametrize(
+    ("store", "option", "says"),
+    [
+        ("plain", "as_of", "as_of is for stores of kind versioned, and 'plain' is of kind key_value"),
+        ("visits", "as_of", "as_of is for stores of kind versioned, and 'visits' is of kind"),
+        ("plain", "from", "from is for stores of kind window, session, versioned"),
+    ],
+)
+def test_times_that_a_store_does_not_have_are_refused_by_load(
+    session: SparkSession, kinds: Kinds, store: str, option: str, says: str
+) -> None:
+    with pytest.raises(Exception, match=says):
+        read(session, kinds.url, store, **{option: "5"})

@@ -1,0 +1,243 @@
+"""What the driver takes of its executors: the encoded rows of a micro-batch (`stateline.spark.sink.sending`).
+
+They are kept in files without a name, in memory while they are few, until the micro-batch is written: it may have to be
+written again, and what is wrong with it has to be known before.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import logging
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from stateline.spark.sink.result_records import ENCODED
+from stateline.spark.sink.sending import KEPT, NAME_BYTES, TOKEN_BYTES, WELCOME, Sent, keep_alive
+from stateline_store import ConfigurationError, DamagedDataError, RetryLaterError
+
+_logger = logging.getLogger(__name__)
+
+_IN_MEMORY_BYTES = 256 * 1024  # of each file, of which there may be some hundreds; more goes to the disk
+_AT_ONCE_BYTES = 1024 * 1024
+_HEAD_TIMEOUT_S = 30.0  # of who connects, to say who it is
+_PAUSE_S = 0.1  # after a connection that could not be taken: there are too many files open, say
+_PORTS = 16  # as many as Spark tries (spark.port.maxRetries)
+
+
+class RowFile:
+    """Encoded rows, in memory or on disk; gone when it is closed, and with the process. For one thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, dir=str(directory))  # noqa: SIM115
+
+    def append(self, data: bytes) -> None:
+        """The next bytes of an Arrow stream of `ENCODED`. Raises `RetryLaterError` when the disk is full."""
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._full(error) from error
+
+    def _full(self, error: OSError) -> RetryLaterError:
+        return RetryLaterError(
+            f"The rows of a micro-batch cannot be kept below {self._directory}: {error}. Make room there."
+        )
+
+    def complete(self) -> None:
+        """Nothing follows. Raises as `append`."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._full(error) from error
+
+    def writer(self) -> pa.ipc.RecordBatchStreamWriter:
+        """For all that it is to hold, batch by batch; close it behind the last. Raises as `append`."""
+        return pa.ipc.new_stream(_Appending(self), ENCODED)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What it holds, from the beginning; one at a time goes through it."""
+        self._file.seek(0)
+        yield from pa.ipc.open_stream(self._file)
+
+    def close(self) -> None:
+        """Let go of it."""
+        with suppress(OSError):  # of what a full disk did not take
+            self._file.close()
+
+
+class _Appending:
+    """A file of Arrow's that goes to a `RowFile`."""
+
+    closed = False
+
+    def __init__(self, file: RowFile) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self._file.append(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+class EncodedRows:
+    """The rows of a micro-batch, in the order of Spark's partitions."""
+
+    def __init__(self, sent: Sequence[Sent], files: Sequence[RowFile], directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._others: list[RowFile] = []
+        self.count = sum(each.rows for each in sent)
+        self.tombstones = sum(each.tombstones for each in sent)
+        self.size_bytes = sum(each.size_bytes for each in sent)
+        self.is_ordered = any(each.is_ordered for each in sent)
+        self.bad = next((each.bad for each in sent if each.bad is not None), None)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All of them; again and again. Raises `DamagedDataError` when they are not as many as were sent."""
+        count = 0
+        for file in self._files:
+            for batch in file.batches():
+                count += len(batch)
+                yield batch
+        if count != self.count:
+            raise DamagedDataError(f"{count} rows of a micro-batch are there, and {self.count} were sent: start again.")
+
+    def new_file(self) -> RowFile:
+        """For what is made of them; it lives as long as they do."""
+        self._others.append(RowFile(self._directory))
+        return self._others[-1]
+
+    def close(self) -> None:
+        """Let go of them."""
+        for file in (*self._files, *self._others):
+            file.close()
+
+
+class RowReceiver:
+    """Listens for the tasks of one pipeline's micro-batches. `begin`, `take` and `close` are for one thread."""
+
+    def __init__(self, bind_address: str, host: str, directory: Path, *, port: int = 0) -> None:
+        """Executors reach it at `host` and this port, or one of the next where that is taken; 0: any. `directory` is
+        where more rows go than fit into memory. Raises `ConfigurationError` when none of the ports is free."""
+        self.directory = directory
+        self._lock = threading.Lock()
+        self._token = b""
+        self._files: dict[bytes, RowFile] = {}
+        self._failure: RetryLaterError | None = None
+        self._closed = False
+        self._listener = _listener(bind_address.strip("[]"), port)
+        self.address: tuple[str, int] = (host.strip("[]"), self._listener.getsockname()[1])
+        threading.Thread(target=self._listen, name="result-rows", daemon=True).start()
+
+    def begin(self) -> bytes:
+        """The next micro-batch: its token, which its tasks show. What is left of the one before is dropped."""
+        self._drop()
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        return self._token
+
+    def take(self, sent: Sequence[Sent]) -> EncodedRows:
+        """What these tasks have sent, and nothing else that came; it is the caller's to close. Raises what a task could
+        not be told: `RetryLaterError`."""
+        self.check()
+        with self._lock:
+            files = [self._files.pop(each.name) for each in sent if each.rows]
+        self._drop()
+        return EncodedRows(sent, files, self.directory)
+
+    def check(self) -> None:
+        """Raise `RetryLaterError` when rows that came could not be kept."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._closed = True
+        with suppress(OSError):  # of who has closed it already
+            self._listener.shutdown(socket.SHUT_RDWR)  # or else who waits for a connection is not told
+        self._listener.close()
+        self._drop()
+
+    def _listen(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._listener.accept()
+                with ExitStack() as unless_served:
+                    unless_served.callback(connection.close)
+                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                    unless_served.pop_all()
+            except (OSError, RuntimeError) as error:  # no descriptor, no thread is left for it
+                if not self._closed:
+                    _logger.warning("Executors cannot be listened to just now: %s", error)
+                    time.sleep(_PAUSE_S)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, RetryLaterError):  # it is gone, or the disk is full, which `check` tells
+            keep_alive(connection)
+            connection.settimeout(_HEAD_TIMEOUT_S)
+            self._receive(connection)
+
+    def _receive(self, connection: socket.socket) -> None:
+        """All that one task sends; on a thread of its connection's own."""
+        head = _read(connection, TOKEN_BYTES + NAME_BYTES)
+        token, name = head[:TOKEN_BYTES], head[TOKEN_BYTES:]
+        if not (self._token and hmac.compare_digest(token, self._token)):
+            return
+        connection.sendall(WELCOME)
+        connection.settimeout(None)  # it computes
+        file = RowFile(self.directory)
+        try:
+            while data := connection.recv(_AT_ONCE_BYTES):
+                file.append(data)
+            file.complete()
+            with self._lock:
+                if token != self._token:  # of a micro-batch that is over
+                    file.close()
+                    return
+                self._files[name] = file
+        except BaseException as error:
+            if isinstance(error, RetryLaterError) and token == self._token:
+                self._failure = error
+            file.close()
+            raise
+        connection.sendall(KEPT)
+
+    def _drop(self) -> None:
+        with self._lock:
+            files, self._files, self._token, self._failure = self._files, {}, b"", None
+        for file in files.values():
+            file.close()
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for candidate in range(port, port + _PORTS):
+        try:
+            return socket.create_server((address, candidate if port else 0), family=family)
+        except OSError as error:
+            refused = error
+            if error.errno != errno.EADDRINUSE:
+                break
+    raise ConfigurationError(
+        f"Executors cannot send results to this driver at {address}, port {port or 'any'}: {refused}. Set "
+        "spark.driver.bindAddress to an address of this machine, and pipeline.results.port to one of 16 ports of which "
+        "some are free."
+    ) from refused
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := connection.recv(size - len(data))):
+        data += more
+    return data
