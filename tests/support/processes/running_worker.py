@@ -14,7 +14,7 @@ from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
 from stateline.worker.worker import Worker
-from stateline_store import NotPresentError, SecondaryReader, StateDirectory, TopicPartition
+from stateline_store import NotPresentError, RetryLaterError, SecondaryReader, StateDirectory, TopicPartition
 from support.run.patience import HANGING_S, pause_s
 
 
@@ -110,17 +110,25 @@ class Stores:
         self._readers: dict[tuple[str, int], SecondaryReader] = {}
 
     def reader(self, store: str, partition: int) -> SecondaryReader | None:
-        """The reader of one partition, refreshed; None while there is no store: not opened yet, or wiped."""
-        try:
-            known = self._readers.get((store, partition))
-            if known is None:
-                known = self._readers[store, partition] = self._open(store, partition)
-            known.refresh()
-        except NotPresentError:
-            if (dropped := self._readers.pop((store, partition), None)) is not None:
-                dropped.close()
-            return None
-        return known
+        """The reader of one partition, refreshed; None while there is no store: not opened yet, or wiped. Who is told
+        to ask again, as its owner changes it faster than it is read, does."""
+        until_s = time.monotonic() + HANGING_S
+        while True:
+            try:
+                known = self._readers.get((store, partition))
+                if known is None:
+                    known = self._readers[store, partition] = self._open(store, partition)
+                known.refresh()
+            except NotPresentError:
+                if (dropped := self._readers.pop((store, partition), None)) is not None:
+                    dropped.close()
+                return None
+            except RetryLaterError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(0.02)
+            else:
+                return known
 
     def _open(self, store: str, partition: int) -> SecondaryReader:
         task = str(self._topology.subtopology_of(store).task_id(partition))
