@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final, TypeAlias
 
-from stateline_store.transaction_buffer import ENTRY_OVERHEAD
+from stateline_store.transaction_buffer import row_bytes, rows_bytes
 
 ROW_CACHE_BYTES = 64 * 1024 * 1024
 # Rows of a commit are kept if at least one in so many was asked for since the one before: most tables are only written.
@@ -38,7 +38,7 @@ class RowCache:
     """One database's. It is right as long as all that is written is told (`committed`, `clear`). Used on the thread
     that has made it."""
 
-    __slots__ = ("__weakref__", "_asked", "_older", "_shared", "_younger", "older_bytes", "younger_bytes")
+    __slots__ = ("__weakref__", "_asked", "_older", "_younger", "older_bytes", "younger_bytes")
 
     def __init__(self) -> None:
         self._asked = 0  # since the last commit
@@ -46,8 +46,7 @@ class RowCache:
         self._older: dict[bytes, bytes | None] = {}
         self.younger_bytes = self.older_bytes = 0
         """Of keys, values and what Python takes for each of them, at most: an overwritten row counts twice."""
-        self._shared = _shared
-        self._shared.caches.add(self)
+        _shared.caches.add(self)
 
     def get(self, key: bytes) -> Known:
         """What is known of this key."""
@@ -64,11 +63,11 @@ class RowCache:
     def read(self, key: bytes, value: bytes | None) -> None:
         """The database has this row."""
         self._younger[key] = value
-        self._grown(len(key) + (len(value) if value else 0) + ENTRY_OVERHEAD)
+        self._grown(row_bytes(key, value))
 
     def keep(self, rows: Mapping[bytes, bytes | None]) -> None:
         """The database has these rows."""
-        size_bytes = len(rows) * ENTRY_OVERHEAD + _bytes(rows) + _bytes(filter(None, rows.values()))
+        size_bytes = rows_bytes(rows)
         if size_bytes > ROW_CACHE_BYTES // 8:
             self.clear()
         else:
@@ -99,10 +98,10 @@ class RowCache:
 
     def _grown(self, by_bytes: int) -> None:
         self.younger_bytes += by_bytes
-        self._shared.grown_bytes += by_bytes
-        if self._shared.grown_bytes >= _LOOK_BYTES:
-            self._shared.grown_bytes = 0
-            self._shared.stay_within(ROW_CACHE_BYTES)
+        _shared.grown_bytes += by_bytes
+        if _shared.grown_bytes >= _LOOK_BYTES:
+            _shared.grown_bytes = 0
+            _shared.stay_within(ROW_CACHE_BYTES)
 
 
 class _Shared(threading.local):
@@ -127,7 +126,3 @@ class _Shared(threading.local):
 
 
 _shared = _Shared()
-
-
-def _bytes(each: Iterable[bytes]) -> int:
-    return sum(map(len, each))

@@ -10,7 +10,7 @@ the new entry in place of the old one, so the count shrinks with it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from operator import itemgetter
 from types import NoneType
 from typing import Any, TypeAlias
@@ -86,7 +86,7 @@ class TransactionBuffer(SortedMap):
             self._undo += [(key, (staged[key],) if key in staged else None) for key in rows]
         if staged:
             for key in staged.keys() & rows.keys():
-                added -= _size(key, staged[key])
+                added -= row_bytes(key, staged[key])
         self.update(rows)
         self.bytes_staged += added
 
@@ -104,11 +104,11 @@ class TransactionBuffer(SortedMap):
         """Take back what was staged since `savepoint`, and forget it. Nothing happens without one."""
         undo, self._undo = self._undo or [], None
         first = dict(reversed(undo))  # of several puts of a key, what was there before the first
-        self.bytes_staged -= sum(_size(key, self._version.rows[key]) for key in first)
+        self.bytes_staged -= sum(row_bytes(key, self._version.rows[key]) for key in first)
         self.remove([key for key, before in first.items() if before is None])
         kept = {key: before[0] for key, before in first.items() if before is not None}
         self.update(kept)
-        self.bytes_staged += sum(_size(key, value) for key, value in kept.items())
+        self.bytes_staged += rows_bytes(kept)
 
     def merge_over(
         self, base: StoreIterator, keys: KeyRange | SegmentRange = EVERY_KEY, *, reverse: bool = False
@@ -202,8 +202,15 @@ def _place(chunk: Rows, key: bytes, order: _Order, low: int = 0, *, behind: bool
     return bisect(chunk, order(key), low, key=lambda row: order(row[0]))
 
 
-def _size(key: bytes, value: bytes | None) -> int:
+def row_bytes(key: bytes, value: bytes | None) -> int:
+    """What a row takes in memory, as it is counted; None is a tombstone."""
     return len(key) + (0 if value is None else len(value)) + ENTRY_OVERHEAD
+
+
+def rows_bytes(rows: Mapping[bytes, bytes | None]) -> int:
+    """What all of them take."""
+    values: Iterable[bytes] = filter(None, rows.values())
+    return sum(map(len, rows)) + sum(map(len, values)) + ENTRY_OVERHEAD * len(rows)
 
 
 def _checked_size(rows: dict[bytes, bytes | None]) -> int:
@@ -213,5 +220,4 @@ def _checked_size(rows: dict[bytes, bytes | None]) -> int:
             row for row in rows.items() if type(row[0]) is not bytes or type(row[1]) not in (bytes, NoneType)
         )
         raise InvalidArgumentError(f"A row is (bytes, bytes or None); nothing was staged, because of {strange!r:.100}.")
-    values: Iterable[bytes] = filter(None, rows.values())
-    return sum(map(len, rows)) + sum(map(len, values)) + ENTRY_OVERHEAD * len(rows)
+    return rows_bytes(rows)

@@ -6,25 +6,17 @@ memtables, caches and librdkafka's queues are full. The figure is the kernel's o
 
 from __future__ import annotations
 
-import re
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
+from cores import memory_mb
 from figures import at_most
 from processes import Table, worker
 from topic import Group, loaded_broker
 
 KEYS = 2_000_000
 RECORDS = 2 * KEYS
-
-
-def megabytes(pid: int, name: str) -> float:
-    """A figure of /proc/<pid>/status, in MB of 10^6 bytes."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
-    assert found, f"{name} is not in {status}"
-    return int(found[1]) * 1024 / 1e6
 
 
 def main() -> None:
@@ -35,7 +27,7 @@ def main() -> None:
                 table.until_all(group, RECORDS)
                 with closing(table.reader(0, state_dir / "scratch")) as reader:
                     rows = sum(1 for _ in reader.range(None, None))
-            resident, peak = megabytes(child.pid, "VmRSS"), megabytes(child.pid, "VmHWM")
+            resident, peak = memory_mb(child.pid, "VmRSS"), memory_mb(child.pid)
     print(f"  about {4 * rows:,} keys; at the end {resident:.0f} MB, peak {peak:.0f} MB")
     at_most("worker's resident memory at 2 million keys", peak, 600, " MB")
 

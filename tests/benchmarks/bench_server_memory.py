@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench_memory import megabytes
+from cores import memory_mb
 from figures import at_most
 from processes import ingested, server_process, until_ready
 from topic import TOPIC
@@ -60,7 +60,7 @@ def measure(port: int, pid: int) -> dict[int, float]:
     while (total := answered.total()) < LAST or not found:
         answered += ask(port)
         if answered.total() // FIRST > total // FIRST:
-            found[answered.total()] = megabytes(pid, "VmRSS")
+            found[answered.total()] = memory_mb(pid, "VmRSS")
             print(f"  {answered.total():,} requests: {found[answered.total()]:.1f} MB", flush=True)
     print("  answers by status: " + ", ".join(f"{status}: {n:,}" for status, n in sorted(answered.items())))
     return found

@@ -31,7 +31,7 @@ from typing import Any
 
 import httpx
 import pyspark
-from cores import family
+from cores import family, memory_mb
 from figures import at_least, at_most
 from processes import free_port, process, until
 from pyspark.sql import DataFrame, SparkSession
@@ -164,7 +164,7 @@ def into_parquet(
     spark: SparkSession, log: EmbeddedLog, function: Callable[[DataFrame], DataFrame], mode: str, place: Path
 ) -> None:
     """The same function over the same frames, in micro-batches of the same size, into files."""
-    frames = topic_frames(spark, configured(place), log, max_rows_per_batch=200_000)
+    frames = topic_frames(spark, configured(place), log)
     result = function(frames.stream(app.topology().pipelines["add"].reads[0]))
     writer = result.writeStream.outputMode(mode).option("checkpointLocation", str(place / "parquet-checkpoint"))
     if mode == "append":
@@ -209,17 +209,20 @@ def large(state_dir: Path, archive: Path) -> None:
         write(log, LARGE_ROWS)
         begin = time.monotonic()
         with process(command("pipeline", "double", **given), state_dir / "pipeline.txt") as driver:
-            peaks = dict[str, int]()
+            peaks = dict[int, float]()
             while not (status := said(state_dir, "double")).get("rows_out"):
                 if driver.poll() is not None:
                     raise RuntimeError((state_dir / "pipeline.txt").read_text()[-2000:])
-                peaks |= {str(pid): peak_mb(pid) for pid in family(driver.pid)}
+                for pid in family(driver.pid):
+                    with suppress(OSError):  # gone
+                        peaks[pid] = memory_mb(pid)
                 time.sleep(0.5)
             took_s = time.monotonic() - begin
         assert (status["rows_out"], status["batch_id"]) == (LARGE_ROWS, 0)
-        print(f"  steps: {status['steps_ms']}; MB at the peak of driver, JVM and Python workers: {[*peaks.values()]}")
+        shown = ", ".join(f"{peak:.0f}" for peak in peaks.values())
+        print(f"  steps: {status['steps_ms']}; MB at the peak of driver, JVM and Python workers: {shown}")
         print(f"{LARGE_ROWS:,} rows in one micro-batch: {took_s:.0f} s, {LARGE_ROWS / took_s:,.0f} rows/s", flush=True)
-        at_most("the Python driver's memory at its peak", peaks[str(driver.pid)], 600, " MB")
+        at_most("the Python driver's memory at its peak", peaks[driver.pid], 600, " MB")
 
 
 def said(state_dir: Path, name: str) -> dict[str, Any]:
@@ -228,15 +231,6 @@ def said(state_dir: Path, name: str) -> dict[str, Any]:
         return dict(json.loads(status_file(state_dir, name).read_text()))
     except FileNotFoundError:
         return {}
-
-
-def peak_mb(pid: int) -> int:
-    """Resident memory of a process at its peak; 0 of one that is gone."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) // 1000
-    return 0
 
 
 # ---- start

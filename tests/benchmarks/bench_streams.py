@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from cores import memory_mb
 from figures import at_least, at_most
 from processes import process, program, until  # finds the tests' modules, too
 
@@ -163,14 +164,6 @@ def quix_python() -> Path:
     return python
 
 
-def peak_mb(pid: int) -> float:
-    """The most resident memory that a process has had."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1000
-    raise ValueError(f"process {pid} is gone")
-
-
 def against_peers(bench: Bench, job: str, java: float, quix: float | None) -> None:
     """Exactly once, against Kafka Streams with one thread and Quix Streams."""
     peers: dict[str, Callable[[], object]] = {
@@ -214,7 +207,7 @@ def memory(bench: Bench) -> None:
         for name, start in (("Stateline", own.workers), ("Kafka Streams", own.java)):
             with start("table", EXACTLY_ONCE) as (group, pids):
                 own.rate(group, ["table"], records)
-                peaks[name] = peak_mb(pids[0])
+                peaks[name] = memory_mb(pids[0])
                 print(f"  memory, {name}: {peaks[name]:,.0f} MB", flush=True)
     at_most("memory at 2 million keys ÷ the JVM's", peaks["Stateline"] / peaks["Kafka Streams"], 0.5)
 

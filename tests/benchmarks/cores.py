@@ -1,10 +1,11 @@
 """Which cores processes may use, whether they run at all, so that what is measured in turns does not disturb, and what
-they have taken."""
+they have taken, of time and of memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,16 @@ def cpu_s(pid: int) -> float:
     """Processor seconds that this process has taken. Raises `FileNotFoundError` when it is gone."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS  # utime, stime: proc(5)
+
+
+def memory_mb(pid: int, figure: str = "VmHWM") -> float:
+    """A figure of /proc/<pid>/status in MB of 10^6 bytes, by default resident memory at its peak. Raises `OSError` when
+    the process is gone."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"^{figure}:\s+(\d+) kB", status, re.MULTILINE)
+    if found is None:  # it has ended, and nobody has asked how
+        raise ProcessLookupError(f"Process {pid} has no {figure}.")
+    return int(found[1]) * 1024 / 1e6
 
 
 def pin(pids: Iterable[int], cores: Iterable[int]) -> None:

@@ -19,9 +19,9 @@ from stateline.spark.drivers.several_pipelines import run_pipelines
 
 def main(state_dir: str) -> None:
     """Run the pipeline on the embedded log until SIGTERM."""
-    config = load_config("flights", overrides=settings(state_dir))
+    config = load_config("flights", overrides=[*settings(state_dir), "pipeline.max.offsets.per.trigger=400"])
     log = EmbeddedLog(Path(state_dir) / "log.db")
-    run_pipelines(app, ["hourly"], config, log, progress=say, max_rows_per_batch=400)
+    run_pipelines(app, ["hourly"], config, log, progress=say)
 
 
 def say(status: PipelineStatus) -> None:

@@ -179,10 +179,8 @@ def test_available_now_reads_what_is_there_and_ends(session: SparkSession, confi
     app = declared(one=named("one", keyed), two=named("two", keyed))
     write(log, *range(30))
     reports: Reports = []
-    run_pipelines(
-        app, ["one", "two"], config, log, session=session, available_now=True, progress=reports.append,
-        max_rows_per_batch=20,
-    )  # fmt: skip
+    by_twenty = config.model_copy(update={"pipeline_max_offsets_per_trigger": 20})
+    run_pipelines(app, ["one", "two"], by_twenty, log, session=session, available_now=True, progress=reports.append)
     assert written(log, "one-out") == written(log, "two-out") == list(range(30))
     lags = {name: [r.lag for r in reports if r.pipeline == name] for name in ("one", "two")}
     assert lags == {"one": [10, 0], "two": [10, 0]}

@@ -53,9 +53,17 @@ def log(tmp_path: Path) -> EmbeddedLog:
 def run(session: SparkSession, config: Config, log: EmbeddedLog) -> Run:
     """Runs the pipeline over what is in the log now; what it reported."""
 
-    def run_now(app: App = d.app, name: str = "hourly", **changes: object) -> list[PipelineStatus]:
+    def run_now(
+        app: App = d.app,
+        name: str = "hourly",
+        *,
+        config: Config = config,
+        max_rows_per_batch: int = 200_000,
+        **changes: object,
+    ) -> list[PipelineStatus]:
         reports: list[PipelineStatus] = []
-        arguments: dict[str, object] = {"config": config, "log": log, "progress": reports.append} | changes
+        given = config.model_copy(update={"pipeline_max_offsets_per_trigger": max_rows_per_batch})
+        arguments: dict[str, object] = {"config": given, "log": log, "progress": reports.append} | changes
         run_pipelines(app, [name], available_now=True, session=session, **arguments)  # type: ignore[arg-type]  # by name
         return reports
 

@@ -57,7 +57,6 @@ def run_pipelines(
     available_now: bool = False,
     progress: Progress | None = None,
     session: SparkSession | None = None,
-    max_rows_per_batch: int | None = None,
 ) -> None:
     """Run these pipelines side by side until SIGTERM or SIGINT; with `available_now`, until each has read what is
     there now. Then nothing is started again, and the first failure is raised when all are through.
@@ -72,8 +71,7 @@ def run_pipelines(
     mistake once all pipelines have failed because of one; `StatelineError` when Spark ended or its cluster has gone.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
-    most = max_rows_per_batch or config.pipeline_max_offsets_per_trigger
-    terms = _Terms(available_now, progress, most, own_sessions=len(pipelines) > 1)
+    terms = _Terms(available_now, progress, own_sessions=len(pipelines) > 1)
     with stop_on_signals() as stopping:
         if config.pipelines_move:
             begin_anew(pipelines, config)
@@ -144,7 +142,6 @@ class _Terms:
 
     available_now: bool
     progress: Progress | None
-    max_rows_per_batch: int
     own_sessions: bool
 
 
@@ -210,7 +207,7 @@ class _Driven:
         if terms.own_sessions:
             session = session.newSession()  # temporary views, functions and settings of one pipeline stay its own
             session.sparkContext.setLocalProperty("spark.scheduler.pool", name)  # and none waits for another's tasks
-        frames = topic_frames(session, self.config, self.log, max_rows_per_batch=terms.max_rows_per_batch)
+        frames = topic_frames(session, self.config, self.log)
         directory = pipeline_directory(self.config, name)
         run = PipelineRun(self.pipeline, self.config, self.log, directory, frames, self._status, self.ending.may_write)
         run.until(self.ending.stopping, available_now=terms.available_now, progress=terms.progress)

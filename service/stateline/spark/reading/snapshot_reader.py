@@ -24,7 +24,7 @@ from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
 from stateline.spark.reading.source_options import SourceOptions
 from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError
-from stateline_store.layout import TIMESTAMPED
+from stateline_store.layout import plain_kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def described(options: SourceOptions) -> dict[str, Any]:
     times that its rows do not have: now, and not when a job runs."""
     asked = LeanRequest("GET", f"/v1/stores/{segment(options.store)}")
     found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
-    kind = found["kind"].removeprefix(TIMESTAMPED)
+    kind = plain_kind(found["kind"])
     for names, kinds in _TIMES_OF.items():
         if (given := [name for name in names if name in options.bounds]) and kind not in kinds:
             raise InvalidArgumentError(

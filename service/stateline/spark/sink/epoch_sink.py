@@ -32,6 +32,7 @@ from pathlib import Path
 
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from stateline.deployment.epoch_marker import EpochMarker
@@ -166,7 +167,7 @@ class EpochSink:
         """All rows of it, encoded where they are computed: exactly once, whatever comes of them."""
         send = SendRows(self._receiver.address, self._receiver.begin(), self._pipeline)
         try:
-            sent = [Sent(*row) for row in frame.mapInArrow(send, SENT).collect()]
+            sent = [Sent(*row) for row in frame.mapInArrow(send, from_arrow_schema(SENT)).collect()]
         except Exception:
             self._receiver.check()  # knows better why
             raise

@@ -89,11 +89,6 @@ class EpochWriter:
         """The newest marker."""
         return self.markers[-1] if self.markers else None
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it can write: `take_over` comes first, and again after `close`."""
-        return self._producer is not None
-
     def committed(self, admin: Admin, topics: Mapping[str, TopicInfo]) -> tuple[EpochMarker | None, bool]:
         """The newest marker that is committed now, and whether no transaction is open that may have a newer one. Fences
         nobody."""
@@ -111,8 +106,8 @@ class EpochWriter:
             admin.create_topics([NewTopic(self._topic, 1, EPOCHS_SETTINGS)])
 
     def is_ready_for(self, epoch: Epoch) -> bool:
-        """Whether it can write this one, as long as that may take."""
-        return self.is_ready and self._most_ms(epoch) <= self._timeout_ms
+        """Whether it can write this one, as long as that may take: `take_over` comes first, and again after `close`."""
+        return self._producer is not None and self._most_ms(epoch) <= self._timeout_ms
 
     def take_over(self, epoch: Epoch | None = None) -> None:
         """A producer that has fenced and settled whatever was before it; only then is the marker's word final. Its

@@ -126,7 +126,7 @@ class EncodedRows:
 
 
 class RowReceiver:
-    """Listens for the tasks of one pipeline's micro-batches. `begin`, `take` and `close` are for one thread."""
+    """Listens for the tasks of one pipeline's micro-batches. `begin` and `take` are for one thread."""
 
     def __init__(self, bind_address: str, host: str, directory: Path, *, port: int = 0) -> None:
         """Executors reach it at `host` and this port, or one of the next where that is taken; 0: any. `directory` is

@@ -32,9 +32,7 @@ TOKEN_BYTES, NAME_BYTES = 32, 16
 WELCOME, KEPT = b"\x02", b"\x01"
 _CONNECT_TIMEOUT_S = 30.0
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}  # who is silent for 90 s is gone
-SENT = "name binary, rows bigint, tombstones bigint, size_bytes bigint, is_ordered boolean, bad string"
-"""Spark's schema of a `Sent`."""
-_SENT = pa.schema(
+SENT = pa.schema(
     [
         ("name", pa.binary()),
         ("rows", pa.int64()),
@@ -82,7 +80,7 @@ class SendRows:
                         sent = _counted(sent, rows)
                 connection.shutdown(socket.SHUT_WR)
                 self._expect(connection, KEPT)
-        yield pa.RecordBatch.from_pylist([sent._asdict()], _SENT)
+        yield pa.RecordBatch.from_pylist([sent._asdict()], SENT)
 
     def _expect(self, connection: socket.socket, answer: bytes) -> None:
         if connection.recv(1) != answer:

@@ -20,7 +20,7 @@ pipeline's progress). With ``dead-letter`` they are left out as well, and the si
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,9 +55,9 @@ class TopicFrames:
 
     session: SparkSession
     source_format: str
-    options: dict[str, str] = field(default_factory=dict)
-    max_rows_per_batch: int = 200_000
-    fail_on_bad_records: bool = True
+    options: dict[str, str]
+    max_rows_per_batch: int
+    fail_on_bad_records: bool
 
     def stream(self, topic: Topic) -> DataFrame:
         """The topic from its earliest record on. Raises `TopologyError` for a schema that Spark refuses."""
@@ -149,20 +149,20 @@ class TopicFrames:
         return rows.where(problem.isNull())
 
 
-def topic_frames(session: SparkSession, config: Config, log: Log, *, max_rows_per_batch: int = 200_000) -> TopicFrames:
+def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames:
     """The frames of this log's topics; settings ``spark.kafka.*`` go to Spark's Kafka source as ``kafka.*``."""
-    fails = config.deserialization_exception_handler == "fail"
+    terms = config.pipeline_max_offsets_per_trigger, config.deserialization_exception_handler == "fail"
     if log.embedded_file is not None:
         session.dataSource.register(EmbeddedLogSource)
         path = {"path": str(log.embedded_file.resolve())}
-        return TopicFrames(session, FORMAT, path, max_rows_per_batch, fails)
+        return TopicFrames(session, FORMAT, path, *terms)
     passed_on = {k.removeprefix("spark."): v for k, v in config.spark.items() if k.startswith("spark.kafka.")}
     options = {
         "kafka.bootstrap.servers": config.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
         **passed_on,
     }
-    return TopicFrames(session, "kafka", options, max_rows_per_batch, fails)
+    return TopicFrames(session, "kafka", options, *terms)
 
 
 def _loaded(reader: object) -> DataFrame:

@@ -69,7 +69,8 @@ class OperatorBench:
         """What leaves each of these pipelines, all in one query: row by row, times as ISO text, with the micro-batch's
         number as `batch`. `batches` counts these. Their topics are read in micro-batches of so many records each.
         """
-        frames = topic_frames(self.session, config or self.config, self.log, max_rows_per_batch=rows_per_batch)
+        limited = (config or self.config).model_copy(update={"pipeline_max_offsets_per_trigger": rows_per_batch})
+        frames = topic_frames(self.session, limited, self.log)
         streams = cache(frames.stream)  # one source for all that read the topic
         tables = cache(frames.table)
         parts = []

@@ -79,8 +79,9 @@ def test_tables_branches_and_what_goes_through_a_topic_equal_plain_python(
             bench.write(topic, records)
             expected[side].update({str(key): value for key, value, _ in records})
         run_pipelines(app, ["with_score"], config, bench.log, available_now=True, session=session)
+    by_twenty = config.model_copy(update={"pipeline_max_offsets_per_trigger": 20})
     for name in ("per_city", "sorted_out"):
-        run_pipelines(app, [name], config, bench.log, available_now=True, session=session, max_rows_per_batch=20)
+        run_pipelines(app, [name], by_twenty, bench.log, available_now=True, session=session)
 
     people, scores = ({key: value for key, value in side.items() if value is not None} for side in expected)
     both = {key: people[key] | scores[key] for key in people.keys() & scores.keys()}
