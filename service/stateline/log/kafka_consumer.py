@@ -2,7 +2,8 @@
 
 `next_offset` is the larger of two of librdkafka's figures: its position, which passes transaction markers once
 they were served, and the offset of its end-of-partition events, which also tell where an empty partition, or one
-whose tail was compacted away, ends.
+whose tail was compacted away, ends. Neither is believed before something has come of a partition since it was assigned
+or sought: until librdkafka's own thread has begun with it, its position is the one of before.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class KafkaConsumer:
         self._consumer = confluent_kafka.Consumer({**settings, **callbacks}, logger=LOGGER)
         self._assigned: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
+        self._unheard: set[TopicPartition] = set()  # nothing has come of these since they were assigned or sought
         self._starting: dict[TopicPartition, int] | None = None  # where to start, while on_assigned runs
         self._paused: set[TopicPartition] = set()
         self._silent = SilentPartitions()
@@ -125,7 +127,7 @@ class KafkaConsumer:
 
     def _on_assigned(self, partitions: list[confluent_kafka.TopicPartition], listener: AssignmentListener) -> None:
         named = [TopicPartition(each.topic, each.partition) for each in partitions]
-        self._assigned = set(named)
+        self._assigned, self._unheard = set(named), set(named)
         self._ends.clear()
         self._paused.clear()
         self._starting = dict.fromkeys(named, OFFSET_STORED)
@@ -164,7 +166,7 @@ class KafkaConsumer:
     def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
         if self._subscribed:
             raise InvalidArgumentError("A consumer that subscribed cannot assign: make another one.")
-        self._assigned = set(partitions)
+        self._assigned, self._unheard = set(partitions), set(partitions)
         self._ends.clear()
         self._paused.clear()
         self._call("assign", lambda: self._consumer.assign(_with_offsets(partitions)))
@@ -178,6 +180,8 @@ class KafkaConsumer:
             if self._silent:
                 self._listen(messages)
             records = self._records(messages)
+            if self._unheard and messages:
+                self._hear(messages)
             if records:
                 return records
             if self._deferred or time.monotonic() >= deadline:
@@ -218,6 +222,11 @@ class KafkaConsumer:
             self.resume([partition])
             if offset >= 0:
                 self.seek(partition, offset)
+
+    def _hear(self, messages: Sequence[Any]) -> None:
+        """Records and ends of partitions say where librdkafka is since they were assigned or sought; errors do not."""
+        heard = [m for m in messages if m.error() is None or m.error().code() == KafkaError._PARTITION_EOF]
+        self._unheard.difference_update({TopicPartition(m.topic(), m.partition()) for m in heard})
 
     def _with_leaders(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Those whose records somebody could give, as brokers say; none when no broker says anything."""
@@ -277,6 +286,7 @@ class KafkaConsumer:
             self._starting[partition] = next_offset
             return
         self._ends.pop(partition, None)
+        self._unheard.add(partition)
         target = confluent_kafka.TopicPartition(*partition, next_offset)
         self._call(f"seek {partition}", lambda: self._seek(target))
         self._silent.seek(partition, next_offset, is_paused=partition in self._paused)
@@ -294,6 +304,8 @@ class KafkaConsumer:
 
     def next_offset(self, partition: TopicPartition) -> int | None:
         self._require(partition)
+        if partition in self._unheard:
+            return None
         place = self._call(
             f"position of {partition}",
             lambda: self._consumer.position([confluent_kafka.TopicPartition(*partition)]),

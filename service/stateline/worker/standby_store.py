@@ -47,6 +47,7 @@ class StandbyStore(StoreRestore):
         # also those of commits whose records were all replaced.
         self._follows = next_offset
         self._ends_commit = True  # whether a marker may come before it
+        self._is_end_awaited = False  # behind a gap, until it is known where the log ends
         self._ahead: list[Record] = []  # beyond the limit
         self._read_to = next_offset
         self._committed_to = next_offset
@@ -56,7 +57,8 @@ class StandbyStore(StoreRestore):
         """Offsets left before it claims a Position again. What waits for the end of its commit is not there yet: it may
         have replaced records that are missing."""
         begins_at = self._commits.begins_at if self._commits.has_commits else None
-        return max(0, self.end - (self.next_offset if begins_at is None else begins_at))
+        left = self.end - (self.next_offset if begins_at is None else begins_at)
+        return max(left, 1 if self._is_end_awaited else 0)
 
     @property
     def is_ahead(self) -> bool:
@@ -78,18 +80,19 @@ class StandbyStore(StoreRestore):
         """The offset of the next record that it was not given yet."""
         return self._read_to
 
-    def read(self, records: list[Record], next_offset: int, end: int) -> None:
+    def read(self, records: list[Record], next_offset: int, end: int | None) -> None:
         """These follow, if any; what comes next is at `next_offset`, and what was there when they were read ends before
-        `end`. Stages what is whole, and commits it when it is much."""
+        `end`, None while that is not known. Stages what is whole, and commits it when it is much."""
         new = [record for record in records if record.offset >= self._read_to]
         self._read_to = max([self._read_to, next_offset, *(record.offset + 1 for record in new[-1:])])
         if self.limit is not None:
             new, self._ahead = _parted(self._ahead + new, self.limit)
-            end, next_offset = min(end, self.limit), min(next_offset, self.limit)
+            end, next_offset = self.limit if end is None else min(end, self.limit), min(next_offset, self.limit)
         if new:
-            if self._has_gap(new):
-                self.end = max(self.end, end)
+            self._is_end_awaited |= self._has_gap(new)
             self._take(new)
+        if self._is_end_awaited and end is not None:
+            self.end, self._is_end_awaited = max(self.end, end), False
         self.next_offset = max(self.next_offset, next_offset)
         if self._is_batch:
             self.let_go()

@@ -53,7 +53,6 @@ _PAUSE_S = 30.0
 _RETRY_S = 2.0
 # How often it is looked whether topics are still the same ones.
 _LOOK_INTERVAL_S = 60.0
-_UNKNOWN_END = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -384,9 +383,9 @@ def _lag(stores: Sequence[StandbyStore], consumer: Consumer) -> int | None:
     return None if None in lags else max([remaining, *(lag for lag in lags if lag is not None)])
 
 
-def _place(consumer: Consumer, log: TopicPartition) -> tuple[int, int]:
-    """Where it goes on, and where the log ended when it was read last."""
+def _place(consumer: Consumer, log: TopicPartition) -> tuple[int, int | None]:
+    """Where it goes on, -1 before anything has come, and where the log ended when it was read last, None if unknown."""
     at, lag = consumer.next_offset(log), consumer.lag(log)
     if at is None or lag is None:
-        return -1, _UNKNOWN_END
+        return -1, None
     return at, at + lag

@@ -284,6 +284,21 @@ def test_poll_returns_no_more_than_asked_and_nothing_at_the_end(bench: Bench) ->
     assert consumer.next_offset(place) == 25
 
 
+def test_what_is_assigned_or_sought_anew_is_nowhere_that_it_was_before(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, *(b"%d" % i for i in range(25)))
+    place = TopicPartition(topic, 0)
+    consumer = bench.reader(place)
+    moves: list[Callable[[], object]] = [lambda: consumer.assign({place: 5}), lambda: consumer.seek(place, 5)]
+    for move in moves * 20:
+        drain(consumer, place, 25)
+        move()
+        read = [record.offset for record in consumer.poll(10, 0.0)]
+        at = consumer.next_offset(place)
+        assert at is None or at == 5 + len(read), "it was said to be behind records that it has not given"
+        assert read == list(range(5, 5 + len(read)))
+
+
 def test_an_empty_partition_is_at_its_end_from_the_first_polls(bench: Bench) -> None:
     place = TopicPartition(bench.topic(), 0)
     consumer = bench.reader(place)

@@ -21,6 +21,7 @@ import pytest
 from service.spark import departures as d
 from stateline.deployment.pipeline_status import read_status
 from stateline.log.embedded import EmbeddedLog
+from stateline.spark.drivers.process import _descendants, kill_jvm
 from support.processes.pipeline_processes import jvm_of
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
@@ -119,7 +120,8 @@ def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_s
     with driver(state) as running:
         while d.counted(log) < len(made):
             running.next_batch()
-        assert running.end(signal.SIGTERM) == 0
+        code = running.end(signal.SIGTERM)
+        assert code == 0, running.said()
     assert d.written_updates(log) == d.expected_updates(log)
     assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
 
@@ -160,5 +162,13 @@ def test_a_stop_while_spark_starts_does_not_wait_for_it(state: Path, log: Embedd
         while not starts_java(running.process.pid):
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        assert running.end(number) == 0  # its output has ended then, too, which its JVM had inherited
+        code = running.end(number)
+        assert code == 0, running.said()  # its output has ended then, too, which its JVM had inherited
     assert not (state / "flights" / "pipelines" / "hourly" / "checkpoint").exists(), "the query was begun all the same"
+
+
+def test_a_stop_in_the_instant_in_which_a_process_has_no_number_yet_is_a_stop_too(state: Path) -> None:
+    left = subprocess.Popen.__new__(subprocess.Popen)
+    left.args, left.pid = ["spark-submit"], None  # type: ignore[assignment]  # as `Popen` has it before it has forked
+    kill_jvm(spare=_descendants())
+    assert left.pid is None

@@ -108,6 +108,22 @@ def test_what_begins_with_rows_without_their_position_is_whole_when_it_has_that_
     store.close()
 
 
+def test_behind_a_gap_whose_end_is_not_known_yet_it_waits_for_that_end_and_no_longer(tmp_path: Path) -> None:
+    store = KeyValueStore("kept")
+    store.init(StoreContext("0_0", StateDirectory(tmp_path, "app").task("0_0")))
+    standby = StandbyStore(RestoredStore(store, lambda offsets: store.commit(offsets), LOG), 0, 0)
+    standby.read([put(3)], 4, None)
+    standby.commit_whole()
+    assert store.position(IsolationLevel.READ_COMMITTED) == Position(), "what came before it may be missing"
+    standby.read([], 4, 5)
+    standby.commit_whole()
+    assert store.position(IsolationLevel.READ_COMMITTED) == Position()
+    standby.read([put(4)], 5, 6)
+    standby.commit_whole()
+    assert (standby.is_whole, store.position(IsolationLevel.READ_COMMITTED)) == (True, Position.of({IN: 4}))
+    store.close()
+
+
 def copied(store: KeyValueStore, full: list[Record], at: dict[int, dict[bytes, bytes]], number: int) -> int:
     """Have the store begin as a copy of another node's at this commit; the offset from which it reads on."""
     ends = [record.offset for record in full if record.headers]
@@ -146,7 +162,7 @@ def test_a_position_is_claimed_only_with_the_rows_that_held_there(
             log = compacted([r for r in log if r.offset < cleaned], chance) + [r for r in log if r.offset >= cleaned]
             slice_ = [r for r in log if left <= r.offset < end][: chance.randrange(1, 20)]
             left = slice_[-1].offset + 1 if slice_ else end
-            standby.read(slice_, left, end)
+            standby.read(slice_, left, end if chance.random() < 0.8 else None)
             if chance.random() < 0.7:
                 standby.commit_whole()
             position = store.position(IsolationLevel.READ_COMMITTED)

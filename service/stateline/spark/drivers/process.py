@@ -137,7 +137,10 @@ def kill_jvm(spare: Collection[int] = ()) -> None:
     """
     started = kill_descendants(spare)
     for found in gc.get_objects():
-        if isinstance(found, subprocess.Popen) and "spark-submit" in str(found.args) and found.poll() is None:
+        if not isinstance(found, subprocess.Popen) or "spark-submit" not in str(found.args):
+            continue
+        # Left between its start and Python's note of that it has no number, and waiting for it fails.
+        if found.pid is not None and found.poll() is None:
             found.kill()
             found.wait()
     for pid in started:
