@@ -148,6 +148,30 @@ def test_pipelines_of_one_driver_each_have_their_query_their_sink_and_their_trig
     assert [read_status(directory(config, name)) for name in ("quick", "slow")] == [None, None]
 
 
+def test_of_many_pipelines_no_more_start_at_a_time_than_there_are_processors(
+    session: SparkSession, config: Config, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    write(log, 1)
+    lock, starting, most = threading.Lock(), 0, 0
+
+    def slow(rows: DataFrame) -> DataFrame:
+        nonlocal starting, most
+        with lock:
+            starting += 1
+            most = max(most, starting)
+        time.sleep(0.3)
+        with lock:
+            starting -= 1
+        return keyed(rows)
+
+    names = [f"p{n}" for n in range(5)]
+    app = declared(**{name: named(name, slow) for name in names})
+    run_pipelines(app, names, config, log, available_now=True, session=session)
+    assert most == 2
+    assert [written(log, f"{name}-out") for name in names] == [[1]] * 5
+
+
 def test_a_plan_of_another_driver_in_the_checkpoint_is_computed_instead_of_the_own_one(
     session: SparkSession, config: Config, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,6 +86,8 @@ class PipelineRun:
     directory: Path
     frames: TopicFrames
     status: StatusFile
+    starts: threading.Semaphore
+    """Held while the function is called, and its query is planned and started."""
     may_write: Callable[[], bool] = lambda: True
     """Whether nobody else can have the pipeline at this moment."""
 
@@ -106,6 +109,14 @@ class PipelineRun:
             self._run(stopping, available_now, progress or log_progress)
 
     def _run(self, stopping: threading.Event, available_now: bool, progress: Progress) -> None:
+        with ExitStack() as start:
+            start.enter_context(self.starts)
+            if not stopping.is_set():
+                self._run_query(stopping, available_now, progress, start.close)
+
+    def _run_query(
+        self, stopping: threading.Event, available_now: bool, progress: Progress, has_started: Callable[[], None]
+    ) -> None:
         with declared_operators() as operators:
             result = _result_frame(self.pipeline, self.frames)
         letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
@@ -123,6 +134,7 @@ class PipelineRun:
             sink.open(result.schema)
             gate = BatchGate(sink, self._note_begin)
             query = self._start(result, gate, available_now)
+            has_started()
             _wait(query, gate, stopping)
             # Else the last progress goes unreported.
             listener.wait_until_ended(_EVENTS_AT_STOP_TIMEOUT_S if stopping.is_set() else _EVENTS_TIMEOUT_S)

@@ -9,6 +9,7 @@ Spark itself ends, or its cluster has gone for good, the driver does.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +72,7 @@ def run_pipelines(
     mistake once all pipelines have failed because of one; `StatelineError` when Spark ended or its cluster has gone.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
-    terms = _Terms(available_now, progress, own_sessions=len(pipelines) > 1)
+    terms = _Terms(available_now, progress, len(pipelines) > 1, threading.Semaphore(os.cpu_count() or 1))
     with stop_on_signals() as stopping:
         if config.pipelines_move:
             begin_anew(pipelines, config)
@@ -143,6 +144,8 @@ class _Terms:
     available_now: bool
     progress: Progress | None
     own_sessions: bool
+    starts: threading.Semaphore
+    """As many start at a time as there are processors: the first ones are up while the others wait."""
 
 
 @dataclass(slots=True)
@@ -209,7 +212,9 @@ class _Driven:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", name)  # and none waits for another's tasks
         frames = topic_frames(session, self.config, self.log)
         directory = pipeline_directory(self.config, name)
-        run = PipelineRun(self.pipeline, self.config, self.log, directory, frames, self._status, self.ending.may_write)
+        run = PipelineRun(
+            self.pipeline, self.config, self.log, directory, frames, self._status, terms.starts, self.ending.may_write
+        )
         run.until(self.ending.stopping, available_now=terms.available_now, progress=terms.progress)
 
     def _fail(self, error: Exception) -> None:
