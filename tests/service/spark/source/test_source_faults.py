@@ -268,7 +268,7 @@ import os, sys, json
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.client.lean.client import LeanClient
 from stateline.spark.reading.source_options import SourceOptions
-options = SourceOptions(LeanClient((sys.argv[1],)), "plain", ("plain",), ttl_s=2)
+options = SourceOptions(LeanClient((sys.argv[1],)), "plain", ("plain",), ttl_s=18)
 for _ in range(3):
     keep_while_driver_lives(options, {"id": sys.argv[2]}, is_own=True)
 """
@@ -276,7 +276,7 @@ for _ in range(3):
 
 def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(kinds: Kinds, tmp_path: Path) -> None:
     """The driver is a shell by the name of Spark's: `java` is what the keeper looks for above itself."""
-    made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"], "ttl_s": 10}).json()
+    made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"], "ttl_s": 20}).json()
     path = f"/v1/snapshots/{made['id']}"
     java = tmp_path / "java"
     java.write_bytes(Path("/bin/bash").read_bytes())
@@ -298,7 +298,7 @@ def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(kinds: Kin
 
 def test_a_plain_frame_has_its_lease_kept(session: SparkSession, kinds: Kinds) -> None:
     before = {each["id"] for each in kinds.client.get("/v1/snapshots").json()["snapshots"]}
-    frame = read(session, kinds.url, "plain", ttl_s=10)
+    frame = read(session, kinds.url, "plain", ttl_s=20)
     assert as_counted(rows(frame)) == as_counted(kinds.expected("plain"))
     (made,) = [s for s in kinds.client.get("/v1/snapshots").json()["snapshots"] if s["id"] not in before]
     path = f"/v1/snapshots/{made['id']}"
