@@ -189,12 +189,13 @@ class Consumer(Protocol):
     def next_offset(self, partition: TopicPartition) -> int | None:
         """Where the next `poll` goes on: past every record returned *and* past trailing transaction markers.
 
-        None before the first poll after an assignment. "At the end" is ``next_offset >= end``, never ``==``.
+        None until something has come of it, a record or its end, since it was assigned; after a `seek` it may be None
+        again until then. "At the end" is ``next_offset >= end``, never ``==``.
         """
 
     def lag(self, partition: TopicPartition) -> int | None:
         """How many offsets `poll` still has to pass, as of the last fetch: asks nobody, and never raises
-        `LogUnavailableError`. None before the first fetch. Those of open transactions may count.
+        `LogUnavailableError`. None while `next_offset` is, or the end is unknown. Those of open transactions may count.
         """
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:

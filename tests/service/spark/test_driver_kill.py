@@ -167,7 +167,7 @@ def test_a_stop_while_spark_starts_does_not_wait_for_it(state: Path, log: Embedd
     assert not (state / "flights" / "pipelines" / "hourly" / "checkpoint").exists(), "the query was begun all the same"
 
 
-def test_a_stop_in_the_instant_in_which_a_process_has_no_number_yet_is_a_stop_too(state: Path) -> None:
+def test_a_stop_in_the_instant_in_which_a_process_has_no_number_yet_is_a_stop_too() -> None:
     left = subprocess.Popen.__new__(subprocess.Popen)
     left.args, left.pid = ["spark-submit"], None  # type: ignore[assignment]  # as `Popen` has it before it has forked
     kill_jvm(spare=_descendants())

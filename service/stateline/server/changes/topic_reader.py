@@ -201,7 +201,7 @@ class TopicReader:
     def _commits(self, partition: int, begin: int, end: int) -> Iterator[Record]:
         """The last records of commits, which carry their Position, between these offsets."""
         place = self._partitions[partition]
-        # A consumer of its own: one that has read elsewhere may say that it is at the end already.
+        # A consumer of its own: that of `read` stays where it is.
         with closing(self._log.consumer()) as consumer:
             consumer.assign({place: begin})
             deadline, epoch = time.monotonic() + _SEARCH_PATIENCE_S, 0

@@ -72,7 +72,8 @@ def run_pipelines(
     mistake once all pipelines have failed because of one; `StatelineError` when Spark ended or its cluster has gone.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
-    terms = _Terms(available_now, progress, len(pipelines) > 1, threading.Semaphore(os.cpu_count() or 1))
+    starts = threading.Semaphore(os.cpu_count() or 1)
+    terms = _Terms(available_now, progress, own_sessions=len(pipelines) > 1, starts=starts)
     with stop_on_signals() as stopping:
         if config.pipelines_move:
             begin_anew(pipelines, config)
