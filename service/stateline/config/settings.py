@@ -46,7 +46,7 @@ from stateline.config.types import (
     OptionalNames,
     OptionalNodeName,
     OptionalOrigins,
-    OptionalSharedDirectory,
+    OptionalSharedLocation,
     OptionalText,
     OptionalUrl,
     PassedOn,
@@ -238,7 +238,7 @@ class Config(BaseModel):
     """Under `stateline run`: a driver process for each pipeline, or one for all of them, which takes less memory."""
     pipeline_node: OptionalText = None
     """The node (node.name) that runs the pipelines, where there are several. Unset: the first that has started them."""
-    pipeline_checkpoint_location: OptionalSharedDirectory = None
+    pipeline_checkpoint_location: OptionalSharedLocation = None
     """Where all nodes reach the checkpoints of pipelines: another one takes over. Unset: below state.dir, on one."""
     pipeline_max_offsets_per_trigger: Count = 200_000
     """How many records of each topic a micro-batch of a pipeline reads at most (Spark's maxOffsetsPerTrigger)."""

@@ -41,10 +41,13 @@ def _not_empty(value: object) -> object:
     return value
 
 
-def _absolute(value: Path) -> Path:
-    if not value.is_absolute():
-        raise ValueError("relative, or a URL")
-    return value
+def _location(value: str) -> str:
+    scheme, mark, rest = value.partition("://")
+    if mark and (scheme == "file" or not _SCHEME.fullmatch(scheme) or not rest.strip("/")):
+        raise ValueError("no URL of a file system that nodes share")
+    if not mark and not Path(value).is_absolute():
+        raise ValueError("relative")
+    return value.rstrip("/") or "/"
 
 
 def _addresses(value: str) -> str:
@@ -79,6 +82,7 @@ NODE_NAME = r"[A-Za-z0-9._-]{1,200}"
 """What a node may be called: its workers are static members of their group by that name, of which Kafka's clients take
 these characters, at most 249, and a certificate is made out to it."""
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[(?P<ipv6>[0-9A-Fa-f:.]+)\]):(?P<port>[0-9]{1,5})")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _ORIGIN = r"https?://[A-Za-z0-9._~-]+(:\d{1,5})?"
 _MAX_INT = 2**31 - 1  # what Kafka and librdkafka accept: about 24 days of milliseconds
 _MAX_LONG = 2**63 - 1
@@ -164,10 +168,12 @@ CountOrUnlimited = Annotated[
     _Whole, Field(le=_MAX_INT), Allowed(f"-1 (no limit) or a whole number from 1 to {_MAX_INT}")
 ]
 Directory = Annotated[Path, BeforeValidator(_not_empty), Allowed("a directory")]
-OptionalSharedDirectory = Annotated[
-    Annotated[Path, AfterValidator(_absolute)] | None,
+OptionalSharedLocation = Annotated[
+    Annotated[str, AfterValidator(_location)] | None,
     BeforeValidator(_not_empty),
-    Allowed("the absolute path of a directory that all nodes have mounted there (a URL is none: mount what it names)"),
+    Allowed(
+        "the absolute path of a directory that all nodes have mounted there, or a URL, as hdfs://namenode/stateline"
+    ),
 ]
 OptionalFile = Annotated[Path | None, BeforeValidator(_not_empty), Allowed("a file")]
 Port = Annotated[_Whole, Field(ge=0, le=65535), Allowed("a port from 0 (any free one) to 65535")]

@@ -1,4 +1,6 @@
-"""``<pipeline.checkpoint.location>/<application>/pipelines/.location``: which directory this is, for all nodes.
+"""Where the checkpoints of pipelines are that all nodes reach, and how these know that they mean the same.
+
+A URL (``hdfs://…``, ``s3a://…``) says it itself. Of a path ``<path>/<application>/pipelines/.location`` tells:
 
     {"location": UUID}
 
@@ -9,6 +11,7 @@ not mounted it, are told apart by it.
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from uuid import uuid4
 
 import orjson
@@ -20,14 +23,22 @@ from stateline_store import ConfigurationError, DamagedDataError
 _NAME = ".location"
 
 
+def is_url(location: str) -> bool:
+    """Whether Hadoop's `FileSystem` reaches it, and not the operating system."""
+    return "://" in location
+
+
 def location_id(config: Config) -> str:
-    """The id of the directory in `pipeline.checkpoint.location`, made if need be.
+    """The id of what is in `pipeline.checkpoint.location`: the URL, or the id of the directory, made if need be.
 
     Raises `ConfigurationError` when there is no such directory or this user may not write there, `DamagedDataError`
     when its file holds no id.
     """
-    place = config.pipeline_checkpoint_location
-    assert place is not None, "whoever asks has looked"
+    location = config.pipeline_checkpoint_location
+    assert location is not None, "whoever asks has looked"
+    if is_url(location):
+        return location
+    place = Path(location)
     if not place.is_dir():
         raise _unusable(config, "there is no such directory: mount it here, or make it")
     folder = pipelines_directory(place, config.application_id)

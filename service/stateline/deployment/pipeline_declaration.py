@@ -4,7 +4,8 @@
      "output_mode", "operators": [{"operator": name, parameter: value}],
      "topics": {topic: {"partitions", "topic_id"}} whose keys the pipeline keeps; absent in files of earlier builds}
 
-On disk: never change. ASCII without spaces, replaced by rename. `stateline.spark.sink.declaration` compares them.
+On disk: never change. ASCII without spaces, replaced in one step: `stateline.spark.sink.checkpoint` does it,
+`stateline.spark.sink.declaration` compares.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from stateline.deployment.json_files import decoded, publish
+from stateline.deployment.json_files import decoded
 from stateline.deployment.partition_counts import TopicCount
 from stateline_store import DamagedDataError, NewerFormatError
 
@@ -58,26 +58,6 @@ class PipelineDeclaration:
         if self.topics is None:
             del members["topics"]
         return json.dumps(members, separators=(",", ":"), default=str).encode()
-
-
-def kept_declaration(checkpoint: Path) -> PipelineDeclaration | None:
-    """What was kept in this checkpoint; None where an earlier version has made it. Raises as `decode` does."""
-    path = checkpoint / _NAME
-    try:
-        return PipelineDeclaration.decode(path.read_bytes(), path)
-    except FileNotFoundError:
-        return None
-
-
-def keep_declaration(checkpoint: Path, declaration: PipelineDeclaration) -> None:
-    """Write it down for good: also after a power cut. Raises `RetryLaterError` where that is refused."""
-    keep(checkpoint / _NAME, declaration.encode())
-
-
-def keep(path: Path, content: bytes) -> None:
-    """Write a file of ours into a checkpoint as `keep_declaration` does; the caller has the pipeline's lock."""
-    # As the umask says: Spark's executors write there, too, perhaps as another user.
-    publish(path, content, mode=0o666, folder_mode=0o777, sync=True, only_writer=True)
 
 
 def _no_declaration(where: object) -> DamagedDataError:

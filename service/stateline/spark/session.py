@@ -33,12 +33,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline.config.settings import Config
+from stateline.deployment.checkpoint_location import is_url
 from stateline.processes.spark_submit import is_submitted
 from stateline.spark.connector import jar_settings
 from stateline_store import ConfigurationError
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _LOCAL_PYTHON, _LOCAL_PYTHON_RUNS = Path(__file__).with_name("local_python.sh"), "_STATELINE_LOCAL_PYTHON"
+_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -61,9 +63,7 @@ _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Each write of a checkpoint's log takes 8 ms instead of 33 with this manager; safe on local disks.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    _CHECKPOINT_FILES: f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
 }
 # What a JVM that runs already cannot be given.
 _OF_THE_JVM = ("spark.driver.memory", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions")
@@ -189,6 +189,8 @@ def session_settings(config: Config, java_option: str = "") -> dict[str, str]:
     settings = {**_SETTINGS, **jar_settings(config.spark_jars)}
     if is_local(config.spark_master):
         settings |= _LOCAL_SETTINGS
+        if is_url(config.pipeline_checkpoint_location or ""):
+            del settings[_CHECKPOINT_FILES]  # Spark knows how other file systems are written to
     settings["spark.executorEnv.PYTHONPATH"] = _module_path()
     settings.update(config.spark)
     options = f"{_JAVA_OPTIONS} {java_option} {settings.get('spark.driver.extraJavaOptions', '')}"

@@ -13,10 +13,12 @@ import pytest
 
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.instance_file import Instance
-from stateline.deployment.pipeline_declaration import PipelineDeclaration, keep_declaration
+from stateline.deployment.pipeline_declaration import PipelineDeclaration
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.deployment.topology_file import Placement, PublishedTopology, publish_topology
 from stateline.deployment.worker_figures import WorkerFigures
+from stateline.spark.sink.checkpoint import keep_declaration
+from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline.worker.registration import Registration
 from stateline.worker.topic_ids import remember
 from stateline_store import DamagedDataError, NewerFormatError
@@ -124,7 +126,7 @@ def test_members_that_are_not_known_are_ignored(decode: Decode, content: bytes) 
     "keep",
     [
         lambda directory: publish_topology(directory, PublishedTopology.decode(TOPOLOGY)),
-        lambda directory: keep_declaration(directory, PipelineDeclaration.decode(DECLARATION)),
+        lambda directory: keep_declaration(LocalFolder(directory), PipelineDeclaration.decode(DECLARATION)),
         lambda directory: remember(directory, {"in": "abc"}),
     ],
     ids=["topology", "declaration", "topics"],

@@ -165,9 +165,10 @@ def test_a_location_that_cannot_be_one_is_refused_before_anything_else(root: Pat
         given = [f"state.dir={root / 'state'}", f"pipeline.checkpoint.location={location}", *more]
         return load_config("flights", environment={}, overrides=given)
 
-    for relative in ("shared", "hdfs://namenode/shared", "s3a://bucket/shared"):
+    for unusable in ("shared", "file:///shared", "hdfs://", "a b://c"):
         with pytest.raises(ConfigurationError, match="absolute path of a directory that all nodes have mounted"):
-            of(relative)
+            of(unusable)
+    assert location_id(of("hdfs://namenode/shared/")) == "hdfs://namenode/shared"
     assert "the embedded log is one machine's" in refusal(of(str(root / "shared")))
     with pytest.raises(ConfigurationError, match="no such directory: mount it"):
         location_id(of(str(root / "nowhere")))

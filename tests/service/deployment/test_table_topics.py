@@ -17,6 +17,7 @@ from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, open_log
 from stateline.spark.drivers.table_warnings import warn_of_tables
+from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline_store import TopicPartition
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, eventually, produce, running
@@ -120,7 +121,7 @@ def test_a_worker_and_a_driver_say_once_which_tables_lose_rows_and_how_that_is_m
         assert "--add-config cleanup.policy=delete,retention.ms=-1,retention.bytes=-1" in deletes
         assert warnings(caplog, windows) == []  # they forget sooner than their topic does
         caplog.clear()
-        warn_of_tables(app.topology(), admin, [(app.topology().pipelines["pipe"], tmp_path)])
+        warn_of_tables(app.topology(), admin, [(app.topology().pipelines["pipe"], LocalFolder(tmp_path))])
         deletes, lost = warnings(caplog, static)
         assert f"--entity-name {static} --add-config cleanup.policy=compact" in deletes
         assert f"{static}-0 begins at offset 1" in lost

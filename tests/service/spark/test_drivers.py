@@ -28,7 +28,8 @@ from stateline.model.pipeline import epochs_topic
 from stateline.spark.drivers.one_pipeline import BatchGate
 from stateline.spark.drivers.root_cause import kind_of
 from stateline.spark.drivers.several_pipelines import run_pipelines
-from stateline.spark.sink.checkpoint import Ends, checkpoint_end_offsets
+from stateline.spark.sink.checkpoint import Ends, ends_of_batch
+from stateline.spark.sink.checkpoint_folder import CheckpointFolder, LocalFolder
 from stateline.spark.sink.newest_markers import newest_markers
 from stateline_store import DoesNotExistError, LockedError, StatelineError, TaskLock, TopologyError
 from support.run.patience import HANGING_S
@@ -178,20 +179,21 @@ def test_a_plan_of_another_driver_in_the_checkpoint_is_computed_instead_of_the_o
     """Two drivers have planned the first micro-batch at once, and the file is the other one's, who had read less."""
     app = declared(one=named("one", keyed))
     write(log, *range(30))
-    moving = config.model_copy(update={"pipeline_checkpoint_location": tmp_path / "shared"})
-    checkpoint = tmp_path / "shared" / "numbers" / "pipelines" / "one" / "checkpoint"
-    given, replaced = checkpoint_end_offsets, list[str]()
+    moving = config.model_copy(update={"pipeline_checkpoint_location": str(tmp_path / "shared")})
+    folder = tmp_path / "shared" / "numbers" / "pipelines" / "one" / "checkpoint"
+    checkpoint = LocalFolder(folder)
+    given, replaced = ends_of_batch, list[str]()
 
-    def after_the_other(at: Path, batch_id: int) -> Ends:
+    def after_the_other(at: CheckpointFolder, batch_id: int) -> Ends:
         (own,) = given(at, batch_id)
         if not replaced:
-            plan, other = at / "offsets" / str(batch_id), (own or "").replace("30", "20")
+            plan, other = folder / "offsets" / str(batch_id), (own or "").replace("30", "20")
             replaced.append(plan.read_text().replace(own or "", other))
             plan.with_name(f".{batch_id}.crc").unlink(missing_ok=True)
             plan.write_text(replaced[0])
         return given(at, batch_id)
 
-    monkeypatch.setattr("stateline.spark.sink.epoch_sink.checkpoint_end_offsets", after_the_other)
+    monkeypatch.setattr("stateline.spark.sink.epoch_sink.ends_of_batch", after_the_other)
     with Watcher(lambda: written(log, "one-out") == list(range(30))):
         run_pipelines(app, ["one"], moving, log, session=session, progress=lambda _: None)
     assert given(checkpoint, 0) != given(checkpoint, 1)

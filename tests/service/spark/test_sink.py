@@ -30,6 +30,7 @@ from stateline.spark.drivers.one_pipeline import row_receiver
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sink import large_results
 from stateline.spark.sink.checkpoint import claim
+from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline.spark.sink.epoch_sink import EpochSink
 from stateline.spark.sink.receiving import RowReceiver
 from stateline.spark.sink.written import Written
@@ -54,7 +55,7 @@ class Batches:
         self._columns = pipeline.pop("columns", COLUMNS)
         made = Pipeline(**{"name": "p", "key": ("k",), "timestamp": "_t"} | FIXED | pipeline, writes=writes)
         self._session, self._checkpoint = session, checkpoint
-        self.sink = EpochSink(log, application, made, checkpoint, row_receiver(session, checkpoint.parent))
+        self.sink = EpochSink(log, application, made, LocalFolder(checkpoint), row_receiver(session, checkpoint.parent))
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
         (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
         try:
@@ -425,7 +426,9 @@ def second(log: Log, application: str, topic: str, checkpoint: Path) -> EpochSin
     """Another driver's sink of the same pipeline."""
     writes = Topic(topic, serdes.string, serdes.json)
     made = Pipeline(name="p", key=("k",), timestamp="_t", **FIXED, writes=writes)
-    return EpochSink(log, application, made, checkpoint, RowReceiver("127.0.0.1", "127.0.0.1", checkpoint.parent))
+    return EpochSink(
+        log, application, made, LocalFolder(checkpoint), RowReceiver("127.0.0.1", "127.0.0.1", checkpoint.parent)
+    )
 
 
 @pytest.mark.parametrize("log", ["bench", "on_broker"])
@@ -560,7 +563,7 @@ def test_topics_whose_keys_a_pipeline_knows_may_not_get_partitions(
 def test_a_checkpoint_that_a_newer_version_claimed_is_not_taken_for_a_copied_one(tmp_path: Path) -> None:
     (tmp_path / "stateline.json").write_text('{"application": "app", "pipeline": "p", "cluster": "c"}')
     with pytest.raises(NewerFormatError, match=r"stateline\.json has members \['cluster'\]"):
-        claim(tmp_path, "app", "p")
+        claim(LocalFolder(tmp_path), "app", "p")
 
 
 @pytest.mark.parametrize(("kept", "error"), [('{"version":2}', NewerFormatError), ("{", DamagedDataError)])

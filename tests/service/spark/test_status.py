@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from stateline.deployment.pipeline_declaration import PipelineDeclaration, keep_declaration
+from stateline.deployment.pipeline_declaration import PipelineDeclaration
 from stateline.deployment.pipeline_status import PipelineStatus, read_status
 from stateline.spark.drivers.status import StatusFile, StatusListener, lag_of
-from stateline.spark.sink.checkpoint import claim
+from stateline.spark.sink.checkpoint import claim, keep_declaration
+from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline.spark.sink.written import Written
 
 QUERY = "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10"
@@ -156,9 +157,10 @@ def test_who_may_read_a_pipelines_files_is_said_by_the_umask(tmp_path: Path) -> 
     before = os.umask(0o002)
     try:
         StatusFile("delays", tmp_path)
-        claim(tmp_path / "checkpoint", "app", "delays")
+        checkpoint = LocalFolder(tmp_path / "checkpoint")
+        claim(checkpoint, "app", "delays")
         keep_declaration(
-            tmp_path / "checkpoint",
+            checkpoint,
             PipelineDeclaration(
                 reads=[], tables=[], key=[], windowing=None, result="table", output_mode="update", operators=[]
             ),

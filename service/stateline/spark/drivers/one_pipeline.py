@@ -31,6 +31,7 @@ from stateline.spark.drivers.status import Progress, StatusFile, StatusListener,
 from stateline.spark.operators.declared import declared_operators
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.sink.checkpoint import planned_ends
+from stateline.spark.sink.checkpoint_folder import CheckpointFolder, checkpoint_folder
 from stateline.spark.sink.dead_letters import dead_letters_of
 from stateline.spark.sink.epoch_sink import EpochSink
 from stateline.spark.sink.epoch_writer import TransactionTimeouts
@@ -57,10 +58,10 @@ def pipeline_directory(config: Config, name: str) -> Path:
     return pipelines_directory(config.state_dir.resolve(), config.application_id) / name
 
 
-def checkpoint_directory(config: Config, name: str) -> Path:
-    """Where the pipeline's checkpoint is, which other nodes may reach too (``pipeline.checkpoint.location``)."""
-    place = config.pipeline_checkpoint_location or config.state_dir.resolve()
-    return pipelines_directory(place, config.application_id) / name / "checkpoint"
+def pipeline_checkpoint(session: SparkSession, config: Config, name: str) -> CheckpointFolder:
+    """The pipeline's checkpoint, which other nodes may reach too (``pipeline.checkpoint.location``)."""
+    place = config.pipeline_checkpoint_location or str(config.state_dir.resolve())
+    return checkpoint_folder(session, f"{place}/{config.application_id}/pipelines/{name}/checkpoint")
 
 
 def row_receiver(session: SparkSession, directory: Path, port: int = 0) -> RowReceiver:
@@ -92,8 +93,8 @@ class PipelineRun:
     """Whether nobody else can have the pipeline at this moment."""
 
     @property
-    def _checkpoint(self) -> Path:
-        return checkpoint_directory(self.config, self.pipeline.name)
+    def _checkpoint(self) -> CheckpointFolder:
+        return pipeline_checkpoint(self.frames.session, self.config, self.pipeline.name)
 
     def until(
         self, stopping: threading.Event, *, available_now: bool = False, progress: Progress | None = None

@@ -33,8 +33,8 @@ from stateline.spark.drivers.leases import begin_anew, leased
 from stateline.spark.drivers.master_watch import watched_master
 from stateline.spark.drivers.one_pipeline import (
     PipelineRun,
-    checkpoint_directory,
     message_of,
+    pipeline_checkpoint,
     pipeline_directory,
     pipeline_of,
 )
@@ -42,7 +42,7 @@ from stateline.spark.drivers.process import LOOK_INTERVAL_S, Stopping, driver_se
 from stateline.spark.drivers.status import Progress, StatusFile
 from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.sources.frames import topic_frames
-from stateline_store import CallerError, ConfigurationError, RecordError, StatelineError, TopologyError
+from stateline_store import CallerError, ConfigurationError, RecordError, RetryLaterError, StatelineError, TopologyError
 from stateline_store.clock import now_ms
 from stateline_store.directory import TaskLock, make_directory
 
@@ -105,18 +105,24 @@ def _run(
                 if running is not None:
                     if session is None:
                         resources.enter_context(recording_class_archive(config))
+                    _warn(able, running, app, config, log)
                     _drive(able, running, terms, ending)
         _judge(driven, ending)
 
 
 def _that_have_their_topics(driven: Sequence[_Driven], app: App, config: Config, log: Log) -> list[_Driven]:
-    """The others are refused. Warns of these tables' topics that lose rows."""
+    """The others are refused."""
     with closing(log.admin()) as admin:
         mistakes = _missing_topics(app.topology(), [one.pipeline for one in driven], admin)
-        able = [one for one in driven if not one.refuse(mistakes)]
-        places = [(one.pipeline, checkpoint_directory(config, one.pipeline.name)) for one in able]
+    return [one for one in driven if not one.refuse(mistakes)]
+
+
+def _warn(driven: Sequence[_Driven], session: SparkSession, app: App, config: Config, log: Log) -> None:
+    """Of these pipelines' topics of tables that lose rows. Where the log or a checkpoint is out of reach, each pipeline
+    says so when it starts."""
+    places = [(one.pipeline, pipeline_checkpoint(session, config, one.pipeline.name)) for one in driven]
+    with suppress(RetryLaterError), closing(log.admin()) as admin:
         warn_of_tables(app.topology(), admin, places)
-    return able
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 
 from stateline.deployment.topics import report_other_settings
 from stateline.log.interface import Admin
@@ -12,12 +11,13 @@ from stateline.model.pipeline import Pipeline
 from stateline.model.table_topics import beginning_is_lost
 from stateline.model.topology import Topology
 from stateline.spark.sink.checkpoint import checkpoint_query_id
+from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline_store import TopicPartition
 
 _logger = logging.getLogger(__name__)
 
 
-def warn_of_tables(topology: Topology, admin: Admin, checkpoints: Iterable[tuple[Pipeline, Path]]) -> None:
+def warn_of_tables(topology: Topology, admin: Admin, checkpoints: Iterable[tuple[Pipeline, CheckpointFolder]]) -> None:
     """Log a warning for each topic that one of these pipelines reads as a table, or writes, and whose settings let it
     lose rows; and for each table that is read from the beginning, when that is gone. `checkpoints`: where theirs are.
 

@@ -2,49 +2,61 @@
 
 ``checkpoint/stateline.json`` (on disk: never change) says whose it is: ``{"application": …, "pipeline": …}``. A
 checkpoint that was copied to another pipeline or application is known by it. ``checkpoint/declaration.json`` says what
-the pipeline was like: `stateline.deployment.pipeline_declaration`.
+the pipeline was like: `stateline.deployment.pipeline_declaration`. `checkpoint_folder` reads and writes.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
 from pyspark.sql import SparkSession
 
-from stateline.deployment.pipeline_declaration import keep
+from stateline.deployment.pipeline_declaration import PipelineDeclaration
+from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
-_OWNER = "stateline.json"
+_OWNER, _DECLARATION = "stateline.json", "declaration.json"
 
 
 Ends = tuple[str | None, ...]
 """Where a micro-batch ends in each source, as that writes it; None for a source that has nothing yet."""
 
 
-def checkpoint_query_id(checkpoint: Path) -> str | None:
+def checkpoint_query_id(checkpoint: CheckpointFolder) -> str | None:
     """The id of the query that this checkpoint belongs to; None when there is no checkpoint."""
-    try:
-        return str(orjson.loads((checkpoint / "metadata").read_bytes())["id"])
-    except FileNotFoundError:
-        return None
+    content = checkpoint.read("metadata")
+    return None if content is None else str(orjson.loads(content)["id"])
 
 
-def checkpoint_end_offsets(checkpoint: Path, batch_id: int) -> Ends:
-    """Where the micro-batch ends in each source, as Spark wrote it down before it computed the batch.
+def checkpoint_end_offsets(checkpoint: CheckpointFolder, batch_id: int) -> Ends | None:
+    """Where the micro-batch ends in each source, as Spark wrote it down before it computed the batch;
+    None when it has not, or has deleted it since.
 
     The file is Spark's OffsetSeqLog: ``v1``, a line of metadata, then one line per source, "-" for none.
     Raises `NewerFormatError` for another format.
     """
-    path = checkpoint / "offsets" / str(batch_id)
-    version, _metadata, *offsets = path.read_text(encoding="utf-8").split("\n")
+    name = f"offsets/{batch_id}"
+    content = checkpoint.read(name)
+    if content is None:
+        return None
+    version, _metadata, *offsets = content.decode().split("\n")
     if version != "v1":
         raise NewerFormatError(
-            f"{path} begins with {version[:40]!r}, not 'v1': this version of Spark writes checkpoints that Stateline "
-            "does not know. Use pyspark 4.2 or 4.3."
+            f"{checkpoint}/{name} begins with {version[:40]!r}, not 'v1': this version of Spark writes "
+            "checkpoints that Stateline does not know. Use pyspark 4.2 or 4.3."
         )
     return tuple(None if line == "-" else line for line in offsets)
+
+
+def ends_of_batch(checkpoint: CheckpointFolder, batch_id: int) -> Ends:
+    """The same of a micro-batch that Spark has planned. Raises `DamagedDataError` when its plan is gone."""
+    ends = checkpoint_end_offsets(checkpoint, batch_id)
+    if ends is None:
+        raise DamagedDataError(
+            f"{checkpoint}/offsets/{batch_id} is gone, and Spark works on it: restore the checkpoint."
+        )
+    return ends
 
 
 def planned_ends(session: SparkSession, query_id: str, batch_id: int) -> Ends:
@@ -57,24 +69,20 @@ def planned_ends(session: SparkSession, query_id: str, batch_id: int) -> Ends:
     return tuple(str(end.get().json()) if end.isDefined() else None for end in ends)
 
 
-def newest_commit(checkpoint: Path) -> int | None:
+def newest_commit(checkpoint: CheckpointFolder) -> int | None:
     """The newest micro-batch that Spark has finished; None before the first."""
-    try:
-        names = [path.name for path in (checkpoint / "commits").iterdir()]
-    except FileNotFoundError:
-        return None
-    return max((int(name) for name in names if name.isdigit()), default=None)
+    return max((int(name) for name in checkpoint.names("commits") if name.isdigit()), default=None)
 
 
-def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
+def claim(checkpoint: CheckpointFolder, application_id: str, pipeline: str) -> None:
     """Write down whose checkpoint this is, unless it says so. Raises `TopologyError` when it is another's, and
     `NewerFormatError` when it says more than this version knows."""
     owner = {"application": application_id, "pipeline": pipeline}
-    found = _read(checkpoint / _OWNER)
+    found = _owner(checkpoint)
     if found is None:
-        keep(checkpoint / _OWNER, orjson.dumps(owner))
+        checkpoint.keep(_OWNER, orjson.dumps(owner))
     elif more := sorted(found.keys() - owner.keys()):
-        raise NewerFormatError.of(checkpoint / _OWNER, f"members {more!r:.200}", ", ".join(owner))
+        raise NewerFormatError.of(f"{checkpoint}/{_OWNER}", f"members {more!r:.200}", ", ".join(owner))
     elif found != owner:
         raise TopologyError(
             f"The checkpoint {checkpoint} is of pipeline {found.get('pipeline')!r} of application "
@@ -84,15 +92,28 @@ def claim(checkpoint: Path, application_id: str, pipeline: str) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
+def kept_declaration(checkpoint: CheckpointFolder) -> PipelineDeclaration | None:
+    """What was kept in this checkpoint; None where an earlier version has made it. Raises as `decode` does."""
+    content = checkpoint.read(_DECLARATION)
+    return None if content is None else PipelineDeclaration.decode(content, f"{checkpoint}/{_DECLARATION}")
+
+
+def keep_declaration(checkpoint: CheckpointFolder, declaration: PipelineDeclaration) -> None:
+    """Write it down for good. Raises `RetryLaterError` where that is refused."""
+    checkpoint.keep(_DECLARATION, declaration.encode())
+
+
+def _owner(checkpoint: CheckpointFolder) -> dict[str, Any] | None:
+    content = checkpoint.read(_OWNER)
+    if content is None:
         return None
+    try:
+        found = orjson.loads(content)
     except ValueError:
         found = None
     if not isinstance(found, dict):
         raise DamagedDataError(
-            f"{path} is not the JSON that Stateline writes: delete that file if the checkpoint is this pipeline's."
+            f"{checkpoint}/{_OWNER} is not the JSON that Stateline writes: delete that file if the checkpoint is this "
+            "pipeline's."
         )
     return found

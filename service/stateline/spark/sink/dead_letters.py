@@ -8,7 +8,6 @@ the dead-letter topic in the transaction of the rows: each exactly once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import orjson
 
@@ -18,7 +17,8 @@ from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
 from stateline.processing.failures import dead_letter
 from stateline.processing.records import OutputRecord
-from stateline.spark.sink.checkpoint import checkpoint_end_offsets
+from stateline.spark.sink.checkpoint import ends_of_batch
+from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline.spark.sink.topic_records import records_between
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.frames import TopicFrames
@@ -36,12 +36,12 @@ class DeadLetters:
         self._frames = frames
         self._read = [(read, False) for read in pipeline.reads] + [(read, True) for read in pipeline.tables]
 
-    def of_batch(self, checkpoint: Path, batch_id: int, ends: Sequence[str | None]) -> list[OutputRecord]:
+    def of_batch(self, checkpoint: CheckpointFolder, batch_id: int, ends: Sequence[str | None]) -> list[OutputRecord]:
         """Those of a micro-batch, which ends there in each source; it starts where the one before has ended.
 
         Raises `LogUnavailableError` when one of them cannot be read.
         """
-        starts = checkpoint_end_offsets(checkpoint, batch_id - 1) if batch_id > 0 else (None,) * len(ends)
+        starts = ends_of_batch(checkpoint, batch_id - 1) if batch_id > 0 else (None,) * len(ends)
         begin, end = _by_topic(starts), _by_topic(ends)
         found: dict[TopicPartition, dict[int, str]] = {}
         for topic, table in self._read:

@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
@@ -40,7 +39,8 @@ from stateline.log import Log, TopicInfo
 from stateline.model.pipeline import Pipeline
 from stateline.processing.records import OutputRecord
 from stateline.spark.operators.declared import Declared
-from stateline.spark.sink.checkpoint import Ends, checkpoint_end_offsets
+from stateline.spark.sink.checkpoint import Ends, ends_of_batch
+from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline.spark.sink.dead_letters import DeadLetters
 from stateline.spark.sink.epoch_writer import USUAL_TIMEOUTS, Epoch, EpochWriter, TransactionTimeouts
 from stateline.spark.sink.identity import Identity
@@ -79,7 +79,7 @@ class EpochSink:
         log: Log,
         application_id: str,
         pipeline: Pipeline,
-        checkpoint: Path,
+        checkpoint: CheckpointFolder,
         receiver: RowReceiver,
         dead_letters: DeadLetters | None = None,
         operators: Sequence[Declared] = (),
@@ -174,7 +174,7 @@ class EpochSink:
         return self._receiver.take(sent)
 
     def _ends(self, query_id: str, batch_id: int) -> Ends:
-        ends = checkpoint_end_offsets(self._checkpoint, batch_id)
+        ends = ends_of_batch(self._checkpoint, batch_id)
         if self._planned is not None and self._planned(query_id, batch_id) != ends:
             raise FencedError(
                 f"Another driver of pipeline {self._pipeline.name!r} has planned micro-batch {batch_id}, too, and its "

@@ -20,15 +20,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import orjson
 
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.partition_counts import counts_of, topics_of
-from stateline.deployment.pipeline_declaration import keep_declaration, kept_declaration
 from stateline.log.interface import TopicInfo
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.spark.operators.declared import Declared
@@ -36,8 +33,11 @@ from stateline.spark.sink.checkpoint import (
     checkpoint_end_offsets,
     checkpoint_query_id,
     claim,
+    keep_declaration,
+    kept_declaration,
     newest_commit,
 )
+from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline.spark.sink.declaration import declaration_of, differences
 from stateline.spark.sink.partitions import as_read, counted_topics, refuse_grown
 from stateline.spark.sink.result_records import topic_names
@@ -53,7 +53,7 @@ class Identity:
 
     application_id: str
     pipeline: Pipeline
-    checkpoint: Path
+    checkpoint: CheckpointFolder
     operators: Sequence[Declared] = ()
 
     def check_start(
@@ -129,10 +129,9 @@ class Identity:
 
     def _check_newest(self, marker: EpochMarker | None) -> None:
         """What comes next begins where the checkpoint says that this one has ended, be it replayed or not."""
-        with suppress(FileNotFoundError):
-            if marker is not None:
-                ends = checkpoint_end_offsets(self.checkpoint, marker.batch_id)
-                self._compare(replace(marker, end_offsets=ends), marker)
+        ends = None if marker is None else checkpoint_end_offsets(self.checkpoint, marker.batch_id)
+        if marker is not None and ends is not None:
+            self._compare(replace(marker, end_offsets=ends), marker)
 
     def _check_topics(self, marker: EpochMarker, topic_ids: Mapping[str, str]) -> None:
         if marker.topic_ids and self.pipeline.writes.name not in marker.topic_ids:

@@ -1,0 +1,172 @@
+"""Where a pipeline's checkpoint is, and how Stateline reads and writes its own files there.
+
+A path is a directory of this machine, or one that all nodes have mounted. Anything with a scheme (``hdfs://…``,
+``s3a://…``, ``abfss://…``, ``gs://…``) is read and written by the JVM, through the same manager of checkpoint files
+that Spark uses there: whatever Spark can keep a checkpoint in, it is kept in, with the credentials that Spark has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.sql import SparkSession
+
+from stateline.deployment.checkpoint_location import is_url
+from stateline.deployment.json_files import publish
+from stateline_store import ConfigurationError, RetryLaterError
+
+_NOT_FOUND = "java.io.FileNotFoundException"
+
+
+class CheckpointFolder(Protocol):
+    """A pipeline's checkpoint; its text is where it is. What it holds need not be there yet."""
+
+    def read(self, name: str) -> bytes | None:
+        """What is in this file; None when there is none. Raises `RetryLaterError` where it cannot be read now."""
+
+    def names(self, folder: str) -> list[str]:
+        """The files in this folder of it; none when it is not there. Raises as `read` does."""
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Put this content in place of what the file holds, for good; readers see the old or the new. The caller is
+        the only writer. Raises `RetryLaterError` where that is refused."""
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolder:
+    """A directory. Files stay after a power cut, too, which Hadoop's local file system does not see to."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read(self, name: str) -> bytes | None:
+        """As `CheckpointFolder` says."""
+        with _refused(self.path / name):
+            try:
+                return (self.path / name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str) -> list[str]:
+        """As `CheckpointFolder` says."""
+        with _refused(self.path / folder):
+            try:
+                return [path.name for path in (self.path / folder).iterdir()]
+            except FileNotFoundError:
+                return []
+
+    def keep(self, name: str, content: bytes) -> None:
+        """As `CheckpointFolder` says."""
+        # As the umask says: Spark's executors write there, too, perhaps as another user.
+        publish(self.path / name, content, mode=0o666, folder_mode=0o777, sync=True, only_writer=True)
+
+
+@dataclass(frozen=True)
+class HadoopFolder:
+    """A folder of a Hadoop `FileSystem`, of this session's JVM and Hadoop configuration."""
+
+    session: SparkSession
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def read(self, name: str) -> bytes | None:
+        """As `CheckpointFolder` says."""
+        with self._refused("read", name):
+            try:
+                stream = self._files.open(self._path(name))
+            except Py4JJavaError as error:
+                if _class_name(error) == _NOT_FOUND:
+                    return None
+                raise
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+    def names(self, folder: str) -> list[str]:
+        """As `CheckpointFolder` says."""
+        with self._refused("read", folder):
+            try:
+                return [str(status.getPath().getName()) for status in self._files.list(self._path(folder))]
+            except Py4JJavaError as error:
+                if _class_name(error) == _NOT_FOUND:
+                    return []
+                raise
+
+    def keep(self, name: str, content: bytes) -> None:
+        """As `CheckpointFolder` says."""
+        with self._refused("written", name):
+            path = self._path(name)
+            self._files.mkdirs(path.getParent())
+            stream = self._files.createAtomic(path, True)
+            try:
+                stream.write(bytearray(content))
+                stream.close()  # now it is seen, whole
+            except BaseException:
+                stream.cancel()
+                raise
+
+    @cached_property
+    def _files(self) -> Any:
+        """Spark's own manager of this checkpoint's files (`CheckpointFileManager`)."""
+        jvm: Any = self.session.sparkContext._jvm
+        configuration = self.session.sparkContext._jsc.hadoopConfiguration()
+        try:
+            return jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
+                self._path(), configuration
+            )
+        except Py4JJavaError as error:
+            raise ConfigurationError(
+                f"pipeline.checkpoint.location: Spark knows no file system of {self.url}: {_root(error)}. Give it the "
+                "jars of that file system (spark.jars, spark.jars.packages), as docs/spark.md says."
+            ) from error
+
+    def _path(self, name: str = "") -> Any:
+        jvm: Any = self.session.sparkContext._jvm
+        return jvm.org.apache.hadoop.fs.Path(f"{self.url}/{name}" if name else self.url)
+
+    @contextmanager
+    def _refused(self, done: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Py4JJavaError as error:
+            raise RetryLaterError(f"{self.url}/{name} cannot be {done} now: {_root(error)}") from error
+        except (Py4JError, OSError) as error:
+            raise RetryLaterError(f"{self.url}/{name} cannot be {done}: Spark has ended.") from error
+
+
+def checkpoint_folder(session: SparkSession, location: str) -> CheckpointFolder:
+    """The checkpoint at this place, a path or a URL."""
+    return HadoopFolder(session, location) if is_url(location) else LocalFolder(Path(location))
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RetryLaterError(f"{path} cannot be read now: {error.strerror}") from error
+
+
+def _class_name(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getName())
+
+
+def _root(error: Py4JJavaError) -> str:
+    """The cause of it all, in one line."""
+    cause = error.java_exception
+    while (deeper := cause.getCause()) is not None:
+        cause = deeper
+    return str(cause.toString()).strip().split("\n")[0][:500]
