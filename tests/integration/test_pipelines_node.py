@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -18,9 +19,11 @@ from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.nodes_topic import NodeEntry, follow_nodes
+from stateline.deployment.pipeline_reports import PipelineReporter
 from stateline.dsl.app import App
 from stateline.log import open_log
-from stateline_store import TaskLock
+from stateline.spark.drivers.status import StatusFile
+from stateline_store import StateDirectory, TaskLock
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.forked import Forked
 from support.processes.node_secret import write_secret
@@ -160,3 +163,48 @@ def test_every_node_tells_how_far_a_pipeline_is_and_where_it_runs(
         assert (metric in one.get("/metrics").text, metric in two.get("/metrics").text) == (True, False)
         lock.release()
         wait_until(lambda: status(two)["state"] == "not running", HANGING_S)
+
+
+def test_a_driver_that_no_node_is_beside_says_in_the_log_how_far_it_is(
+    kafka_broker: KafkaBroker, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs, is silent as one that was killed, is started anew on another machine, and is stopped in order."""
+    monkeypatch.setattr("stateline.server.state.reported_pipelines.SILENT_S", 3.0)
+    monkeypatch.setattr("stateline.deployment.pipeline_reports.REPEAT_S", 0.5)
+    app = App(name)
+    departures = app.topic(f"departures-{name}", key=serdes.string, value=serdes.json)
+    app.pipeline(reads=departures, writes=f"delays-{name}", key="origin", name="delays")(lambda departures: departures)
+    with ExitStack() as stack:
+        log = stack.enter_context(closing(open_log(kafka_broker.bootstrap_servers, tmp_path)))
+        create(log, {departures.name: 1})
+        given = settings(kafka_broker, tmp_path / "one", "one")
+        client = stack.enter_context(served_here(tmp_path / "one", *given, app=app, until_ready=False)).client
+
+        def status() -> dict[str, Any]:
+            return client.get("/v1/topology").json()["pipelines"]["delays"]["status"] or {}
+
+        assert status() == {}
+        first = PipelineReporter(log, name, "edge", "its directory")
+        file = StatusFile("delays", tmp_path, first.say)
+        file.change(state="running", batch_id=3, lag=7)
+        wait_until(lambda: status().get("batch_id") == 3, HANGING_S)
+        assert (status()["state"], status()["lag"], status()["node"]) == ("running", 7, "edge")
+        assert client.get("/v1/console").json()["pipelines"]["delays"]["status"]["node"] == "edge"
+        assert 'stateline_pipeline_state{pipeline="delays"} 2.0' in client.get("/metrics").text
+        time.sleep(4.0)
+        assert status()["state"] == "running", "it repeats what it says"
+        first.close()  # as when it is killed: nothing more is said
+        wait_until(lambda: status()["state"] == "not running", HANGING_S)
+        second = PipelineReporter(log, name, "cloud", "another directory")
+        stack.callback(second.close)
+        again = StatusFile("delays", tmp_path, second.say)
+        wait_until(lambda: (status()["state"], status()["node"]) == ("starting", "cloud"), HANGING_S)
+        again.change(state="failed", last_error="no")
+        wait_until(lambda: status()["state"] == "failed", HANGING_S)
+        again.remove()
+        wait_until(lambda: status() == {}, HANGING_S)
+        beside = PipelineReporter(log, name, "one", str(StateDirectory(tmp_path / "one", name).process_id()))
+        stack.callback(beside.close)
+        StatusFile("delays", tmp_path, beside.say).change(batch_id=9)
+        time.sleep(2.0)
+        assert status() == {}, "of a driver beside it a server reads the file"

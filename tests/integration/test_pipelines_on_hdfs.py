@@ -14,11 +14,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from service.spark.departures import settings
+from stateline.dsl.app import App
 from stateline.log import open_log
 from stateline.processes.free_memory import free_bytes
 from stateline.spark import session as spark
@@ -30,6 +32,7 @@ from support.kafka.maven import jars
 from support.kafka.shared_broker import SharedBroker
 from support.oracles.account_ledger import APPLICATION, AccountLedger
 from support.processes.query_server import wait_until
+from support.processes.served_here import served_here
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 from support.spark import spark_cluster
@@ -66,7 +69,7 @@ class Drivers:
     def start(self, crash_at: str | None = None) -> None:
         """Another one, on another machine, which dies at this step."""
         self._count += 1
-        own = [*self._given, f"state.dir={self._root / str(self._count)}", f"node.name=node-{self._count}"]
+        own = [*self._given, f"state.dir={self._root / str(self._count)}", f"node.name={self.node}"]
         target = ["flights:app", "sums", *(part for setting in own for part in ("--set", setting))]
         command = spark_cluster.submit(
             Path(submit.__file__), target, self._master, self._conf, [str(TESTS), str(self._root)]
@@ -87,6 +90,11 @@ class Drivers:
         except subprocess.TimeoutExpired:
             pytest.fail(f"driver {self._count} did not end: {self.said()}")
 
+    @property
+    def node(self) -> str:
+        """The name of the newest one's machine."""
+        return f"node-{self._count}"
+
     def said(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]
 
@@ -99,6 +107,15 @@ class Drivers:
     @property
     def _log(self) -> Path:
         return self._root / f"driver-{self._count}.log"
+
+
+def made(name: str) -> App:
+    """The application, as a server here imports it."""
+    module: dict[str, Any] = {}
+    exec(APPLICATION.format(name=name), module)
+    app = module["app"]
+    assert isinstance(app, App)
+    return app
 
 
 @pytest.fixture(scope="module")
@@ -135,4 +152,11 @@ def test_drivers_that_are_killed_at_any_step_on_machine_after_machine_write_each
         ledger.add()
         wait_until(lambda: ledger.is_counted, HANGING_S)
         assert Counter(ledger.written()) == ledger.wanted()
+        server = stack.enter_context(served_here(tmp_path / "server", *given, app=made(name), until_ready=False))
+
+        def status() -> dict[str, Any]:
+            return server.client.get("/v1/topology").json()["pipelines"]["sums"]["status"] or {}
+
+        wait_until(lambda: (status().get("lag"), status().get("state")) == (0, "waiting"), HANGING_S)
+        assert status()["node"] == drivers.node, "the server has neither its files nor a link with it"
     assert not list(tmp_path.glob("[0-9]*/**/checkpoint")), "nothing of it is in a state directory"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stateline.config.embedded import embedded_path
@@ -35,6 +35,7 @@ from stateline.server.state.keeper import Keeper
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.pipeline_states import PipelineStates, PipelineStatus, of_all_nodes
+from stateline.server.state.reported_pipelines import ReportedPipelines
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.state.siblings import Siblings
 from stateline.server.state.workers import Workers
@@ -77,6 +78,7 @@ class Serving:
         self.bounds = PositionBounds(topology)
         copies = Copies(self.partitions, self.workers, self.ownership, self.bounds, node_url(config))
         self.pipelines = PipelineStates(topology, config.state_dir)
+        self._reported = ReportedPipelines(topology, config)
         self.own_map = OwnMap(self.stores, self.ownership, self.partitions, self.workers, self.pipelines)
         self.cursors = Cursors(
             _signing_key(application),
@@ -185,7 +187,15 @@ class Serving:
         own, nodes = self.pipelines.read(), self.nodes
         if nodes is None:
             return dict(own)
-        return of_all_nodes(own, ((name, link.map.pipelines) for name, link in nodes.links()), nodes.shown)
+        told = self.pipelines_reported()
+        linked = ((name, link.map.pipelines) for name, link in nodes.links())
+        return of_all_nodes(own, (*linked, *told), self.config.node if told else nodes.shown)
+
+    def pipelines_reported(self) -> list[tuple[str, Mapping[str, PipelineStatus]]]:
+        """Those of drivers that no node is beside, with the names that these give their nodes."""
+        if self.nodes is None:
+            return []
+        return self._reported.told({link.hello.directory for _, link in self.nodes.links()})
 
     def pipelines_elsewhere(self) -> set[str]:
         """Those that another node tells of."""
@@ -217,6 +227,7 @@ class Serving:
         """Release every connection and every secondary."""
         self.stop()
         self.siblings.close()
+        self._reported.close()
         self.cursors.close()
         await self.workers.close()
         self.partitions.close()

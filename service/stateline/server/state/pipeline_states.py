@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from stateline.deployment.pipeline_status import PipelineStatus as Written
 from stateline.deployment.pipeline_status import lock_path, pipelines_directory, read_status
 from stateline.model.topology import Topology
 from stateline.server.contract.hidden_paths import without_paths
@@ -51,12 +52,18 @@ def _status(directory: Path) -> dict[str, Any] | None:
         return None
     if written is None:
         return None
-    status: dict[str, Any] = {name: getattr(written, name) for name in _SHOWN}
-    if status["last_error"] is not None:
-        status["last_error"] = without_paths(status["last_error"])
+    status = shown_status(written)
     running, _ = lock_holder(lock_path(directory))
     if running is False and status["state"] != "failed":
         status |= {"state": NOT_RUNNING, "next_start_at_ms": None}
+    return status
+
+
+def shown_status(written: Written) -> dict[str, Any]:
+    """Of what a driver says, what is shown to who asks."""
+    status: dict[str, Any] = {name: getattr(written, name) for name in _SHOWN}
+    if status["last_error"] is not None:
+        status["last_error"] = without_paths(status["last_error"])
     return status
 
 

@@ -100,6 +100,7 @@ class Metrics:
                 self._take()
                 self._stores.ready = not await self._serving.reasons_not_ready()
                 self._stores.seen = noticed(self._serving.partitions)
+                self._pipelines.reported = self._serving.pipelines_reported()
                 self._pipelines.elsewhere = self._serving.pipelines_elsewhere()
                 self._links.seen = seen_links(self._serving)
                 self._text = await asyncio.to_thread(self._written)

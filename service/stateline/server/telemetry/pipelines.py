@@ -1,4 +1,5 @@
-"""The metrics of the application's pipelines, as their drivers on this node say."""
+"""The metrics of the application's pipelines, as their drivers on this node say, and those of drivers that no node is
+beside, which every node has."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from stateline.server.state.pipeline_states import NOT_RUNNING, PipelineStates
+from stateline.server.state.pipeline_states import NOT_RUNNING, PipelineStates, PipelineStatus, of_all_nodes
 
 _STATES = {NOT_RUNNING: 0, "starting": 1, "running": 2, "waiting": 3, "restarting": 4, "failed": 5}
 
@@ -21,11 +22,13 @@ class PipelineCollector(Collector):
 
     def __init__(self, states: PipelineStates) -> None:
         self.elsewhere: Collection[str] = ()
+        self.reported: Collection[tuple[str, Mapping[str, PipelineStatus]]] = ()
+        """Of drivers that no node is beside."""
         self._states = states
 
     def collect(self) -> Iterator[Metric]:
-        elsewhere, states = self.elsewhere, self._states.read().items()
-        found = {name: status for name, status in states if status is not None or name not in elsewhere}
+        states = of_all_nodes(self._states.read(), self.reported, "")
+        found = {name: status for name, status in states.items() if status is not None or name not in self.elsewhere}
         yield _state(found)
         written = {name: status for name, status in found.items() if status is not None}
         yield from _gauges(written)

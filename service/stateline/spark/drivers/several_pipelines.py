@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no
 from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
+from stateline.deployment.pipeline_reports import PipelineReporter
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
@@ -42,7 +43,15 @@ from stateline.spark.drivers.process import LOOK_INTERVAL_S, Stopping, driver_se
 from stateline.spark.drivers.status import Progress, StatusFile
 from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.sources.frames import topic_frames
-from stateline_store import CallerError, ConfigurationError, RecordError, RetryLaterError, StatelineError, TopologyError
+from stateline_store import (
+    CallerError,
+    ConfigurationError,
+    RecordError,
+    RetryLaterError,
+    StateDirectory,
+    StatelineError,
+    TopologyError,
+)
 from stateline_store.clock import now_ms
 from stateline_store.directory import TaskLock, make_directory
 
@@ -97,7 +106,10 @@ def _run(
     session: SparkSession | None,
 ) -> None:
     with ExitStack() as resources:
-        driven = [resources.enter_context(closing(_Driven(p, config, log, ending))) for p in pipelines]
+        reporter = _reporter(config, log)
+        if reporter is not None:
+            resources.callback(reporter.close)
+        driven = [resources.enter_context(closing(_Driven(p, config, log, ending, reporter))) for p in pipelines]
         if session is None:
             _require_connector(driven, config, log)
         if able := _that_have_their_topics(driven, app, config, log):
@@ -123,6 +135,14 @@ def _warn(driven: Sequence[_Driven], session: SparkSession, app: App, config: Co
     places = [(one.pipeline, pipeline_checkpoint(session, config, one.pipeline.name)) for one in driven]
     with suppress(RetryLaterError), closing(log.admin()) as admin:
         warn_of_tables(app.topology(), admin, places)
+
+
+def _reporter(config: Config, log: Log) -> PipelineReporter | None:
+    """Who tells servers on other machines; there are none of an embedded log."""
+    if log.embedded_file is not None:
+        return None
+    directory = StateDirectory(config.state_dir, config.application_id).process_id()
+    return PipelineReporter(log, config.application_id, config.node, str(directory))
 
 
 @dataclass(slots=True)
@@ -163,6 +183,7 @@ class _Driven:
     config: Config
     log: Log
     ending: _Ending
+    reporter: PipelineReporter | None
     failure: Exception | None = None
     """Why it ended by itself."""
     _status: StatusFile = field(init=False)
@@ -173,7 +194,8 @@ class _Driven:
         directory = pipeline_directory(self.config, self.pipeline.name)
         make_directory(directory)
         self._lock = pipeline_lock(directory)
-        self._status = StatusFile(self.pipeline.name, directory)
+        told = () if self.reporter is None else (self.reporter.say,)
+        self._status = StatusFile(self.pipeline.name, directory, *told)
         self._policy = RestartPolicy(max_delay_s=self.config.pipeline_restart_max_ms / 1000)
 
     def close(self) -> None:

@@ -52,13 +52,21 @@ def log_progress(status: PipelineStatus) -> None:
         )
 
 
+def _keep_to_itself(pipeline: str, status: PipelineStatus | None) -> None:
+    """Of a driver whose status nobody follows in the log."""
+
+
 class StatusFile:
     """A pipeline's status, in memory and as ``status.json``, which others read. Thread-safe.
 
     Belongs to whoever has the pipeline's lock. What a driver that did not stop in order has left is a restart.
     """
 
-    def __init__(self, pipeline: str, directory: Path) -> None:
+    def __init__(
+        self, pipeline: str, directory: Path, report: Callable[[str, PipelineStatus | None], object] = _keep_to_itself
+    ) -> None:
+        """`report` is told of each change, and None at the end, by the pipeline's name; it returns at once."""
+        self._report = report
         left = _left_by_another(directory)
         self._path = status_path(directory)
         self._lock = threading.Lock()  # Spark's events come on a thread of their own
@@ -96,8 +104,10 @@ class StatusFile:
         with self._lock:
             self._open = False
             self._path.unlink(missing_ok=True)
+            self._report(self._status.pipeline, None)
 
     def _write(self) -> None:
+        self._report(self._status.pipeline, self._status)
         try:
             publish(self._path, self._status.encode(), mode=0o666, only_writer=True)  # the driver holds the lock
         except RetryLaterError as error:  # nothing but the telling depends on it
