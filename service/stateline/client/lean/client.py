@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from socket import gaierror
@@ -21,6 +22,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from stateline.client.passing import ELSEWHERE, PASSING, Pauses, retry_after_s
+from stateline_store.clock import now_ms
 from stateline_store.errors import (
     ConfigurationError,
     CursorExpiredError,
@@ -94,16 +96,23 @@ class LeanClient:
         """The JSON of the answer, None of an empty one. Raises what the server refuses, and `NotReadyError` when
         nothing but passing failures were met for `patience_s` (`retry_s` unless given).
         """
+        return self.ask_when(request, patience_s=patience_s)[0]
+
+    def ask_when(self, request: LeanRequest, *, patience_s: float | None = None) -> tuple[Any, int]:
+        """As `ask`, and when that was by the server's clock, in milliseconds since the epoch (to the second: HTTP's
+        `Date`, or by this machine's clock where somebody on the way takes that out): what it says of times is to be
+        compared with nobody else's."""
         failover = Failover(self, self.retry_s if patience_s is None else patience_s)
         while True:
             try:
                 with self.opened(failover.url, request) as response:
-                    data = response.read()
+                    data, date = response.read(), response.headers["Date"]
                 break
             except LOST as error:
                 failover.pause(error)
         try:
-            return json.loads(data) if data else None
+            at_ms = now_ms() if date is None else int(parsedate_to_datetime(date).timestamp() * 1000)
+            return json.loads(data) if data else None, at_ms
         except ValueError as error:
             raise ConfigurationError(
                 f"{failover.url} answers, but not as a Stateline server: is the option url right?"

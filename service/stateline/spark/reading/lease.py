@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateline.client.lean.client import LeanClient, LeanRequest
-from stateline_store.clock import now_ms
 from stateline_store.errors import CallerError, CursorExpiredError, NotReadyError, StatelineError
 
 if TYPE_CHECKING:
@@ -93,10 +92,11 @@ def is_kept(snapshot: str) -> bool:
 
 
 def renew(server: LeanClient, snapshot: str, ttl_s: int) -> None:
-    """Let the lease end in `ttl_s` seconds, unless it lasts for longer anyway: a renewal could make it shorter."""
+    """Let the lease end in `ttl_s` seconds, unless it lasts for longer anyway, by the server's clock: a renewal could
+    make it shorter."""
     path = f"/v1/snapshots/{snapshot}"
-    left_ms = server.ask(LeanRequest("GET", path))["expires_at"] - now_ms()
-    if left_ms < ttl_s * 1000:
+    found, now_ms = server.ask_when(LeanRequest("GET", path))
+    if found["expires_at"] - now_ms < ttl_s * 1000:
         server.ask(LeanRequest("PATCH", path, {"ttl_s": ttl_s}))
 
 

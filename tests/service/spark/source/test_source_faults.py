@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spark.source.scenes import Kinds, as_counted, gated_read, read, rows
 from stateline.client.lean.client import Failover, LeanClient, LeanRequest, PassingError
 from stateline.client.lean.snapshot_rows import RowsQuery, batches
-from stateline.spark.reading.lease import is_kept
+from stateline.spark.reading.lease import is_kept, renew
 from stateline_store import (
     ConfigurationError,
     CursorExpiredError,
@@ -27,6 +27,7 @@ from stateline_store import (
     NotReadyError,
     UnauthenticatedError,
 )
+from stateline_store.clock import now_ms
 from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.serve_process import Served, served, until_ready
@@ -294,6 +295,24 @@ def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(kinds: Kin
         driver.wait()
     wait_until(lambda: kinds.client.get(path).status_code == 410)
     wait_until(lambda: not is_kept(made["id"]))
+
+
+@pytest.mark.parametrize("ahead_h", [-48, 48])
+def test_how_long_a_lease_lasts_is_judged_by_the_servers_clock(
+    kinds: Kinds, monkeypatch: pytest.MonkeyPatch, ahead_h: int
+) -> None:
+    """A driver's clock that is wrong would shorten a longer lease, or never renew."""
+    made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"], "ttl_s": 600}).json()
+    path, server = f"/v1/snapshots/{made['id']}", LeanClient((kinds.url,))
+    given = time.time_ns
+    with monkeypatch.context() as wrong:
+        wrong.setattr(time, "time_ns", lambda: given() + ahead_h * 3_600_000_000_000)
+        assert abs(now_ms() - made["created_at"]) > 40 * 3_600_000
+        renew(server, made["id"], 300)
+        assert kinds.client.get(path).json()["expires_at"] == made["expires_at"], "it lasts for longer anyway"
+        renew(server, made["id"], 900)
+    assert kinds.client.get(path).json()["expires_at"] > made["expires_at"] + 200_000
+    kinds.client.delete(path)
 
 
 def test_a_plain_frame_has_its_lease_kept(session: SparkSession, kinds: Kinds) -> None:
