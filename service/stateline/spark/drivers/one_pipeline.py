@@ -89,6 +89,8 @@ class PipelineRun:
     status: StatusFile
     starts: threading.Semaphore
     """Held while the function is called, and its query is planned and started."""
+    has_started: Callable[[], None] = lambda: None
+    """Called when it is."""
     may_write: Callable[[], bool] = lambda: True
     """Whether nobody else can have the pipeline at this moment."""
 
@@ -111,6 +113,7 @@ class PipelineRun:
 
     def _run(self, stopping: threading.Event, available_now: bool, progress: Progress) -> None:
         with ExitStack() as start:
+            start.callback(self.has_started)
             start.enter_context(self.starts)
             if not stopping.is_set():
                 self._run_query(stopping, available_now, progress, start.close)

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_reports import PipelineReporter
+from stateline.deployment.pipeline_status import pipelines_directory
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
@@ -40,6 +41,7 @@ from stateline.spark.drivers.one_pipeline import (
     pipeline_of,
 )
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, Stopping, driver_session, pipeline_lock, stop_on_signals
+from stateline.spark.drivers.start_turns import in_turn
 from stateline.spark.drivers.status import Progress, StatusFile
 from stateline.spark.drivers.table_warnings import warn_of_tables
 from stateline.spark.sources.frames import topic_frames
@@ -113,6 +115,9 @@ def _run(
         if session is None:
             _require_connector(driven, config, log)
         if able := _that_have_their_topics(driven, app, config, log):
+            directory = pipelines_directory(config.state_dir, config.application_id)
+            has_started = resources.enter_context(in_turn(directory, ending.stopping))
+            terms = replace(terms, has_started=has_started)
             with driver_session(config, ending.stopping, session) as running:
                 if running is not None:
                     if session is None:
@@ -173,6 +178,8 @@ class _Terms:
     own_sessions: bool
     starts: threading.Semaphore
     """As many start at a time as there are processors: the first ones are up while the others wait."""
+    has_started: Callable[[], None] = lambda: None
+    """Lets the next driver start Spark: a pipeline of this one runs."""
 
 
 @dataclass(slots=True)
@@ -242,7 +249,15 @@ class _Driven:
         frames = topic_frames(session, self.config, self.log)
         directory = pipeline_directory(self.config, name)
         run = PipelineRun(
-            self.pipeline, self.config, self.log, directory, frames, self._status, terms.starts, self.ending.may_write
+            self.pipeline,
+            self.config,
+            self.log,
+            directory,
+            frames,
+            self._status,
+            terms.starts,
+            terms.has_started,
+            self.ending.may_write,
         )
         run.until(self.ending.stopping, available_now=terms.available_now, progress=terms.progress)
 

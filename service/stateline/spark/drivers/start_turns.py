@@ -1,0 +1,51 @@
+"""As many drivers of a state directory start Spark at a time as there are processors: the first ones are up while the
+others wait, instead of all of them late.
+
+A driver that starts has locked one of ``<application.id>/pipelines/.starts-<n>``; Linux lets go of it when the driver
+ends, however that is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stateline_store import LockedError, TaskLock
+
+_LOOK_S = 0.1
+_PATIENCE_S = 60.0  # longer than a start takes: one that hangs must not keep the others from theirs
+
+
+@contextmanager
+def in_turn(pipelines: Path, stopping: threading.Event, processors: int | None = None) -> Iterator[Callable[[], None]]:
+    """Wait until fewer than so many drivers start (this machine's, unless given), or `stopping` is set; gets what says
+    that this one has started, which the end of the block says, too."""
+    turn = _turn(pipelines, stopping, processors or os.cpu_count() or 1)
+    released = turn is None
+
+    def has_started() -> None:
+        nonlocal released
+        if not released and turn is not None:
+            released = True
+            turn.release()
+
+    try:
+        yield has_started
+    finally:
+        has_started()
+
+
+def _turn(pipelines: Path, stopping: threading.Event, processors: int) -> TaskLock | None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        for number in range(processors):
+            try:
+                return TaskLock(pipelines / f".starts-{number}")
+            except LockedError:
+                continue
+        if time.monotonic() >= deadline_s or stopping.wait(_LOOK_S):
+            return None
