@@ -58,6 +58,9 @@ def served(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         scene.send(FIRST)
         for store in STORES:
             scene.settle(client, store)
+        for store in STORES:  # what is made for the first reader stays for all: threads of a pool, clients of Kafka
+            with reading(client, store, from_="earliest") as reader:
+                reader.take(1)
         yield Served(scene, server, client, threads_at_rest(server))
 
 
