@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,9 +15,10 @@ from service.spark.departures import settings
 from stateline.config.loading import load_config
 from stateline.spark.session import close_session, spark_session
 from support import REPOSITORY
-from support.kafka.kafka_broker import missing_is_a_failure
+from support.hadoop.hdfs import hdfs, hdfs_jars
+from support.kafka.kafka_broker import missing_is_a_failure, needed
 from support.kafka.maven import JarsUnavailableError, jars
-from support.spark import spark_archive
+from support.spark import spark_archive, spark_cluster
 
 _POM = REPOSITORY / "service" / "stateline" / "spark" / "pom.xml"
 
@@ -36,17 +40,46 @@ def connector_jars() -> Path | None:
         return None
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A standalone cluster of two workers, and a real HDFS."""
+
+    master: str
+    hdfs: str
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster | None]:
+    """None unless ``SPARK_ON=cluster`` has the tests run on one."""
+    if os.environ.get("SPARK_ON") != "cluster":
+        yield None
+        return
+    place = tmp_path_factory.mktemp("cluster")
+    with spark_cluster.standalone(place, workers=2) as master, hdfs(needed(hdfs_jars), place / "hdfs") as url:
+        yield Cluster(master, url)
+
+
 @pytest.fixture(scope="session")
 def session(
     class_archive: Path,
     connector_jars: Path | None,
     python_of_spark: None,
+    cluster: Cluster | None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkSession]:
     """Spark, started once."""
     jars = None if connector_jars is None else str(connector_jars)
     state = tmp_path_factory.mktemp("session")
-    config = load_config("tests", overrides=settings(str(state), spark_jars=jars))
-    session = spark_session(config, class_archive=class_archive)
+    given = settings(str(state), spark_jars=jars)
+    if cluster is not None:
+        local = [f"spark.{name}=127.0.0.1" for name in ("driver.host", "driver.bindAddress")]
+        given += [f"spark.master={cluster.master}", "spark.executor.memory=512m", *local]
+    session = spark_session(load_config("tests", overrides=given), class_archive=class_archive)
     yield session
     close_session(session)
+
+
+@pytest.fixture
+def checkpoints(cluster: Cluster | None, tmp_path: Path) -> str:
+    """Where a test's checkpoints are."""
+    return str(tmp_path) if cluster is None else f"{cluster.hdfs}/{uuid4().hex}"

@@ -29,16 +29,16 @@ NEEDED_BYTES = (1 + WORKERS) << 30  # master, workers, an executor of each, the 
 
 
 @contextmanager
-def standalone(directory: Path) -> Iterator[str]:
-    """The address of a master with `WORKERS` workers of one core and 512 MB each; logs and work lie in `directory`."""
+def standalone(directory: Path, workers: int = WORKERS) -> Iterator[str]:
+    """The address of a master with so many workers of one core and 512 MB each; logs and work lie in `directory`."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     processes = [_start(directory, "master", _MASTER, ["--port", str(port), "--webui-port", "0"])]
     try:
-        for number in range(WORKERS):
+        for number in range(workers):
             size = ["--cores", "1", "--memory", "512M", "--webui-port", "0", "--work-dir", str(directory / "work")]
             processes.append(_start(directory, f"worker-{number}", _WORKER, [*size, url]))
-        _await(directory / "master.log", "Registering worker", WORKERS, processes)
+        _await(directory / "master.log", "Registering worker", workers, processes)
         yield url
     finally:
         for process in processes:

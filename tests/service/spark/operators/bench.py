@@ -35,6 +35,8 @@ class OperatorBench:
     session: SparkSession
     folder: Path
     config: Config
+    checkpoints: str
+    """The path or URL below which they are."""
     batches: int = field(default=0, init=False)
     observed: list[dict[str, Any]] = field(default_factory=list, init=False)
     """Of each micro-batch of the last run what `observe` gave, by its name."""
@@ -92,8 +94,8 @@ class OperatorBench:
 
         self._runs += 1
         writer = frame.writeStream.outputMode(pipelines[0].output_mode).foreachBatch(collect)
-        place = self.folder / (checkpoint or f"checkpoint-{self._runs}")
-        query = writer.option("checkpointLocation", str(place)).trigger(availableNow=True).start()
+        place = f"{self.checkpoints}/{checkpoint or f'checkpoint-{self._runs}'}"
+        query = writer.option("checkpointLocation", place).trigger(availableNow=True).start()
         query.awaitTermination()
         self.batches = len(numbers)
         self.observed = [progress.observedMetrics for progress in query.recentProgress]

@@ -14,9 +14,9 @@ from support.run.length import long_or_short
 
 
 @pytest.fixture
-def bench(session: SparkSession, tmp_path: Path) -> Iterator[OperatorBench]:
+def bench(session: SparkSession, tmp_path: Path, checkpoints: str) -> Iterator[OperatorBench]:
     session.conf.set("spark.sql.shuffle.partitions", "1")  # half the tasks: each starts Python workers
-    yield OperatorBench(session, tmp_path, load_config("operators", overrides=[f"state.dir={tmp_path}"]))
+    yield OperatorBench(session, tmp_path, load_config("operators", overrides=[f"state.dir={tmp_path}"]), checkpoints)
     session.conf.set("spark.sql.shuffle.partitions", "2")
 
 
