@@ -12,7 +12,10 @@ first start has recorded. At most 4 s.
 
 A large micro-batch: ten million rows in one, of a driver with a heap of 1 GB.
 
-`bench_spark_pipelines.py NAME …` takes some of: latency, throughput, large, start.
+A static table of 100,000 keys, the newest of a million records: what a micro-batch of 1,000 rows that are joined with
+it takes while 100 of its records are new each time, and while it stays as it is; on the embedded log and on Kafka.
+
+`bench_spark_pipelines.py NAME …` takes some of: latency, throughput, large, static, start.
 """
 
 from __future__ import annotations
@@ -39,15 +42,20 @@ from spark_app import add, app, double
 
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
-from stateline.log import NewTopic
+from stateline.log import Log, NewTopic
 from stateline.log.embedded import EmbeddedLog
+from stateline.log.kafka import KafkaLog
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.session import close_session, record_class_archive, spark_session
 from stateline.spark.sources.frames import topic_frames
+from support import REPOSITORY
+from support.kafka.kafka_broker import KafkaBroker
+from support.kafka.maven import jars
 
 WARMING, ROUNDS, BATCH, KEYS = 25, 50, 1_000, 1_000
 ROWS, THROUGHPUT_ROUNDS = 1_000_000, 3
 LARGE_ROWS = 10_000_000
+STATIC_KEYS, STATIC_RECORDS, STATIC_CHANGES, STATIC_ROUNDS = 100_000, 1_000_000, 100, 20
 STARTS = 5
 _RECORD = "record"
 
@@ -72,7 +80,7 @@ def new_log(state_dir: Path) -> EmbeddedLog:
     return log
 
 
-def write(log: EmbeddedLog, rows: int) -> None:
+def write(log: Log, rows: int) -> None:
     """So many rows, each key in turn."""
     with closing(log.producer()) as producer:
         for number in range(rows):
@@ -233,6 +241,62 @@ def said(state_dir: Path, name: str) -> dict[str, Any]:
         return {}
 
 
+# ---- a static table
+
+
+def static(state_dir: Path, archive: Path) -> None:
+    """Measure and print how long micro-batches take that look up rows in a table of 100,000 keys."""
+    (state_dir / ".cache").mkdir()
+    shutil.copy(archive, state_dir / ".cache")
+    with closing(new_log(state_dir)) as log:
+        looked_up("embedded log", state_dir, log, settings(state_dir))
+    shutil.rmtree(state_dir / app.application_id)
+    connector = jars(REPOSITORY / "service" / "stateline" / "spark" / "pom.xml", "spark-kafka-4.2.0")
+    with KafkaBroker() as broker, closing(KafkaLog(broker.bootstrap_servers)) as kafka:
+        with closing(kafka.admin()) as admin:
+            admin.create_topics([NewTopic("made", 4)])
+        given = {"bootstrap.servers": broker.bootstrap_servers, "state.dir": state_dir, "spark.jars": connector}
+        looked_up("Kafka", state_dir, kafka, given)
+
+
+def looked_up(where: str, state_dir: Path, log: Log, given: dict[str, object]) -> None:
+    """The table changes before each of some micro-batches, and before none of others."""
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("known", 4), NewTopic("found", 4), NewTopic("spark-bench-look_up-epochs", 1)])
+    name_keys(log, STATIC_RECORDS)
+    driver = command("pipeline", "look_up", **given | {"spark.trigger.interval.ms": 0})
+    with process(driver, state_dir / "pipeline.txt"):
+        first, *_ = batches(log, state_dir, 1, 0)
+        batches(log, state_dir, WARMING, 1)
+        changing = batches(log, state_dir, STATIC_ROUNDS, STATIC_CHANGES)
+        same = batches(log, state_dir, STATIC_ROUNDS, 0)
+    print(f"  {where}: the first micro-batch {first} ms, one with an unchanged table {statistics.median(same):.0f} ms")
+    at_most(
+        f"1,000 rows joined with 100,000 keys that change, {where}, median", statistics.median(changing), 500, " ms"
+    )
+
+
+def batches(log: Log, state_dir: Path, rounds: int, changes: int) -> list[int]:
+    """The duration in ms of so many micro-batches, before each of which so many records of the table are written."""
+    found = []
+    for _ in range(rounds):
+        name_keys(log, changes)
+        before = said(state_dir, "look_up").get("totals", {}).get("rows_in", 0)
+        write(log, BATCH)
+        until(lambda: said(state_dir, "look_up").get("totals", {}).get("rows_in", 0) >= before + BATCH, "rows", 0.002)  # noqa: B023  # it is called at once
+        found.append(said(state_dir, "look_up")["duration_ms"])
+    return found
+
+
+def name_keys(log: Log, records: int) -> None:
+    """So many records of the table, each key in turn."""
+    with closing(log.producer()) as producer:
+        for number in range(records):
+            key, value = f"key-{number % STATIC_KEYS:06d}", json.dumps({"name": f"name {number}"})
+            producer.produce("known", key.encode(), value.encode(), timestamp_ms=number)
+        producer.flush()
+
+
 # ---- start
 
 
@@ -272,7 +336,7 @@ def spark_archive_name() -> str:
     return f"spark-{pyspark.__version__}.jsa"
 
 
-PARTS = {"latency": latency, "throughput": throughput, "large": large, "start": start}
+PARTS = {"latency": latency, "throughput": throughput, "large": large, "static": static, "start": start}
 
 if __name__ == "__main__":
     main()

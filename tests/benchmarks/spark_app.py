@@ -1,4 +1,5 @@
-"""The application of the Spark benchmarks: a pipeline that adds up and one that maps rows, and tables of both."""
+"""The application of the Spark benchmarks: a pipeline that adds up and one that maps rows, tables of both, and one
+that looks rows up in a static table."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 app = App("spark-bench")
 made = app.topic("made", key=serdes.string, value=serdes.json, schema="k string, n long")
+known = app.topic("known", key=serdes.string, value=serdes.json, schema="name string")
 for result in ("sums", "doubles"):
     app.table(result, key=serdes.string, value=serdes.json)
 
@@ -28,3 +30,9 @@ def add(made: DataFrame) -> DataFrame:
 def double(made: DataFrame) -> DataFrame:
     """Each row, with twice its number."""
     return made.selectExpr("k", "n * 2 AS n")
+
+
+@app.pipeline(reads=made, static=[known], writes="found", key="k", output_mode="append", result="stream")
+def look_up(made: DataFrame, known: DataFrame) -> DataFrame:
+    """Each row, with the name of its key."""
+    return made.join(known.selectExpr("_key AS k", "name"), "k")

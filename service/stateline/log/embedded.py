@@ -179,7 +179,13 @@ class EmbeddedAdmin:
         return visible_ends(self._file, [partition_id])[partition_id][1]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        return {each: (self.watermarks(each)[0], self.log_end(each)) for each in partitions}
+        return {each: self._bounds(each) for each in partitions}
+
+    def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
+        end, base = self.log_end(partition), self._partition_id(partition) << OFFSET_BITS
+        query = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT 1"
+        rows = self._file.rows(query, (base, base + end))
+        return rows[0][0] & OFFSET_MASK if rows else end, end
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """As the interface says; reads the partition from its start, about a second per million records."""

@@ -2,8 +2,7 @@
 Kafka source.
 
 Options: `path` (the log's file), `subscribe` (topics, separated by commas), `maxOffsetsPerTrigger` (records
-of one micro-batch at most), and for batch reads `newest` (``true``: the newest record of each key only,
-tombstones and records without a key left out), `startingOffsets` and `endingOffsets` (JSON as in a checkpoint: from
+of one micro-batch at most), and for batch reads `startingOffsets` and `endingOffsets` (JSON as in a checkpoint: from
 there on, and up to there, exclusive). Streams start with the earliest record.
 
 Offsets in a checkpoint are told in `stateline.spark.sources.embedded_offsets`. One Spark task reads one
@@ -43,7 +42,7 @@ SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, 
 _ROWS_PER_BATCH = 10_000  # Arrow batches of this size cost little per row and stay in a CPU's cache
 _ROWS_PER_TASK = 10_000  # a task costs some 20 ms in Spark and Python, as much as reading so many rows
 _BUSY_TIMEOUT_MS = 10_000
-_ARROW_SCHEMA = pa.schema(
+ARROW_SCHEMA = pa.schema(
     [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -66,7 +65,6 @@ class Slice(InputPartition):
     partition_id: int
     first: int
     end: int
-    newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +233,6 @@ class EmbeddedLogReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._path = Path(options["path"])
         self._topics = _Topics(options)
-        self._newest = options.get("newest") == "true"
         self._start: OffsetsJson = json.loads(options.get("startingOffsets", "{}"))
         self._end: OffsetsJson | None = json.loads(options.get("endingOffsets", "null"))
 
@@ -246,7 +243,7 @@ class EmbeddedLogReader(DataSourceReader):
             self._topics.refuse_others(self._end, found)
             ends = to_offsets(self._end)
         bounds = [(p, since.get(p, 0), end) for p, end in sorted(ends.items())]
-        slices = [Slice(*p, ids[p], first, end, self._newest) for p, first, end in bounds if first < end]
+        slices = [Slice(*p, ids[p], first, end) for p, first, end in bounds if first < end]
         # Spark takes an empty list for "one task with nothing to read from", and calls `read(None)`.
         return slices or [Slice("", 0, 0, 0, 0)]
 
@@ -256,12 +253,11 @@ class EmbeddedLogReader(DataSourceReader):
 
 
 def read_slice(path: Path, piece: Slice) -> Iterator[pa.RecordBatch]:
-    """The records of one slice, in offset order (by key's first appearance when `newest`)."""
+    """The records of one slice, in offset order."""
     # Not `immutable`: others write meanwhile. A read transaction is not needed, since visible records never change.
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-        pages = _pages(connection, piece)
-        for rows in _newest_pages(pages) if piece.newest else pages:
+        for rows in _pages(connection, piece):
             yield _record_batch(rows, piece)
 
 
@@ -276,12 +272,6 @@ def _pages(connection: sqlite3.Connection, piece: Slice) -> Iterator[list[_Row]]
         first = rows[-1][0] + 1
 
 
-def _newest_pages(pages: Iterator[list[_Row]]) -> Iterator[list[_Row]]:
-    newest = {row[2]: row for rows in pages for row in rows if row[2] is not None}
-    kept = [row for row in newest.values() if row[3] is not None]
-    return (kept[at : at + _ROWS_PER_BATCH] for at in range(0, len(kept), _ROWS_PER_BATCH))
-
-
 def _record_batch(rows: list[_Row], piece: Slice) -> pa.RecordBatch:
     ids, timestamps, keys, values = zip(*rows, strict=True)
     columns: list[Any] = [
@@ -292,4 +282,4 @@ def _record_batch(rows: list[_Row], piece: Slice) -> pa.RecordBatch:
         pc.bit_wise_and(pa.array(ids, pa.int64()), OFFSET_MASK),
         pa.array(timestamps, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)

@@ -3,8 +3,8 @@
 A topic **with a schema** (Spark DDL of its JSON values) comes as the schema's columns, and `_key`,
 `_timestamp`, `_partition`, `_offset` of the record; tombstones are left out, since they have no columns. A topic
 **without a schema** comes as `key`, `value`, `timestamp`, `topic`, `partition`, `offset`. A **static** topic is the
-same as a batch: the newest record of each key, read anew in each micro-batch, without keys whose newest record is a
-tombstone. A topic as a **table** is a `KTable` of `_key` and the schema's columns, or `value` without a schema.
+same as a batch: the newest record of each key as of each micro-batch, without keys whose newest record is a tombstone.
+A topic as a **table** is a `KTable` of `_key` and the schema's columns, or `value` without a schema.
 
 Keys, and values without a schema, are read by the topic's serde: string and json as text (JSON is not looked into),
 int32, int64 and float64 as INT, BIGINT and DOUBLE, others, serdes of one's own among them, as binary: Spark reads
@@ -20,6 +20,7 @@ pipeline's progress). With ``dead-letter`` they are left out as well, and the si
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -36,6 +37,8 @@ from stateline.spark.operators.ktable import KTable, table_of
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import FORMAT, EmbeddedLogSource
+from stateline.spark.sources.followed_topic import FORMAT as FOLLOWED_FORMAT
+from stateline.spark.sources.followed_topic import FollowedTopicSource
 from stateline_store import TopologyError
 
 SKIPPED = "skipped"
@@ -58,6 +61,8 @@ class TopicFrames:
     options: dict[str, str]
     max_rows_per_batch: int
     fail_on_bad_records: bool
+    followed: dict[str, str]
+    """Options of `FollowedTopicSource`."""
 
     def stream(self, topic: Topic) -> DataFrame:
         """The topic from its earliest record on. Raises `TopologyError` for a schema that Spark refuses."""
@@ -86,16 +91,9 @@ class TopicFrames:
         return _loaded(reader)
 
     def static(self, topic: Topic) -> DataFrame:
-        """The newest record of each key, as of each micro-batch."""
-        reader = self.session.read.format(self.source_format).options(**self.options)
-        reader = reader.option("subscribe", topic.name)
-        if self.source_format == FORMAT:
-            return self._shaped(topic, _loaded(reader.option("newest", "true")))
-        rows = _loaded(reader).where(F.col("key").isNotNull())
-        columns = [F.col(name) for name in ("key", "value", "topic", "partition", "offset", "timestamp")]
-        # A key's records share a partition, so that their offsets tell which is the newest.
-        newest = rows.groupBy("key").agg(F.max_by(F.struct(*columns), F.col("offset")).alias("newest"))
-        return self._shaped(topic, newest.select("newest.*").where(F.col("value").isNotNull()))
+        """The newest record of each key, as of each micro-batch, of which it reads what is new to the one before."""
+        reader = self.session.read.format(FOLLOWED_FORMAT).options(**self.followed)
+        return self._shaped(topic, reader.option("subscribe", topic.name).option("reader", uuid.uuid4().hex).load())
 
     def _shaped(self, topic: Topic, rows: DataFrame, *, count_skipped: bool = False) -> DataFrame:
         key, metric = _decoded("key", topic.key.name), SKIPPED if count_skipped else None
@@ -151,18 +149,25 @@ class TopicFrames:
 
 def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames:
     """The frames of this log's topics; settings ``spark.kafka.*`` go to Spark's Kafka source as ``kafka.*``."""
+    session.dataSource.register(FollowedTopicSource)
     terms = config.pipeline_max_offsets_per_trigger, config.deserialization_exception_handler == "fail"
+    state_dir = {"state.dir": str(config.state_dir.resolve())}
     if log.embedded_file is not None:
         session.dataSource.register(EmbeddedLogSource)
-        path = {"path": str(log.embedded_file.resolve())}
-        return TopicFrames(session, FORMAT, path, *terms)
+        path = str(log.embedded_file.resolve())
+        followed = {"bootstrap.servers": f"embedded:{path}", **state_dir}
+        return TopicFrames(session, FORMAT, {"path": path}, *terms, followed)
     passed_on = {k.removeprefix("spark."): v for k, v in config.spark.items() if k.startswith("spark.kafka.")}
     options = {
         "kafka.bootstrap.servers": config.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
         **passed_on,
     }
-    return TopicFrames(session, "kafka", options, *terms)
+    # Each by its own name: Spark hides those that have a password in it.
+    clients = {"consumer": config.consumer, "admin": config.admin}
+    given = {f"{client}.{name}": str(value) for client, each in clients.items() for name, value in each.items()}
+    followed = {"bootstrap.servers": options["kafka.bootstrap.servers"], **state_dir, **given}
+    return TopicFrames(session, "kafka", options, *terms, followed)
 
 
 def _loaded(reader: object) -> DataFrame:
