@@ -36,6 +36,7 @@ from support.run.patience import HANGING_S
 MANY = 30_000
 LEASE_S = 5  # long enough for a job to begin
 MOST_BYTES = 30_000_000  # two thirds of all, of which Spark takes the first 10,000 rows at once
+_SPLIT = 1_000_000  # bytes; less than any table has
 KEYS = [b"big-%06d" % number for number in range(MANY)]
 
 
@@ -47,7 +48,7 @@ def many(worker: OwningWorker) -> None:
         store = worker.stores["blobs", 1]
         for number, key in enumerate(KEYS, 1):
             store.put(key, key + os.urandom(1_500))
-            if number % (MANY // 3) == 0:  # what is committed at once is one table
+            if number % (MANY // 10) == 0:  # what is committed at once is one table
                 worker.commit_here()
 
     worker.run(put)
@@ -175,18 +176,21 @@ def test_a_partition_is_read_by_as_many_tasks_as_it_has_splits_that_are_wanted(
     session: SparkSession, client: httpx.Client
 ) -> None:
     url = str(client.base_url)
-    few, many = (all_big(session, url, split_bytes=size) for size in (10**9, 1))
-    tasks = [frame.rdd.getNumPartitions() for frame in (few, many)]
-    assert tasks[0] == PARTITIONS
-    assert tasks[1] > PARTITIONS, "45 MB are in several tables"
-    assert sorted(bytes(row.key) for row in many.select("key").collect()) == KEYS
-    last = read(session, url, "blobs", split_bytes=1, lower=_base64(KEYS[-1]).decode())
-    assert last.rdd.getNumPartitions() < tasks[1]
-    assert [bytes(row.key) for row in last.select("key").collect()] == KEYS[-1:]
+
+    def frame(size: int, **options: Any) -> DataFrame:
+        return all_big(session, url, split_bytes=size, lease="ttl", ttl_s=20, **options)
+
+    assert frame(10**9).rdd.getNumPartitions() == PARTITIONS
+    wait_until(lambda: frame(_SPLIT).rdd.getNumPartitions() > PARTITIONS, 30)  # a flush runs beside the commit
+    whole = frame(_SPLIT).select("key")
+    assert sorted(bytes(row.key) for row in whole.collect()) == KEYS
+    first = frame(_SPLIT, upper=_base64(KEYS[0]).decode())
+    assert first.rdd.getNumPartitions() == PARTITIONS
+    assert [bytes(row.key) for row in first.select("key").collect()] == KEYS[:1]
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("split_bytes", [10**9, 1], ids=["whole", "splits"])
+@pytest.mark.parametrize("split_bytes", [10**9, _SPLIT], ids=["whole", "splits"])
 def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
     session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path, split_bytes: int
 ) -> None:
