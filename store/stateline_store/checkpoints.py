@@ -37,6 +37,7 @@ from stateline_store.rocksdb_options import secondary_options
 from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, read_format
 from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.splits import Split, Table, splits
 from stateline_store.steps import reached
 from stateline_store.write_ahead_logs import refuse_holes
 
@@ -151,6 +152,14 @@ class Checkpoint:
     def scan(self, keys: KeyRange) -> StoreIterator:
         """The stored rows of this range in key order. Raises, now or later, `DamagedDataError`."""
         return scan_rows(self._db, keys, self._directory, reverse=False)
+
+    def splits(self, size: int) -> list[Split]:
+        """The stored keys in ranges of about so many bytes on disk (`splits.splits`); the same ones each time."""
+        try:
+            tables = [Table(each["start_key"], each["end_key"], each["size"]) for each in self._db.live_files()]
+        except Exception as error:
+            raise translated(error, self._directory) from error
+        return splits(tables, size)
 
     def close(self) -> None:
         """Let go of the files; a second call does nothing."""

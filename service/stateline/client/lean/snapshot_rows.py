@@ -1,4 +1,5 @@
-"""The rows of one partition of a snapshot, read to their end whatever becomes of connections and servers.
+"""The rows of one partition of a snapshot, or of one split of it, read to their end whatever becomes of connections and
+servers.
 
 A stream that breaks off is gone on with: in key-value stores behind the last key that arrived (`after`), in others
 after as many rows as arrived (`skip`), for the rows of a snapshot come in the same order each time.
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from stateline.client.lean.arrow_body import ArrowBody
-from stateline.client.lean.client import ARROW, LOST, Failover, LeanClient, LeanRequest
+from stateline.client.lean.client import ARROW, LOST, PLANNING_S, Failover, LeanClient, LeanRequest
 from stateline_store.errors import ConfigurationError, CursorExpiredError, DoesNotExistError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}")
 @dataclass(frozen=True, slots=True)
 class RowsQuery:
     """What is read of a partition: columns in this order, rows within `bounds` (`lower`, `upper`, `prefix`, `from`,
-    `to`, `as_of`, as a URL writes them), and only those of `keys`, as JSON has them, if there are any; bounds are times
-    then.
+    `to`, `as_of`, `split`, as a URL writes them), and only those of `keys`, as JSON has them, if there are any; bounds
+    are times then.
     """
 
     columns: tuple[str, ...]
@@ -80,6 +81,15 @@ class Part:
                 "every node to an address with https."
             )
         return replace(server, urls=(node, *(url for url in server.urls if url.rstrip("/") != node)))
+
+
+def splits(server: LeanClient, path: str, bounds: Mapping[str, str], size_bytes: int) -> list[str]:
+    """In which parts, of about so many bytes on the server's disk, the rows within `bounds` may be read: each is a
+    bound `split`, and each row is in one of them. At least one. Raises as `LeanClient.ask`."""
+    parameters = urlencode({**bounds, "size_bytes": size_bytes}, quote_via=quote, safe="")
+    asked = LeanRequest("GET", f"{path}/splits?{parameters}")
+    found = server.ask(asked, patience_s=min(PLANNING_S, server.retry_s))
+    return [each["split"] for each in found["splits"]]
 
 
 def batches(server: LeanClient, path: str, query: RowsQuery) -> Generator[pa.RecordBatch, None, None]:

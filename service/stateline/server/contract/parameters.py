@@ -102,6 +102,11 @@ PARAMETERS: dict[str, Parameter] = {
         {"type": "integer", "minimum": 0, "default": 0},
         "Leave out so many of the rows, from the first on: those that a stream had before it broke off.",
     ),
+    "split": Parameter({"type": "string"}, "Only the rows of this part of the partition: one that …/splits gives."),
+    "size_bytes": Parameter(
+        {"type": "integer", "minimum": 1, "default": 128 * 1024 * 1024},
+        "About how many bytes on disk the rows of a split have.",
+    ),
     "pin": Parameter(
         {"type": "string", "minLength": 1, "maxLength": 64},
         "What you call this snapshot: asked for again, of the same stores, it is the same one.",

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from stateline.model.store_definition import StoreDefinition
 from stateline.server.contract.arguments import Arguments
 from stateline.server.rows.columns import row_columns
+from stateline.server.snapshots.split_text import read_split
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.scan import EVERY_KEY, KeyRange
 
-PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_of", "skip")
-_MOST_SKIPPED = 2**63 - 1
+PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_of", "split", "skip")
+SPLIT_PARAMETERS = ("size_bytes", *(name for name in PARAMETERS if name not in ("columns", "split", "skip")))
+SPLIT_BYTES = 128 * 1024 * 1024
+_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class RowSelection:
     as_of: int | None = None
     only: tuple[bytes, ...] | None = None
     """Of the keys in `keys` these alone, ascending."""
+    split: KeyRange = EVERY_KEY
+    """The stored keys of the rows, as the database has them."""
     skip: int = 0
     """So many of the rows that all the rest leaves are left out, from the first on."""
 
@@ -32,7 +37,7 @@ class RowSelection:
     def is_nothing(self) -> bool:
         """Whether no row can be wanted."""
         backwards = self.from_ms is not None and self.to_ms is not None and self.from_ms > self.to_ms
-        return self.keys.is_empty or backwards or self.only == ()
+        return self.keys.is_empty or backwards or self.only == () or self.split.is_empty
 
 
 def read_selection(
@@ -47,8 +52,16 @@ def read_selection(
     _check_times(definition, has_times=from_ms is not None or to_ms is not None, as_of=as_of)
     wanted = RowSelection(None if columns is None else tuple(columns.split(",")), _keys(arguments, definition))
     row_columns(definition, wanted.columns)  # raises for one that there is not
-    skip = arguments.integer("skip", 0, 0, _MOST_SKIPPED, "a signed number of 64 bits")
-    return replace(wanted, from_ms=from_ms, to_ms=to_ms, as_of=as_of, skip=skip)
+    split = arguments.text("split")
+    skip = arguments.integer("skip", 0, 0, _LARGEST, "a signed number of 64 bits")
+    keys = EVERY_KEY if split is None else read_split(split)
+    return replace(wanted, from_ms=from_ms, to_ms=to_ms, as_of=as_of, split=keys, skip=skip)
+
+
+def read_split_size(arguments: Arguments, definition: StoreDefinition) -> tuple[RowSelection, int]:
+    """Which rows are to be split, and into parts of how many bytes. Raises as `read_selection`."""
+    wanted = read_selection(arguments, definition, SPLIT_PARAMETERS)
+    return wanted, arguments.integer("size_bytes", SPLIT_BYTES, 1, _LARGEST, "a signed number of 64 bits")
 
 
 def read_selected_keys(arguments: Arguments, definition: StoreDefinition, most_keys: int) -> RowSelection:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from stateline.server.contract.openapi import Operation
 from stateline.server.rows.columns import MEDIA_TYPE
-from stateline.server.snapshots.filter import PARAMETERS
+from stateline.server.snapshots.filter import PARAMETERS, SPLIT_PARAMETERS
 
 PATH = "/v1/snapshots"
 ONE = f"{PATH}/{{id}}"
 ROWS = f"{ONE}/stores/{{store}}/partitions/{{partition}}"
+SPLITS = f"{ROWS}/splits"
 
 _PART = {
     "type": "object",
@@ -37,6 +38,23 @@ _LIST = {
     "type": "object",
     "properties": {"snapshots": {"type": "array", "items": _SNAPSHOT}},
     "required": ["snapshots"],
+}
+_SPLITS = {
+    "type": "object",
+    "properties": {
+        "splits": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "split": {"type": "string", "description": "What the parameter `split` of the rows takes."},
+                    "bytes": {"type": "integer", "description": "About how many its rows have on disk."},
+                },
+                "required": ["split", "bytes"],
+            },
+        }
+    },
+    "required": ["splits"],
 }
 OPERATIONS = (
     Operation(
@@ -83,5 +101,13 @@ OPERATIONS = (
         problems=(400, 404, 410, 421, 422, 429, 500, 503),
         members={"keys": True, **dict.fromkeys(PARAMETERS, False)},
         media_type=MEDIA_TYPE,
+    ),
+    Operation(
+        SPLITS,
+        "get",
+        "In which parts the rows may be read, each row in one: those with rows that the parameters ask for.",
+        SPLIT_PARAMETERS,
+        problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        answer=_SPLITS,
     ),
 )

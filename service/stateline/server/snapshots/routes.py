@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import Any
 
 import orjson
@@ -37,11 +37,13 @@ from stateline.server.serving import Serving
 from stateline.server.snapshots.asked_nodes import AskedNodes, NodeRefusedError
 from stateline.server.snapshots.cluster import ClusterSnapshots, Found
 from stateline.server.snapshots.described import described
-from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection
+from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection, read_split_size
 from stateline.server.snapshots.keeper import SnapshotKeeper
-from stateline.server.snapshots.operations import ONE, PATH, ROWS
+from stateline.server.snapshots.operations import ONE, PATH, ROWS, SPLITS
 from stateline.server.snapshots.own_parts import OwnParts, Wanted
 from stateline.server.snapshots.part_routes import PartRoutes
+from stateline.server.snapshots.ranges import wanted_splits
+from stateline.server.snapshots.split_text import split_text
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.loading import loaded
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotPresentError
@@ -89,6 +91,7 @@ class SnapshotRoutes:
             _by_method(PATH, {"GET": self.all, "POST": self.create}),
             _by_method(ONE, {"GET": self.show, "PATCH": self.renew, "DELETE": self.release}),
             _by_method(ROWS, {"GET": self.rows, "POST": self.rows_of_keys}),
+            _by_method(SPLITS, {"GET": self.splits}),
             self._parts.route(),
         ]
 
@@ -152,6 +155,15 @@ class SnapshotRoutes:
         async with self._serving.bodies.read(request, parse) as wanted:
             return await self._rows(snapshot, part, definition, wanted)
 
+    async def splits(self, request: Request) -> Response:
+        """GET …/stores/{store}/partitions/{partition}/splits: the parts that may be read each for itself."""
+        snapshot, part, definition = await self._part(request)
+        arguments = Arguments(from_query_string(request.scope["query_string"]))
+        wanted, size = read_split_size(arguments, definition)
+        async with self._opened(snapshot, part, definition) as checkpoint:
+            found = await asyncio.to_thread(wanted_splits, checkpoint, definition, wanted, size)
+        return json_response({"splits": [{"split": split_text(each.keys), "bytes": each.size} for each in found]})
+
     async def _part(self, request: Request) -> tuple[Snapshot, CheckpointPart, StoreDefinition]:
         snapshot_id, name = request.path_params["id"], request.path_params["store"]
         partition = _partition(request.path_params["partition"])
@@ -187,11 +199,20 @@ class SnapshotRoutes:
     ) -> Response:
         async with AsyncExitStack() as resources:
             await resources.enter_async_context(self._limits.scan())
-            checkpoint = await self._checkpoints.acquire(snapshot.id, part)
-            resources.callback(self._checkpoints.release, snapshot.id, part)
-            _check_kind(checkpoint, definition)
+            checkpoint = await resources.enter_async_context(self._opened(snapshot, part, definition))
             chunks = _stream(checkpoint, definition, wanted)
             return OwningStream(chunks, resources.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))
+
+    @asynccontextmanager
+    async def _opened(
+        self, snapshot: Snapshot, part: CheckpointPart, definition: StoreDefinition
+    ) -> AsyncGenerator[Checkpoint, None]:
+        checkpoint = await self._checkpoints.acquire(snapshot.id, part)
+        try:
+            _check_kind(checkpoint, definition)
+            yield checkpoint
+        finally:
+            self._checkpoints.release(snapshot.id, part)
 
     async def _body(self, request: Request, allowed: tuple[str, ...]) -> Arguments:
         def parse(body: bytes) -> tuple[Arguments, int]:

@@ -37,13 +37,14 @@ from stateline.server.rows.arrow_rows import (
     value_columns,
 )
 from stateline.server.snapshots.filter import RowSelection
+from stateline.server.snapshots.ranges import history_ranges, latest_ranges, readable_times, stored_ranges
 from stateline.server.state.partitions import store_schema
 from stateline_store import DamagedDataError, StoreSchema
 from stateline_store.checkpoints import Checkpoint
 from stateline_store.scan import KeyRange
-from stateline_store.segments import PREFIX, Segments, existing
+from stateline_store.segments import PREFIX
 from stateline_store.versioned_reads import VersionedRecord
-from stateline_store.versioned_rows import LATEST, versions
+from stateline_store.versioned_rows import versions
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 
 # A batch has at most so many rows, and not many more bytes: what is held in memory per reader, and for how long a step
@@ -101,10 +102,10 @@ def _without_first(found: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.Re
 
 
 def _entries(
-    checkpoint: Checkpoint, definition: StoreDefinition, _: StoreSchema, wanted: RowSelection, schema: pa.Schema
+    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     needed = _needed(schema, times=("timestamp",) if _has_times(wanted) else ())
-    for rows in _bounded(_scanned(checkpoint, _keys(wanted))):
+    for rows in _bounded(_scanned(checkpoint, stored_ranges(checkpoint, store, wanted))):
         columns = {"key": binary_array(_firsts(rows))} if "key" in needed else {}
         columns |= _values(definition, rows, needed)
         masks = _between(columns["timestamp"], wanted.from_ms, wanted.to_ms) if _has_times(wanted) else []
@@ -114,12 +115,9 @@ def _entries(
 def _windows(
     checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
-    segments = _segments(store)
-    last = MAX_TIMESTAMP_MS if wanted.to_ms is None else wanted.to_ms
-    first, last = segments.readable(max(wanted.from_ms or 0, 0), last, checkpoint.commit.stream_time_ms)
+    first, last = readable_times(checkpoint, store, wanted)
     needed = _needed(schema)
-    there = existing(checkpoint.scan, segments.between(first, last))
-    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(there, wanted))):
+    for rows in _bounded(_scanned(checkpoint, stored_ranges(checkpoint, store, wanted))):
         names = _names(definition, rows, WINDOW_SUFFIX.size)
         start = big_endian(sliced(names, -12, -4), _INT64)
         columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, store.window_size_ms)}
@@ -131,12 +129,9 @@ def _windows(
 def _sessions(
     checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
-    segments = _segments(store)
-    stream_time_ms = checkpoint.commit.stream_time_ms
-    first, last = segments.readable(max(wanted.from_ms or 0, 0), MAX_TIMESTAMP_MS, stream_time_ms)
+    first, last = readable_times(checkpoint, store, wanted)
     needed = _needed(schema)
-    there = existing(checkpoint.scan, segments.between(first, last))
-    for rows in _bounded(_scanned(checkpoint, _rows_of_keys(there, wanted))):
+    for rows in _bounded(_scanned(checkpoint, stored_ranges(checkpoint, store, wanted))):
         names = _names(definition, rows, SESSION_SUFFIX.size)
         end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
         columns = {"key": sliced(names, _WIDTH, -16), "start": start, "end": end}
@@ -148,21 +143,13 @@ def _sessions(
 def _versions(
     checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
-    segments = _segments(store)
-    stream_time_ms = checkpoint.commit.stream_time_ms
-    floor_ms = stream_time_ms - segments.retention_ms
-    from_ms, to_ms = (wanted.from_ms, wanted.to_ms) if wanted.as_of is None else (wanted.as_of, wanted.as_of)
-    since_ms = floor_ms if from_ms is None else max(from_ms, floor_ms)
-    until_ms = MAX_TIMESTAMP_MS if to_ms is None else to_ms
-    if wanted.as_of is None or wanted.as_of >= floor_ms:  # of a time that is hidden, what is the latest is all
-        history = existing(checkpoint.scan, segments.between(max(since_ms, 0), max(stream_time_ms, 0)))
-        ranges = (_within(PREFIX.pack(each), keys) for each in history for keys in _keys(wanted))
-        for rows in _bounded(_scanned(checkpoint, ranges)):
-            yield from _history(definition, rows, since_ms, until_ms, schema)
-    for rows in _bounded(_scanned(checkpoint, (_within(LATEST, keys) for keys in _keys(wanted)))):
+    since_ms, until_ms = readable_times(checkpoint, store, wanted)
+    for rows in _bounded(_scanned(checkpoint, history_ranges(checkpoint, store, wanted))):
+        yield from _history(definition, rows, since_ms, until_ms, schema)
+    for rows in _bounded(_scanned(checkpoint, latest_ranges(wanted))):
         stored = binary_array(_seconds(rows))
         columns = _latest(definition, _names(definition, rows, 0), stored)
-        yield typed_batch(definition, _kept(columns, _between(columns["timestamp"], None, to_ms)), schema)
+        yield typed_batch(definition, _kept(columns, _between(columns["timestamp"], None, until_ms)), schema)
 
 
 def _latest(definition: StoreDefinition, names: pa.Array, stored: pa.Array) -> Columns:
@@ -190,10 +177,10 @@ def _history(
         yield record_batch(definition, found[at : at + BATCH_ROWS], schema)
 
 
-def _scanned(checkpoint: Checkpoint, ranges: Iterable[KeyRange]) -> Generator[list[Row], None, None]:
+def _scanned(checkpoint: Checkpoint, keys: Iterable[KeyRange]) -> Generator[list[Row], None, None]:
     """The stored rows of these ranges, one after the other: nothing moves in a checkpoint."""
-    for keys in ranges:
-        with checkpoint.scan(keys) as scan:
+    for each in keys:
+        with checkpoint.scan(each) as scan:
             yield from scan.chunks()
 
 
@@ -226,40 +213,6 @@ def _split(rows: list[Row]) -> Iterator[list[Row]]:
         batch.append(row)
         batch_bytes += size
     yield batch
-
-
-def _within(segment: bytes, keys: KeyRange) -> KeyRange:
-    """The rows of a segment whose name is the key alone."""
-    end = KeyRange.prefixed(segment).end if keys.end is None else segment + keys.end
-    return KeyRange(segment + keys.start, end)
-
-
-def _keys(wanted: RowSelection) -> list[KeyRange]:
-    """The keys asked for, as ranges, ascending."""
-    return [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in wanted.only]
-
-
-def _rows_of_keys(segments: Iterable[int], wanted: RowSelection) -> Iterator[KeyRange]:
-    """The rows of these segments among which those of the keys asked for are."""
-    keys = [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in _roots(wanted.only)]
-    return (_around(PREFIX.pack(segment), each) for segment in segments for each in keys)
-
-
-def _roots(keys: Iterable[bytes]) -> list[bytes]:
-    """Of ascending keys those that begin with no other: the rows around these have the others' among them."""
-    found: list[bytes] = []
-    for key in keys:
-        if not (found and key.startswith(found[-1])):
-            found.append(key)
-    return found
-
-
-def _around(segment: bytes, keys: KeyRange) -> KeyRange:
-    """The rows of a segment among which those keys are. What follows the key in a row's name (a time) counts when names
-    are compared, so a key below the end can stand behind it; of a single key the names begin with it."""
-    if keys.end == keys.start + b"\0" or (keys.start and keys.end == KeyRange.prefixed(keys.start).end):
-        return KeyRange.prefixed(segment + keys.start)
-    return KeyRange(segment + keys.start, KeyRange.prefixed(segment).end)
 
 
 def _inside(key: pa.Array, wanted: RowSelection) -> list[pa.Array]:
@@ -302,11 +255,6 @@ def _damaged(definition: StoreDefinition) -> DamagedDataError:
         f"A row of {definition.name!r} in the snapshot is too short for a {definition.kind} store: make a new one, "
         "and if it has the same, rebuild the store from its changelog."
     )
-
-
-def _segments(store: StoreSchema) -> Segments:
-    assert store.segments is not None, f"a {store.kind} store has segments"
-    return store.segments
 
 
 def _zeros(count: int) -> pa.Buffer:

@@ -1,4 +1,4 @@
-"""How Spark reads a snapshot: planned beside the driver, read partition by partition on the executors.
+"""How Spark reads a snapshot: planned beside the driver, read split by split on the executors.
 
 `SnapshotReader` is made anew for each scan of a DataFrame; what makes them one state is the pin, which travels with the
 `DataSource`. Its `partitions` asks for the snapshot of that pin, which the first one to ask gets made.
@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
-from stateline.client.lean.snapshot_rows import Part
+from stateline.client.lean.snapshot_rows import Part, splits
 from stateline.spark.reading.filters import Narrowed, StoreShape, in_pieces, narrowed
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
 from stateline.spark.reading.source_options import SourceOptions
-from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError
+from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotReadyError
 from stateline_store.layout import plain_kind
 
 if TYPE_CHECKING:
@@ -37,10 +39,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RowsPartition(InputPartition):
-    """One partition of the store in the snapshot: one Spark task, which reads from the node that keeps it."""
+    """One partition of the store in the snapshot, or one split of it: one Spark task, which reads from the node that
+    keeps it."""
 
     part: Part
+    split: str | None = None
 
+
+_ASKED_AT_ONCE = 8  # partitions: the first look at one has its server replay logs
 
 # Which kinds of stores have such times.
 _TIMES_OF = {("as_of",): ("versioned",), ("from", "to"): ("window", "session", "versioned")}
@@ -71,29 +77,45 @@ class SnapshotReader(DataSourceReader):
         self._narrowed = Narrowed(options.bounds)
 
     def partitions(self) -> list[RowsPartition]:
-        """A task per partition of the store. Makes the snapshot, unless it is there, and has its lease renewed."""
+        """The tasks: one per split of each partition of the store. Makes the snapshot, unless it is there, and has its
+        lease renewed."""
         snapshot = self._snapshot()
         parts = snapshot["stores"].get(self._options.store)
         if not parts:
             there_are = ", ".join(snapshot["stores"])
             raise DoesNotExistError(f"The snapshot {snapshot['id']} has no {self._options.store!r}, but {there_are}.")
         keep_while_driver_lives(self._options, snapshot, is_own=self._options.snapshot is None)
-        return [RowsPartition(Part.of(parts[number])) for number in sorted(parts, key=int)]
+        ordered = [Part.of(parts[number]) for number in sorted(parts, key=int)]
+        if self._narrowed.keys is not None:  # a seek each
+            return [RowsPartition(part) for part in ordered]
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+            split = list(threads.map(self._splits, ordered))
+        # In turns, so that tasks which run at the same time read from different partitions, and so nodes.
+        return [each for together in zip_longest(*split) for each in together if each is not None]
 
     def read(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # as partitions
         """The rows of one partition."""
         from stateline.client.lean.snapshot_rows import batches
 
         server = partition.part.at(self._options.server)
-        for query in self._queries():
+        for query in self._queries(partition.split):
             with closing(batches(server, partition.part.path, query)) as found:
                 for batch in found:
                     yield self._shape.recast(batch)
 
-    def _queries(self) -> Iterator[RowsQuery]:
+    def _splits(self, part: Part) -> list[RowsPartition]:
+        try:
+            found = splits(part.at(self._options.server), part.path, self._narrowed.bounds, self._options.split_bytes)
+        except (NotReadyError, DoesNotExistError) as error:  # a node that is away, or an older one, which has no splits
+            _log.warning("%s is read by one task: %s", part.path, error)
+            return [RowsPartition(part)]
+        return [RowsPartition(part, each) for each in found]
+
+    def _queries(self, split: str | None) -> Iterator[RowsQuery]:
         from stateline.client.lean.snapshot_rows import RowsQuery
 
         bounds, keys = tuple(self._narrowed.bounds.items()), self._narrowed.keys
+        bounds += () if split is None else (("split", split),)
         if keys is None:
             yield RowsQuery(self._shape.names, bounds)
             return

@@ -21,16 +21,18 @@ Lease = Literal["driver", "ttl"]
 
 TOKEN_VARIABLE = "STATELINE_TOKEN"
 DEFAULT_TTL_S = 300
+DEFAULT_SPLIT_BYTES = 128 * 1024 * 1024
 _LONGEST_PIN = 64  # characters; what the server takes
 _CONNECTION = ("url", "token", "token_file", "ca_file", "timeout_s", "retry_s")
 _BOUNDS = ("lower", "upper", "prefix", "from", "to", "as_of")
 SNAPSHOT_OPTIONS = (
     *_CONNECTION,
-    *("store", "stores", "snapshot", "pin", "ttl_s", "lease", "renew", "columns", "changes"),
+    *("store", "stores", "snapshot", "pin", "ttl_s", "lease", "renew", "columns", "split_bytes", "changes"),
     *_BOUNDS,
 )
 _BOOLEANS = {"true": True, "false": False}
 _MOST_S = 10**9
+_MOST_BYTES = 2**63
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -55,6 +57,8 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     bounds: Mapping[str, str] = field(default_factory=dict)
     """As the contract names them and a URL writes them: `lower`, `upper`, `prefix`, `from`, `to`, `as_of`."""
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+    """About how much of a partition one task reads, as it is on the server's disk."""
 
 
 def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> SourceOptions:
@@ -84,6 +88,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> So
         renew=_choice(options, "renew", _BOOLEANS, default=False),
         columns=None if "columns" not in options else _list(options["columns"]),
         bounds={name: options[name] for name in _BOUNDS if name in options},
+        split_bytes=_number(options, "split_bytes", DEFAULT_SPLIT_BYTES, int, _MOST_BYTES, "bytes"),
     )
 
 
@@ -152,17 +157,24 @@ def _check_url(url: str) -> None:
         raise InvalidArgumentError("The option url has a name or a password in it: give a token with token_file.")
 
 
-def _number(options: Mapping[str, str], name: str, default: N, kind: Callable[[str], N]) -> N:
+def _number(
+    options: Mapping[str, str],
+    name: str,
+    default: N,
+    kind: Callable[[str], N],
+    most: float = _MOST_S,
+    unit: str = "seconds",
+) -> N:
     text = options.get(name)
     if text is None:
         return default
     try:
         number = kind(text)
-        if 0 < number < _MOST_S:
+        if 0 < number < most:
             return number
     except ValueError:
         pass
-    raise InvalidArgumentError(f"{name}={text[:60]!r}: a number of seconds above 0 is accepted.")
+    raise InvalidArgumentError(f"{name}={text[:60]!r}: a number of {unit} above 0 is accepted.")
 
 
 def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, T], default: T) -> T:

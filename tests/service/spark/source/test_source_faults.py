@@ -29,7 +29,7 @@ from stateline_store import (
 )
 from stateline_store.clock import now_ms
 from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
-from support.processes.query_server import OwningWorker, wait_until
+from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.serve_process import Served, served, until_ready
 from support.processes.served_here import http_server
 from support.run.patience import HANGING_S
@@ -37,18 +37,20 @@ from support.run.patience import HANGING_S
 MANY = 30_000
 LEASE_S = 5  # long enough for a job to begin
 MOST_BYTES = 30_000_000  # two thirds of all, of which Spark takes the first 10,000 rows at once
+_SPLIT = 1_000_000  # bytes; less than any table has
 KEYS = [b"big-%06d" % number for number in range(MANY)]
 
 
 @pytest.fixture(scope="module")
 def many(worker: OwningWorker) -> None:
-    """One partition of `blobs` with 45 MB of rows."""
+    """One partition of `blobs` with 45 MB of rows, in several tables."""
 
     def put() -> None:
         store = worker.stores["blobs", 1]
-        for key in KEYS:
+        for number, key in enumerate(KEYS, 1):
             store.put(key, key + os.urandom(1_500))
-        worker.commit_here()
+            if number % (MANY // 10) == 0:  # what is committed at once is one table
+                worker.commit_here()
 
     worker.run(put)
 
@@ -171,8 +173,27 @@ def test_a_snapshot_that_ends_while_it_is_read_is_an_error_and_never_the_end(
 
 
 @pytest.mark.usefixtures("many")
+def test_a_partition_is_read_by_as_many_tasks_as_it_has_splits_that_are_wanted(
+    session: SparkSession, client: httpx.Client
+) -> None:
+    url = str(client.base_url)
+
+    def frame(size: int, **options: Any) -> DataFrame:
+        return all_big(session, url, split_bytes=size, lease="ttl", ttl_s=20, **options)
+
+    assert frame(10**9).rdd.getNumPartitions() == PARTITIONS
+    wait_until(lambda: frame(_SPLIT).rdd.getNumPartitions() > PARTITIONS, 30)  # a flush runs beside the commit
+    whole = frame(_SPLIT).select("key")
+    assert sorted(bytes(row.key) for row in whole.collect()) == KEYS
+    first = frame(_SPLIT, upper=_base64(KEYS[0]).decode())
+    assert first.rdd.getNumPartitions() == PARTITIONS
+    assert [bytes(row.key) for row in first.select("key").collect()] == KEYS[:1]
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("split_bytes", [10**9, _SPLIT], ids=["whole", "splits"])
 def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
-    session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path
+    session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path, split_bytes: int
 ) -> None:
     del worker
     with served(state_dir) as first, faulty_proxy(_port(first)) as proxy, served(state_dir) as second:
@@ -188,8 +209,10 @@ def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
             proxy.target = _port(second)
             proxy.most_bytes = None
 
-        found = gated_read(all_big(session, proxy.url), tmp_path, kill)
-        assert any(b"after=" in request for request in proxy.requests), "all had arrived: the test shows nothing"
+        found = gated_read(all_big(session, proxy.url, split_bytes=split_bytes), tmp_path, kill)
+        gone_on = [request for request in proxy.requests if b"after=" in request]
+        assert gone_on, "all had arrived: the test shows nothing"
+        assert all(b"split=" in request for request in gone_on)
     assert sorted(map(bytes, found)) == KEYS
 
 

@@ -1,0 +1,116 @@
+"""Which stored rows of a checkpoint a reader wants, as ranges of stored keys, in the order in which they are read.
+
+The rows in them are all that can be wanted; where a range has others among them, `rows` leaves these out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.server.snapshots.filter import RowSelection
+from stateline.server.state.partitions import store_schema
+from stateline_store import StoreSchema
+from stateline_store.checkpoints import Checkpoint
+from stateline_store.scan import KeyRange
+from stateline_store.segments import PREFIX, Segments, existing
+from stateline_store.splits import Split, common
+from stateline_store.versioned_rows import LATEST
+from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
+
+
+def stored_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelection) -> Iterator[KeyRange]:
+    """The ranges, none of them empty."""
+    if store.kind == "key_value":
+        return _inside(wanted, _keys(wanted))
+    if store.kind == "versioned":
+        return chain(history_ranges(checkpoint, store, wanted), latest_ranges(wanted))
+    segments = _segments(store)
+    first_ms, last_ms = readable_times(checkpoint, store, wanted)
+    there = existing(checkpoint.scan, segments.between(first_ms, last_ms))
+    return _inside(wanted, _rows_of_keys(there, wanted))
+
+
+def wanted_splits(checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection, size: int) -> list[Split]:
+    """The parts, of about so many bytes on disk, that have such rows: in parts one may be that is empty. The first one
+    where there are none, so that whoever reads all of them reads something."""
+    every = checkpoint.splits(size)
+    if wanted.is_nothing:
+        return every[:1]
+    ranges = list(stored_ranges(checkpoint, store_schema(definition, checkpoint.layout), wanted))
+    found = [each for each in every if any(not common(each.keys, one).is_empty for one in ranges)]
+    return found or every[:1]
+
+
+def history_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelection) -> Iterator[KeyRange]:
+    """Of a versioned store, where versions are that are not the latest of their keys."""
+    segments, stream_time_ms = _segments(store), checkpoint.commit.stream_time_ms
+    if wanted.as_of is not None and wanted.as_of < stream_time_ms - segments.retention_ms:
+        return iter(())  # of a time that is hidden, what is the latest is all
+    since_ms, _ = readable_times(checkpoint, store, wanted)
+    there = existing(checkpoint.scan, segments.between(max(since_ms, 0), max(stream_time_ms, 0)))
+    return _inside(wanted, (_within(PREFIX.pack(each), keys) for each in there for keys in _keys(wanted)))
+
+
+def latest_ranges(wanted: RowSelection) -> Iterator[KeyRange]:
+    """Of a versioned store, where the latest versions are."""
+    return _inside(wanted, (_within(LATEST, keys) for keys in _keys(wanted)))
+
+
+def readable_times(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelection) -> tuple[int, int]:
+    """From when to when rows are wanted that reads of the store show: of windows the start, of sessions the end, both
+    included; of versions those that end after the first and begin by the second."""
+    segments, stream_time_ms = _segments(store), checkpoint.commit.stream_time_ms
+    if store.kind == "versioned":
+        from_ms, to_ms = (wanted.from_ms, wanted.to_ms) if wanted.as_of is None else (wanted.as_of, wanted.as_of)
+        floor_ms = stream_time_ms - segments.retention_ms
+        since_ms = floor_ms if from_ms is None else max(from_ms, floor_ms)
+        return since_ms, MAX_TIMESTAMP_MS if to_ms is None else to_ms
+    last_ms = MAX_TIMESTAMP_MS if wanted.to_ms is None or store.kind == "session" else wanted.to_ms
+    return segments.readable(max(wanted.from_ms or 0, 0), last_ms, stream_time_ms)
+
+
+def _inside(wanted: RowSelection, ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
+    """What of these ranges is in the split that is wanted."""
+    narrowed = (common(each, wanted.split) for each in ranges)
+    return (each for each in narrowed if not each.is_empty)
+
+
+def _segments(store: StoreSchema) -> Segments:
+    assert store.segments is not None, f"a {store.kind} store has segments"
+    return store.segments
+
+
+def _within(segment: bytes, keys: KeyRange) -> KeyRange:
+    """The rows of a segment whose name is the key alone."""
+    end = KeyRange.prefixed(segment).end if keys.end is None else segment + keys.end
+    return KeyRange(segment + keys.start, end)
+
+
+def _keys(wanted: RowSelection) -> list[KeyRange]:
+    """The keys asked for, as ranges, ascending."""
+    return [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in wanted.only]
+
+
+def _rows_of_keys(segments: Iterable[int], wanted: RowSelection) -> Iterator[KeyRange]:
+    """The rows of these segments among which those of the keys asked for are."""
+    keys = [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in _roots(wanted.only)]
+    return (_around(PREFIX.pack(segment), each) for segment in segments for each in keys)
+
+
+def _roots(keys: Iterable[bytes]) -> list[bytes]:
+    """Of ascending keys those that begin with no other: the rows around these have the others' among them."""
+    found: list[bytes] = []
+    for key in keys:
+        if not (found and key.startswith(found[-1])):
+            found.append(key)
+    return found
+
+
+def _around(segment: bytes, keys: KeyRange) -> KeyRange:
+    """The rows of a segment among which those keys are. What follows the key in a row's name (a time) counts when names
+    are compared, so a key below the end can stand behind it; of a single key the names begin with it."""
+    if keys.end == keys.start + b"\0" or (keys.start and keys.end == KeyRange.prefixed(keys.start).end):
+        return KeyRange.prefixed(segment + keys.start)
+    return KeyRange(segment + keys.start, KeyRange.prefixed(segment).end)
