@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from stateline.spark.operators.processors import KeyProcessor, later, ms_up, newest_row
+from stateline.spark.operators.processors import KeyProcessor, TableProcessor, later, ms_up, newest_row
+from stateline.spark.operators.state_requests import Entry
 
 LEFT, RIGHT = 0, 1  # the sides of a join
+
+
+class SideChange(NamedTuple):
+    """A new value of a key on one side; without `value` the key is deleted. `at`: microseconds since 1970."""
+
+    key: str
+    side: int
+    value: str | None
+    at: int | None
+    order: int
+
+
 _Joined = Row("key", "left", "right", "deleted", "at")
 
 
 @dataclass
-class JoinTables(KeyProcessor):
+class JoinTables(TableProcessor):
     """The newest value of each side. In: `key`, `side`, `value` (null: deleted), `at`, `order`.
 
     Out: `key`, `left`, `right`, `deleted`, `at` (the later of both sides'); one row for a key that has a result or
@@ -25,26 +38,25 @@ class JoinTables(KeyProcessor):
     """
 
     how: Literal["inner", "left", "outer"]
+    takes = SideChange
     state_ddl = "left string, left_at bigint, right string, right_at bigint"
     returns = "key string, left string, right string, deleted boolean, at bigint"
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
-        state = self._state.get() or (None, None, None, None)
-        sides = {LEFT: (state[0], state[1]), RIGHT: (state[2], state[3])}
-        had_result = self._has_result(state[0], state[2])
-        changes = list(rows)
-        for side in {row.side for row in changes}:
-            newest = newest_row(key[0], (row for row in changes if row.side == side))
-            sides[side] = (newest.value, newest.at)
-        (left, left_at), (right, right_at) = sides[LEFT], sides[RIGHT]
-        if left is None and right is None:
-            self._state.clear()
-        else:
-            self._state.update((left, left_at, right, right_at))
+    def changed(self, key: str, rows: list[Any], state: Any) -> tuple[Entry | None, Iterable[Row]]:
+        left, left_at, right, right_at = state or (None, None, None, None)
+        had_result = self._has_result(left, right)
+        if of_left := [row for row in rows if row.side == LEFT]:
+            newest = newest_row(key, of_left)
+            left, left_at = newest.value, newest.at
+        if of_right := [row for row in rows if row.side == RIGHT]:
+            newest = newest_row(key, of_right)
+            right, right_at = newest.value, newest.at
         has_result = self._has_result(left, right)
+        leaves = []
         if has_result or had_result:
             at = later(left_at, right_at)
-            yield _Joined(key[0], left if has_result else None, right if has_result else None, not has_result, at)
+            leaves = [_Joined(key, left if has_result else None, right if has_result else None, not has_result, at)]
+        return None if left is None and right is None else (left, left_at, right, right_at), leaves
 
     def _has_result(self, left: str | None, right: str | None) -> bool:
         if self.how == "inner":
