@@ -53,7 +53,6 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",  # reads of snapshots ask for what is wanted alone
     "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.encodingFormat": "avro",  # an earlier checkpoint keeps the one it began with
     # How soon an idle query says that it is up and waits for input.
     "spark.sql.streaming.noDataProgressEventInterval": "1000",
 }

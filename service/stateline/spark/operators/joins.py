@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import orjson
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
-from stateline.spark.operators.processors import KeyProcessor, TableProcessor, later, ms_up, newest_row
+from stateline.spark.operators.processors import TableProcessor, TimedProcessor, later, ms_up, newest_row
+from stateline.spark.operators.sorted_state import Place, SortedEntries, SortedState
 from stateline.spark.operators.state_requests import Entry
 
 LEFT, RIGHT = 0, 1  # the sides of a join
@@ -65,7 +65,7 @@ class JoinTables(TableProcessor):
 
 
 @dataclass
-class JoinStreamWithTable(KeyProcessor):
+class JoinStreamWithTable(TimedProcessor):
     """Each row of the stream beside the table's value as of the row's time.
 
     A row waits until the watermark has passed its time; one that comes later than that is joined at once, with what is
@@ -74,18 +74,19 @@ class JoinStreamWithTable(KeyProcessor):
     """
 
     how: Literal["inner", "left"]
-    # versions: [[at, order, value or null], …], oldest first; waiting: [[at, order, value], …], in that order
-    state_ddl = "versions string, waiting string"
     returns = JoinTables.returns
 
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._versions = SortedState(handle, "versions")  # at, order, value or null
+        self._waiting = SortedState(handle, "waiting")  # at, order, value
+
     def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
-        versions, waiting = self._lists()
-        first_before = waiting[0][0] if waiting else None
-        for row in rows:
-            (waiting if row.side == LEFT else versions).append([row.at or 0, row.order, row.value])
-        versions.sort(key=_at_and_order)
-        waiting.sort(key=_at_and_order)
-        yield from self._settled(key[0], versions, waiting, times.getCurrentWatermarkInMs(), first_before)
+        versions, waiting = self._versions.entries(), self._waiting.entries()
+        timer_at = waiting.first
+        for at, order, side, value in sorted((row.at or 0, row.order, row.side, row.value) for row in rows):
+            (waiting if side == LEFT else versions).put((at, order, value))
+        yield from self._settled(key[0], versions, waiting, times.getCurrentWatermarkInMs(), timer_at)
 
     def handleExpiredTimer(  # noqa: N802  # Spark's name
         self,
@@ -93,32 +94,26 @@ class JoinStreamWithTable(KeyProcessor):
         timerValues: TimerValues,  # noqa: N803  # Spark's name
         expiredTimerInfo: Any,  # noqa: N803  # Spark's name
     ) -> Iterator[Row]:
-        versions, waiting = self._lists()
+        versions, waiting = self._versions.entries(), self._waiting.entries()
         yield from self._settled(key[0], versions, waiting, timerValues.getCurrentWatermarkInMs(), None)
 
-    def _lists(self) -> tuple[list[list[Any]], list[list[Any]]]:
-        versions, waiting = self._state.get() or ("[]", "[]")
-        return orjson.loads(versions), orjson.loads(waiting)
-
     def _settled(
-        self, key: str, versions: list[list[Any]], waiting: list[list[Any]], watermark_ms: int, timer_at: int | None
+        self, key: str, versions: SortedEntries, waiting: SortedEntries, watermark_ms: int, timer_at: Place | None
     ) -> Iterator[Row]:
         """Join what may be joined, keep the rest. `timer_at`: a timer stands for this time already."""
-        ready = [row for row in waiting if ms_up(row[0]) <= watermark_ms]
-        left = waiting[len(ready) :]
-        for at, _, value in ready:
-            found = next((version[2] for version in reversed(versions) if version[0] <= at), None)
-            if found is not None or self.how == "left":
-                yield _Joined(key, value, found, False, at)
-        passed = sum(ms_up(version[0]) <= watermark_ms for version in versions)
-        kept = versions[max(passed - 1, 0) :]
-        if left or len(kept) > 1 or (kept and (passed == 0 or kept[0][2] is not None)):
-            self._state.update((orjson.dumps(kept).decode(), orjson.dumps(left).decode()))
-        else:
-            self._state.clear()  # nothing waits, and there is no value
-        if left and (timer_at is None or ms_up(left[0][0]) != ms_up(timer_at)):
-            self._handle.registerTimer(ms_up(left[0][0]))
-
-
-def _at_and_order(entry: list[Any]) -> tuple[int, int]:
-    return entry[0], entry[1]
+        while waiting.first and ms_up(waiting.first[0]) <= watermark_ms:
+            at, _, value = waiting.remove_first()
+            found = versions.up_to(at)
+            right = found[2] if found is not None else None
+            if right is not None or self.how == "left":
+                yield _Joined(key, value, right, False, at)
+        while versions.second and ms_up(versions.second[0]) <= watermark_ms:
+            versions.remove_first()
+        if versions.first and ms_up(versions.first[0]) <= watermark_ms:
+            oldest = versions.up_to(versions.first[0])
+            if oldest is not None and oldest[2] is None:
+                versions.remove_first()  # deleted says as much as nothing
+        versions.save()
+        waiting.save()
+        if waiting.first and (timer_at is None or ms_up(waiting.first[0]) != ms_up(timer_at[0])):
+            self._handle.registerTimer(ms_up(waiting.first[0]))

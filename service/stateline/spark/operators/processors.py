@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from pyspark.sql import DataFrame, Row
@@ -21,7 +21,6 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessor,
     StatefulProcessorHandle,
     TimerValues,
-    ValueState,
 )
 
 from stateline.spark.operators.packing import packed
@@ -77,30 +76,23 @@ class TableProcessor(StatefulProcessor):
         """Nothing is held."""
 
 
-class KeyProcessor(StatefulProcessor):
-    """A processor with one row of state, whose type is `state_ddl`, that gives rows of the type `returns`."""
+class TimedProcessor(StatefulProcessor):
+    """A processor of one key at a time, with timers, that gives rows of the type `returns`."""
 
-    state_ddl: str
     returns: str
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._handle = handle
-        self._state: ValueState = handle.getValueState("state", self.state_ddl)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def with_state(
-    rows: DataFrame, key: str, processor: KeyProcessor, time_mode: Literal["None", "EventTime"] = "None"
-) -> DataFrame:
+def by_event_time(rows: DataFrame, key: str, processor: TimedProcessor) -> DataFrame:
     """What the processor gives for these rows, in update mode."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PySpark's remark on new pandas versions; none is used
-        return rows.groupBy(key).transformWithState(processor, processor.returns, "Update", time_mode)
+        return rows.groupBy(key).transformWithState(processor, processor.returns, "Update", "EventTime")
 
 
-def with_states(rows: DataFrame, key: str, processor: TableProcessor) -> DataFrame:
+def by_bucket(rows: DataFrame, key: str, processor: TableProcessor) -> DataFrame:
     """What the processor gives for these rows, of which `key` is the first column, in update mode."""
     row = packed(rows.columns).alias("row")  # one cell: Python takes a microsecond and more for each
     bucket = F.pmod(F.xxhash64(key), F.lit(_BUCKETS)).cast("int").alias("bucket")

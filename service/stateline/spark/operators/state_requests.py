@@ -31,7 +31,7 @@ def entries(state: MapState, keys: Sequence[Entry]) -> list[Entry | None]:
         return [state.getValue(key) for key in keys]
     requests = map(partial(_getting, state._stateName), keys)
     # An answer without bytes: the key is not there.
-    return [pickle.loads(answer.value) if answer.value else None for answer in _answers(state, requests)]
+    return [tuple(pickle.loads(answer.value)) if answer.value else None for answer in _answers(state, requests)]
 
 
 def change(state: MapState, changes: Mapping[Entry, Entry | None]) -> None:

@@ -18,7 +18,7 @@ from stateline.spark.operators.declared import STATE, declare
 from stateline.spark.operators.joins import LEFT, RIGHT, JoinStreamWithTable
 from stateline.spark.operators.ktable import KTable, changes, check_initial
 from stateline.spark.operators.packing import order_column, packed, spark_schema, struct_type, unpacked
-from stateline.spark.operators.processors import Aggregator, Value, with_state
+from stateline.spark.operators.processors import Aggregator, Value, by_event_time
 from stateline.spark.operators.sessions import Sessions
 from stateline_store import TopologyError
 
@@ -62,7 +62,7 @@ def join_stream_table(
     if table_delay is not None:
         table = KTable(table.frame.withWatermark(TIMESTAMP, _text(table_delay)), table.key)
     both = left.unionAll(changes(table, RIGHT, table.key))
-    joined = with_state(both, "key", JoinStreamWithTable(how), "EventTime")
+    joined = by_event_time(both, "key", JoinStreamWithTable(how))
     return _flat(joined, stream, table)
 
 
@@ -104,7 +104,7 @@ def session_aggregate(
     functions = {"initial": initial, "add": add, "merge": merge}
     key_schema = spark_schema(frame, names)
     declare("session_aggregate", state=STATE, key=key_schema, gap=str(gap), time=time, **functions, schema=kept_schema)
-    found = with_state(rows, "key", Sessions(gap_us, initial, add, merge), "EventTime")
+    found = by_event_time(rows, "key", Sessions(gap_us, initial, add, merge))
     return _sessions_frame(found, key_schema, kept_schema, gap_us)
 
 

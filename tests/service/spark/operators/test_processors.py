@@ -124,7 +124,7 @@ def test_a_stream_joins_the_table_as_of_each_rows_time_whatever_comes_when(
     assert {row.left: row.right for row in out} == expected
     assert len(out) == len(expected)
     join.test("k", [Row(key="k", side=RIGHT, value=None, at=900_000, order=99)])
-    assert join.peekValueState("state", "k") is None  # older versions are forgotten, and so is a key without a value
+    assert join.peekValueState("versions", "k") is None  # older versions are forgotten, and so is a key without a value
 
 
 @given(
@@ -157,7 +157,7 @@ def test_sessions_that_grow_and_merge_end_as_those_of_all_rows_at_once(
             expected.append([at])
     assert seen == {(s[0] * 1000, s[-1] * 1000): json.dumps({"n": sum(s)}).replace(" ", "") for s in expected}
     sessions.setWatermark(10_000)
-    assert sessions.peekValueState("state", "k") is None
+    assert sessions.peekValueState("sessions", "k") is None
 
 
 @pytest.mark.parametrize("times", [[0, 10, 20], [20, 10, 0], [0, 20, 10]])
@@ -256,6 +256,6 @@ def test_a_session_whose_aggregate_is_none_is_deleted_and_the_next_row_begins_an
 
     assert after((0, 1), (4, 2)) == [(0, 4, '{"n":3}')]
     assert after((5, 0)) == [(0, 4, None)]
-    assert sessions.peekValueState("state", "k") is None
+    assert sessions.peekValueState("sessions", "k") is None
     assert after((6, 0)) == []
     assert after((7, 0), (8, 5)) == [(8, 8, '{"n":5}')]
