@@ -2,51 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from stateline import serdes
-from stateline.spark.operators.processors import SHOWN_CHARACTERS, Aggregator, KeyProcessor, Value, later, newest_row
+from stateline.spark.operators.processors import SHOWN_CHARACTERS, Aggregator, TableProcessor, Value, later, newest_row
+from stateline.spark.operators.state_requests import Entry
 from stateline_store import RecordError
+
+
+class Membership(NamedTuple):
+    """Which group a key is in now (None: none), with what value. `at`: microseconds since 1970."""
+
+    key: str
+    group: str | None
+    value: str
+    at: int | None
+    order: int
+
+
+class Move(NamedTuple):
+    """A value that has left its group (`sign` -1) or is new in it (1)."""
+
+    group: str
+    sign: int
+    value: str
+    at: int | None
+
 
 _Group = Row("group", "sign", "value", "at")
 _Total = Row("group", "value", "at")
 
 
-class PreviousGroups(KeyProcessor):
+class PreviousGroups(TableProcessor):
     """Of each key the group and value that it last had, so that they can be taken out of it.
 
     In: `key`, `group` (null: no member of any), `value`, `at`, `order`. Out: `group`, `sign` (-1: the value that was
     there, 1: the new one), `value`, `at`; nothing for a change that changes nothing.
     """
 
+    takes = Membership
     state_ddl = "group string, value string"
     returns = "group string, sign int, value string, at bigint"
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
-        newest = newest_row(key[0], rows)
-        old = self._state.get()
+    def changed(self, key: str, rows: list[Any], state: Any) -> tuple[Entry | None, Iterable[Row]]:
+        newest = newest_row(key, rows)
         new = (newest.group, newest.value) if newest.group is not None else None
-        if old == new:
-            return
-        if new is None:
-            self._state.clear()
-        else:
-            self._state.update(new)
-        if old is not None:
-            yield _Group(old[0], -1, old[1], newest.at)
-        if new is not None:
-            yield _Group(new[0], 1, new[1], newest.at)
+        leaves = []
+        if state is not None and new != tuple(state):
+            leaves.append(_Group(state[0], -1, state[1], newest.at))
+        if new is not None and (state is None or new != tuple(state)):
+            leaves.append(_Group(new[0], 1, new[1], newest.at))
+        return new, leaves
 
 
 @dataclass
-class GroupTotals(KeyProcessor):
+class GroupTotals(TableProcessor):
     """An aggregate of each group's members.
 
     `add` and `subtract` make a new aggregate of one and a member's value; `initial` is that of no member, None: the
@@ -60,11 +76,11 @@ class GroupTotals(KeyProcessor):
     add: Aggregator
     subtract: Aggregator
     result: Callable[[str, Value], Value] | None = None
+    takes = Move
     state_ddl = "members bigint, aggregate string, at bigint"
     returns = "group string, value string, at bigint"
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
-        state = self._state.get()
+    def changed(self, key: str, rows: list[Any], state: Any) -> tuple[Entry | None, Iterable[Row]]:
         members, text, at = state or (0, None, None)
         aggregate: Value | None = serdes.json.deserialize(text.encode()) if text is not None else None
         for row in sorted(rows, key=lambda row: (row.sign, row.at or 0)):
@@ -75,13 +91,9 @@ class GroupTotals(KeyProcessor):
         text = result = None
         if members > 0 and aggregate is not None:
             text = serdes.json.serialize(aggregate).decode()
-            result = serdes.json.serialize(self.result(key[0], aggregate)).decode() if self.result else text
-        if members > 0:
-            self._state.update((members, text, at))
-        else:
-            self._state.clear()
-        if had_result or result is not None:
-            yield _Total(key[0], result, at)
+            result = serdes.json.serialize(self.result(key, aggregate)).decode() if self.result else text
+        leaves = [_Total(key, result, at)] if had_result or result is not None else []
+        return (members, text, at) if members > 0 else None, leaves
 
     def _changed(self, aggregate: Value | None, sign: int, value: Value) -> Value | None:
         if sign < 0:
@@ -96,8 +108,7 @@ class Sum:
     """Adds (or, with `sign` -1, takes away) the columns' numbers; null counts as 0.
 
     Exact, so that what was added can be taken out again: totals of integers are integers of any size, those of doubles
-    texts of fractions (``"5404319552844595/18014398509481984"``), which `rounded` makes numbers of. A total that is a
-    double itself, as earlier versions kept it, is read as well.
+    texts of fractions (``"5404319552844595/18014398509481984"``), which `rounded` makes numbers of.
     """
 
     columns: tuple[str, ...]

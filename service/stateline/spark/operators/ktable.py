@@ -33,11 +33,11 @@ from pyspark.sql.types import (
 from stateline import serdes
 from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TIMESTAMP
-from stateline.spark.operators.declared import declare
+from stateline.spark.operators.declared import STATE, declare
 from stateline.spark.operators.groups import GroupTotals, PreviousGroups, Sum, rounded
 from stateline.spark.operators.joins import LEFT, RIGHT, JoinTables
 from stateline.spark.operators.packing import order_column, packed, spark_schema, struct_type, unpacked_frame
-from stateline.spark.operators.processors import Aggregator, Value, with_state
+from stateline.spark.operators.processors import Aggregator, Value, by_bucket
 from stateline_store import InvalidArgumentError, TopologyError
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -102,9 +102,9 @@ class KTable:
             raise TopologyError(f"Tables cannot be joined as {how!r}: use 'inner', 'left' or 'outer'.")
         self._check_join(other)
         sides = {"key": self.key_schema, "left": self.value_schema, "right": other.value_schema}
-        declare("join", how=how, **sides)
+        declare("join", state=STATE, how=how, **sides)
         both = changes(self, LEFT, self.key).unionAll(changes(other, RIGHT, self.key))
-        joined = with_state(both, "key", JoinTables(how))
+        joined = by_bucket(both, "key", JoinTables(how))
         return KTable(unpacked_frame(joined, sides, F.col("deleted")), self.key)
 
     def group_by(self, *columns: str | Column) -> GroupedKTable:
@@ -210,9 +210,9 @@ class GroupedKTable:
         key = spark_schema(self.table.frame.select(*self.by), self.names)
         added = self.table.frame.select([F.col(f"`{c}`") if isinstance(c, str) else c for c in values]).schema
         functions = {"initial": initial, "add": add, "subtract": subtract}
-        declare("group_by", of=self.table.key_schema, by=key, value=added, **functions, schema=schema)
-        moves = with_state(rows, "key", PreviousGroups())
-        totals = with_state(moves, "group", GroupTotals(initial, add, subtract, result))
+        declare("group_by", state=STATE, of=self.table.key_schema, by=key, value=added, **functions, schema=schema)
+        moves = by_bucket(rows, "key", PreviousGroups())
+        totals = by_bucket(moves, "group", GroupTotals(initial, add, subtract, result))
         return KTable(unpacked_frame(totals, {"group": key, "value": schema}, F.col("value").isNull()), self.names)
 
 

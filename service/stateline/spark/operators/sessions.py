@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 from stateline import serdes
-from stateline.spark.operators.processors import Aggregator, KeyProcessor, Value, ms_up
+from stateline.spark.operators.processors import Aggregator, TimedProcessor, Value, ms_up
+from stateline.spark.operators.sorted_state import Place, SortedEntries, SortedState
 
 _Session = Row("key", "start", "last", "value")
 
 
 @dataclass
-class Sessions(KeyProcessor):
+class Sessions(TimedProcessor):
     """Sessions of each key: rows at most `gap_us` apart belong to one.
 
     In: `key`, `value`, `at`, `order`. Out: `key`, `start`, `last` (the first and the last row's time), `value` (null:
@@ -28,22 +29,28 @@ class Sessions(KeyProcessor):
     initial: Value
     add: Aggregator
     merge: Aggregator
-    state_ddl = "sessions string"  # [[start, last, aggregate], …], oldest first
     returns = "key string, start bigint, last bigint, value string"
 
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._sessions = SortedState(handle, "sessions")  # start, last, aggregate
+
     def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
-        before = self._open()
-        sessions = before
-        for row in sorted(rows, key=lambda row: (row.at, row.order)):
-            sessions = self._with(sessions, row.at, serdes.json.deserialize(row.value.encode()))
-        self._keep(sessions, times.getCurrentWatermarkInMs())
-        old = {(start, last): aggregate for start, last, aggregate in before}
-        new = {(start, last): aggregate for start, last, aggregate in sessions}
-        for start, last in old.keys() - new.keys():
+        sessions = self._sessions.entries()
+        first = sessions.first
+        was: dict[Place, str | None] = {}  # of those that rows have touched
+        grown: dict[Place, Value] = {}
+        for at, _, value in sorted((row.at, row.order, row.value) for row in rows):
+            self._add(sessions, was, grown, at, serdes.json.deserialize(value.encode()))
+        new = {place: serdes.json.serialize(aggregate).decode() for place, aggregate in grown.items()}
+        for place, text in new.items():
+            sessions.put((*place, text))
+        self._keep(sessions, first, times.getCurrentWatermarkInMs())
+        for start, last in was.keys() - new.keys():
             yield _Session(key[0], start, last, None)
-        for (start, last), aggregate in new.items():
-            if old.get((start, last)) != aggregate:
-                yield _Session(key[0], start, last, serdes.json.serialize(aggregate).decode())
+        for (start, last), text in new.items():
+            if was.get((start, last)) != text:
+                yield _Session(key[0], start, last, text)
 
     def handleExpiredTimer(  # noqa: N802  # Spark's name
         self,
@@ -52,29 +59,43 @@ class Sessions(KeyProcessor):
         expiredTimerInfo: Any,  # noqa: N803  # Spark's name
     ) -> Iterator[Row]:
         watermark_ms = timerValues.getCurrentWatermarkInMs()
-        self._keep([each for each in self._open() if ms_up(each[1] + self.gap_us) > watermark_ms], watermark_ms)
+        sessions = self._sessions.entries()
+        first = sessions.first
+        while sessions.first and ms_up(sessions.first[1] + self.gap_us) <= watermark_ms:
+            sessions.remove_first()
+        self._keep(sessions, first, watermark_ms)
         return iter(())
 
-    def _open(self) -> list[list[Any]]:
-        state = self._state.get()
-        return serdes.json.deserialize(state[0].encode()) if state else []
-
-    def _with(self, sessions: list[list[Any]], at: int, value: Value) -> list[list[Any]]:
-        start, last, aggregate, others = at, at, None, []
-        for each in sessions:
-            if each[0] - self.gap_us <= at <= each[1] + self.gap_us:
-                start, last = min(start, each[0]), max(last, each[1])
-                aggregate = each[2] if aggregate is None else self.merge(aggregate, each[2])
-            else:
-                others.append(each)
+    def _add(
+        self,
+        sessions: SortedEntries,
+        was: dict[Place, str | None],
+        grown: dict[Place, Value],
+        at: int,
+        value: Value,
+    ) -> None:
+        """Add a row to the sessions that it touches; those are in `grown` then, and no longer in `sessions`."""
+        touched: list[tuple[Place, Value]] = [(place, grown.pop(place)) for place in self._near(grown, at)]
+        while (found := sessions.up_to(at + self.gap_us)) is not None and found[1] >= at - self.gap_us:
+            start, last, text = sessions.remove(found[:2])
+            was[start, last] = text
+            touched.append(((start, last), serdes.json.deserialize((text or "").encode())))
+        place, aggregate = (at, at), None
+        for (start, last), other in sorted(touched, key=lambda each: each[0]):
+            place = min(place[0], start), max(place[1], last)
+            aggregate = other if aggregate is None else self.merge(aggregate, other)
         aggregate = self.add(self.initial if aggregate is None else aggregate, value)
-        grown = [] if aggregate is None else [[start, last, aggregate]]
-        return sorted([*others, *grown], key=lambda session: session[0])
+        if aggregate is not None:
+            grown[place] = aggregate
 
-    def _keep(self, sessions: list[list[Any]], watermark_ms: int) -> None:
-        if not sessions:
-            self._state.clear()
-            return
-        self._state.update((serdes.json.serialize(sessions).decode(),))
-        # Rows up to the watermark still come in the micro-batch that moved it.
-        self._handle.registerTimer(max(ms_up(sessions[0][1] + self.gap_us), watermark_ms + 1))
+    def _near(self, grown: dict[Place, Value], at: int) -> list[Place]:
+        """Rows come in order of time, so that it is the one that has grown last, or none."""
+        last = next(reversed(grown), None)
+        return [last] if last is not None and last[0] - self.gap_us <= at <= last[1] + self.gap_us else []
+
+    def _keep(self, sessions: SortedEntries, first: Place | None, watermark_ms: int) -> None:
+        """`first`: a timer stands for the end of this session already."""
+        sessions.save()
+        if sessions.first and sessions.first != first:
+            # Rows up to the watermark still come in the micro-batch that moved it.
+            self._handle.registerTimer(max(ms_up(sessions.first[1] + self.gap_us), watermark_ms + 1))

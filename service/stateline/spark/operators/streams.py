@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 
 from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, TIMESTAMP
-from stateline.spark.operators.declared import declare
+from stateline.spark.operators.declared import STATE, declare
 from stateline.spark.operators.joins import LEFT, RIGHT, JoinStreamWithTable
 from stateline.spark.operators.ktable import KTable, changes, check_initial
 from stateline.spark.operators.packing import order_column, packed, spark_schema, struct_type, unpacked
-from stateline.spark.operators.processors import Aggregator, Value, with_state
+from stateline.spark.operators.processors import Aggregator, Value, by_event_time
 from stateline.spark.operators.sessions import Sessions
 from stateline_store import TopologyError
 
@@ -55,14 +55,14 @@ def join_stream_table(
     names = (on,) if isinstance(on, str) else tuple(on)
     _check_join(stream, table, names)
     sides = {"left": spark_schema(stream, stream.columns), "right": table.value_schema}
-    declare("join_stream_table", how=how, on=list(names), time=time, key=table.key_schema, **sides)
+    declare("join_stream_table", state=STATE, how=how, on=list(names), time=time, key=table.key_schema, **sides)
     rows = _on_time(stream, time, delay, names)
     keys = packed([F.col(f"`{name}`").alias(alias) for name, alias in zip(names, table.key, strict=True)])
     left = rows.select(keys.alias("key"), F.lit(LEFT).alias("side"), *_value_and_time(rows, stream.columns))
     if table_delay is not None:
         table = KTable(table.frame.withWatermark(TIMESTAMP, _text(table_delay)), table.key)
     both = left.unionAll(changes(table, RIGHT, table.key))
-    joined = with_state(both, "key", JoinStreamWithTable(how), "EventTime")
+    joined = by_event_time(both, "key", JoinStreamWithTable(how))
     return _flat(joined, stream, table)
 
 
@@ -103,8 +103,8 @@ def session_aggregate(
     gap_us, kept_schema = gap // timedelta(microseconds=1), struct_type(schema)
     functions = {"initial": initial, "add": add, "merge": merge}
     key_schema = spark_schema(frame, names)
-    declare("session_aggregate", key=key_schema, gap=str(gap), time=time, **functions, schema=kept_schema)
-    found = with_state(rows, "key", Sessions(gap_us, initial, add, merge), "EventTime")
+    declare("session_aggregate", state=STATE, key=key_schema, gap=str(gap), time=time, **functions, schema=kept_schema)
+    found = by_event_time(rows, "key", Sessions(gap_us, initial, add, merge))
     return _sessions_frame(found, key_schema, kept_schema, gap_us)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from stateline.deployment.pipeline_declaration import PipelineDeclaration
 from stateline.model.pipeline import Pipeline
-from stateline.spark.operators.declared import Declared
+from stateline.spark.operators.declared import STATE, Declared
 
 _SHOWN_CHARACTERS = 200  # of a value in an error
 _SHOWN_BEFORE = 40  # of these, before the first that differs
@@ -48,6 +48,11 @@ def differences(was: PipelineDeclaration, now: PipelineDeclaration) -> list[str]
         return [*found, f"its operators with state were {_names(before)} and are {_names(after)}"]
     for number, (one, other) in enumerate(zip(before, after, strict=True), 1):
         place = f" of operator {number}" if len(after) > 1 else ""
+        if (form := one.get("state", 1)) != other["state"]:
+            found.append(
+                f"{one['operator']}{place} kept its state in form {form}, and this version knows {STATE} alone"
+            )
+            continue
         found += (f"{one['operator']}{place}: {change}" for change in _changes(one, other, {**one, **other}))
     return found
 

@@ -1,0 +1,96 @@
+"""Many entries of a `MapState` in one round trip to Spark's state server, where PySpark takes one for each.
+
+The server answers requests in order, one by one, so that further ones may be sent before an answer is read. All that is
+sent ahead has room in the buffers of the socket: else both sides could wait for each other.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.streaming.proto import StateMessage_pb2 as messages
+from pyspark.sql.streaming.stateful_processor import MapState
+
+_AHEAD_BYTES = 32 * 1024  # of requests; the least buffer of a socket that Linux gives holds more
+_AHEAD = 100  # requests: each answer takes a piece of the kernel's memory, however short it is
+_FRAME = struct.Struct(">ii")  # the version of the messages, which is 0, and the length
+_LENGTH = struct.Struct(">i")
+
+Entry = tuple[Any, ...]
+"""A row of the state's types, in which nothing needs to be converted: numbers, texts and lists of them."""
+
+
+def entries(state: MapState, keys: Sequence[Entry]) -> list[Entry | None]:
+    """The values of these keys, in this order; None for those that are not there."""
+    if type(state) is not MapState:  # PySpark's for tests has no server
+        return [state.getValue(key) for key in keys]
+    requests = map(partial(_getting, state._stateName), keys)
+    # An answer without bytes: the key is not there.
+    return [tuple(pickle.loads(answer.value)) if answer.value else None for answer in _answers(state, requests)]
+
+
+def change(state: MapState, changes: Mapping[Entry, Entry | None]) -> None:
+    """Set the values of these keys; None removes one."""
+    if type(state) is not MapState:  # PySpark's for tests has no server
+        for key, value in changes.items():
+            state.removeKey(key) if value is None else state.updateValue(key, value)
+        return
+    requests = (_changing(state._stateName, key, value) for key, value in changes.items())
+    for _ in _answers(state, requests):
+        pass
+
+
+def _getting(name: str, key: Entry) -> messages.StateRequest:
+    request = messages.StateRequest()
+    call = request.stateVariableRequest.mapStateCall
+    call.stateName = name
+    call.getValue.userKey = _packed(key)
+    return request
+
+
+def _changing(name: str, key: Entry, value: Entry | None) -> messages.StateRequest:
+    request = messages.StateRequest()
+    call = request.stateVariableRequest.mapStateCall
+    call.stateName = name
+    if value is None:
+        call.removeKey.userKey = _packed(key)
+    else:
+        call.updateValue.userKey = _packed(key)
+        call.updateValue.value = _packed(value)
+    return request
+
+
+def _packed(row: Entry) -> bytes:
+    return pickle.dumps(row, protocol=4)  # as PySpark's own, which looks for functions in it
+
+
+def _answers(state: MapState, requests: Iterable[messages.StateRequest]) -> Iterator[messages.StateResponse]:
+    file = state._mapStateClient._stateful_processor_api_client.sockfile
+    for portion in _portions(requests):
+        file.write(b"".join(portion))
+        file.flush()
+        for _ in portion:
+            answer = messages.StateResponse.FromString(file.read(_LENGTH.unpack(file.read(4))[0]))
+            if answer.statusCode:
+                raise PySparkRuntimeError(f"The state {state._stateName} failed: {answer.errorMessage}")
+            yield answer
+
+
+def _portions(requests: Iterable[messages.StateRequest]) -> Iterator[list[bytes]]:
+    """As many requests as may be sent ahead; one that is larger goes alone."""
+    portion: list[bytes] = []
+    size = 0
+    for request in requests:
+        data = request.SerializeToString()
+        if portion and (size + len(data) > _AHEAD_BYTES or len(portion) == _AHEAD):
+            yield portion
+            portion, size = [], 0
+        portion.append(_FRAME.pack(0, len(data)) + data)
+        size += len(data)
+    if portion:
+        yield portion
