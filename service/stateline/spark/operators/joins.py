@@ -84,8 +84,8 @@ class JoinStreamWithTable(TimedProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
         versions, waiting = self._versions.entries(), self._waiting.entries()
         timer_at = waiting.first
-        for at, order, side, value in sorted((row.at or 0, row.order, row.side, row.value) for row in rows):
-            (waiting if side == LEFT else versions).put((at, order, value))
+        for row in sorted(rows, key=lambda row: (row.at or 0, row.order)):
+            (waiting if row.side == LEFT else versions).put((row.at or 0, row.order, row.value))
         yield from self._settled(key[0], versions, waiting, times.getCurrentWatermarkInMs(), timer_at)
 
     def handleExpiredTimer(  # noqa: N802  # Spark's name

@@ -40,8 +40,8 @@ class Sessions(TimedProcessor):
         first = sessions.first
         was: dict[Place, str | None] = {}  # of those that rows have touched
         grown: dict[Place, Value] = {}
-        for at, _, value in sorted((row.at, row.order, row.value) for row in rows):
-            self._add(sessions, was, grown, at, serdes.json.deserialize(value.encode()))
+        for row in sorted(rows, key=lambda row: (row.at, row.order)):
+            self._add(sessions, was, grown, row.at, serdes.json.deserialize(row.value.encode()))
         new = {place: serdes.json.serialize(aggregate).decode() for place, aggregate in grown.items()}
         for place, text in new.items():
             sessions.put((*place, text))

@@ -127,6 +127,15 @@ def test_a_stream_joins_the_table_as_of_each_rows_time_whatever_comes_when(
     assert join.peekValueState("versions", "k") is None  # older versions are forgotten, and so is a key without a value
 
 
+def test_rows_and_changes_of_one_time_and_order_all_count() -> None:
+    """As offsets of several partitions may be, and rows without any order; a change may be a deletion."""
+    join = TwsTester(JoinStreamWithTable("left"), timeMode="EventTime", eventTimeExtractor=lambda row: 1 << 60)
+    of_table = [Row(key="k", side=RIGHT, value=value, at=1000, order=0) for value in (None, text(1))]
+    of_stream = [Row(key="k", side=LEFT, value=value, at=2000, order=0) for value in ("a", "b", "a")]
+    out = join.test("k", [*of_table, *of_stream]) + join.setWatermark(1000)
+    assert [(row.left, row.right) for row in out] == [("a", text(1)), ("b", text(1)), ("a", text(1))]
+
+
 @given(
     times=st.lists(st.integers(0, 120), max_size=15), cuts=st.lists(st.integers(0, 15), max_size=3), chance=st.randoms()
 )
