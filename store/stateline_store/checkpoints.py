@@ -151,7 +151,7 @@ class Checkpoint:
 
     def scan(self, keys: KeyRange) -> StoreIterator:
         """The stored rows of this range in key order. Raises, now or later, `DamagedDataError`."""
-        return scan_rows(self._db, keys, self._directory, reverse=False)
+        return scan_rows(self._db, keys, self._directory, reverse=False, cached=False)
 
     def splits(self, size: int) -> list[Split]:
         """The stored keys in ranges of about so many bytes on disk (`splits.splits`); the same ones each time."""

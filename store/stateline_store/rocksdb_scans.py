@@ -29,12 +29,16 @@ from stateline_store.suffixed_rows import SuffixedRange, by_key, by_key_down
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
 
-def scan_rows(db: Rdict, keys: KeyRange | SegmentRange, directory: Path, *, reverse: bool) -> StoreIterator:
-    """The rows of this range, as they are now. Raises, now or later, what RocksDB says as an error of ours."""
+def scan_rows(
+    db: Rdict, keys: KeyRange | SegmentRange, directory: Path, *, reverse: bool, cached: bool = True
+) -> StoreIterator:
+    """The rows of this range, as they are now. Raises, now or later, what RocksDB says as an error of ours. `cached`:
+    keep the blocks that are read. Whoever reads all of a store once leaves that room to others."""
     if keys.is_empty:
         return Scan.of_chunks(_no_rows())
     try:
         options, bound = ReadOptions(), keys.end
+        options.fill_cache(cached)  # type: ignore[call-arg]  # its stub forgets the argument
         if bound is not None:
             options.set_iterate_upper_bound(bound)
         iterator = db.iter(options)

@@ -123,9 +123,11 @@ def value_columns(
     return columns
 
 
-def binary_array(items: Sequence[bytes]) -> pa.Array:
-    """Byte strings as one binary array; less than 2 GiB together."""
-    offsets = array("i", list(accumulate(map(len, items), initial=0)))  # a list first: a quarter quicker
+def binary_array(items: Sequence[bytes], lengths: Iterable[int] | None = None) -> pa.Array:
+    """Byte strings as one binary array; less than 2 GiB together. `lengths` are theirs, if they are known already."""
+    offsets = array(
+        "i", list(accumulate(map(len, items) if lengths is None else lengths, initial=0))
+    )  # a list first: a quarter quicker
     return pa.Array.from_buffers(pa.binary(), len(items), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(items))])
 
 

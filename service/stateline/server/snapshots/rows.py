@@ -19,8 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import reduce
-from itertools import chain
-from operator import itemgetter
 
 import orjson
 import pyarrow as pa
@@ -38,6 +36,7 @@ from stateline.server.rows.arrow_rows import (
 )
 from stateline.server.snapshots.filter import RowSelection
 from stateline.server.snapshots.ranges import history_ranges, latest_ranges, readable_times, stored_ranges
+from stateline.server.snapshots.stored_rows import Row, StoredRows, bounded
 from stateline.server.state.partitions import store_schema
 from stateline_store import DamagedDataError, StoreSchema
 from stateline_store.checkpoints import Checkpoint
@@ -55,7 +54,6 @@ BATCH_BYTES = 1024 * 1024
 _WIDTH = PREFIX.size
 _INT64 = pa.int64()
 
-Row = tuple[bytes, bytes]
 Columns = dict[str, pa.Array]
 
 
@@ -105,8 +103,8 @@ def _entries(
     checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     needed = _needed(schema, times=("timestamp",) if _has_times(wanted) else ())
-    for rows in _bounded(_scanned(checkpoint, stored_ranges(checkpoint, store, wanted))):
-        columns = {"key": binary_array(_firsts(rows))} if "key" in needed else {}
+    for rows in _scanned(checkpoint, stored_ranges(checkpoint, store, wanted)):
+        columns = {"key": binary_array(rows.names, rows.name_lengths)} if "key" in needed else {}
         columns |= _values(definition, rows, needed)
         masks = _between(columns["timestamp"], wanted.from_ms, wanted.to_ms) if _has_times(wanted) else []
         yield typed_batch(definition, _kept(columns, masks), schema)
@@ -117,7 +115,7 @@ def _windows(
 ) -> Generator[pa.RecordBatch, None, None]:
     first, last = readable_times(checkpoint, store, wanted)
     needed = _needed(schema)
-    for rows in _bounded(_scanned(checkpoint, stored_ranges(checkpoint, store, wanted))):
+    for rows in _scanned(checkpoint, stored_ranges(checkpoint, store, wanted)):
         names = _names(definition, rows, WINDOW_SUFFIX.size)
         start = big_endian(sliced(names, -12, -4), _INT64)
         columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, store.window_size_ms)}
@@ -131,7 +129,7 @@ def _sessions(
 ) -> Generator[pa.RecordBatch, None, None]:
     first, last = readable_times(checkpoint, store, wanted)
     needed = _needed(schema)
-    for rows in _bounded(_scanned(checkpoint, stored_ranges(checkpoint, store, wanted))):
+    for rows in _scanned(checkpoint, stored_ranges(checkpoint, store, wanted)):
         names = _names(definition, rows, SESSION_SUFFIX.size)
         end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
         columns = {"key": sliced(names, _WIDTH, -16), "start": start, "end": end}
@@ -144,10 +142,10 @@ def _versions(
     checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     since_ms, until_ms = readable_times(checkpoint, store, wanted)
-    for rows in _bounded(_scanned(checkpoint, history_ranges(checkpoint, store, wanted))):
+    for rows in _scanned(checkpoint, history_ranges(checkpoint, store, wanted)):
         yield from _history(definition, rows, since_ms, until_ms, schema)
-    for rows in _bounded(_scanned(checkpoint, latest_ranges(wanted))):
-        stored = binary_array(_seconds(rows))
+    for rows in _scanned(checkpoint, latest_ranges(wanted)):
+        stored = binary_array(rows.values, rows.value_lengths)
         columns = _latest(definition, _names(definition, rows, 0), stored)
         yield typed_batch(definition, _kept(columns, _between(columns["timestamp"], None, until_ms)), schema)
 
@@ -165,11 +163,11 @@ def _latest(definition: StoreDefinition, names: pa.Array, stored: pa.Array) -> C
 
 
 def _history(
-    definition: StoreDefinition, rows: Sequence[Row], since_ms: int, until_ms: int, schema: pa.Schema
+    definition: StoreDefinition, rows: StoredRows, since_ms: int, until_ms: int, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     found = [
         (name[_WIDTH:], VersionedRecord(value, timestamp, valid_to))
-        for name, row in rows
+        for name, row in zip(rows.names, rows.values, strict=True)
         for timestamp, value, valid_to in reversed(versions(row))
         if value is not None and timestamp <= until_ms and valid_to > since_ms
     ]
@@ -177,42 +175,15 @@ def _history(
         yield record_batch(definition, found[at : at + BATCH_ROWS], schema)
 
 
-def _scanned(checkpoint: Checkpoint, keys: Iterable[KeyRange]) -> Generator[list[Row], None, None]:
+def _scanned(checkpoint: Checkpoint, keys: Iterable[KeyRange]) -> Generator[StoredRows, None, None]:
     """The stored rows of these ranges, one after the other: nothing moves in a checkpoint."""
-    for each in keys:
-        with checkpoint.scan(each) as scan:
-            yield from scan.chunks()
 
+    def chunks() -> Generator[list[Row], None, None]:
+        for each in keys:
+            with checkpoint.scan(each) as scan:
+                yield from scan.chunks()
 
-def _bounded(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], None, None]:
-    """The rows in lists of up to `BATCH_ROWS` and about `BATCH_BYTES`; a row that is larger stands alone."""
-    batch: list[Row] = []
-    batch_bytes = 0
-    with closing(chunks):
-        for chunk in chunks:
-            size = sum(map(len, chain.from_iterable(chunk)))
-            if batch and (batch_bytes + size > BATCH_BYTES or len(batch) + len(chunk) > BATCH_ROWS):
-                yield batch
-                batch, batch_bytes = [], 0
-            if size > BATCH_BYTES:
-                yield from _split(chunk)
-            else:
-                batch, batch_bytes = [*batch, *chunk], batch_bytes + size
-    if batch:
-        yield batch
-
-
-def _split(rows: list[Row]) -> Iterator[list[Row]]:
-    batch: list[Row] = []
-    batch_bytes = 0
-    for row in rows:
-        size = len(row[0]) + len(row[1])
-        if batch and batch_bytes + size > BATCH_BYTES:
-            yield batch
-            batch, batch_bytes = [], 0
-        batch.append(row)
-        batch_bytes += size
-    yield batch
+    return bounded(chunks(), BATCH_ROWS, BATCH_BYTES)
 
 
 def _inside(key: pa.Array, wanted: RowSelection) -> list[pa.Array]:
@@ -243,11 +214,10 @@ def _ends(start: pa.Array, size_ms: int) -> pa.Array:
     return pc.add(pc.if_else(pc.greater(start, latest), latest, start), size_ms)  # `window_end_ms`, by the column
 
 
-def _names(definition: StoreDefinition, rows: Sequence[Row], suffix: int) -> pa.Array:
-    names = _firsts(rows)
-    if min(map(len, names)) < _WIDTH + suffix:
+def _names(definition: StoreDefinition, rows: StoredRows, suffix: int) -> pa.Array:
+    if min(rows.name_lengths) < _WIDTH + suffix:
         raise _damaged(definition)
-    return binary_array(names)
+    return binary_array(rows.names, rows.name_lengths)
 
 
 def _damaged(definition: StoreDefinition) -> DamagedDataError:
@@ -270,15 +240,7 @@ def _needed(schema: pa.Schema, times: Iterable[str] = ()) -> frozenset[str]:
     return frozenset({*schema.names, *times})
 
 
-def _values(definition: StoreDefinition, rows: Sequence[Row], needed: frozenset[str]) -> Columns:
+def _values(definition: StoreDefinition, rows: StoredRows, needed: frozenset[str]) -> Columns:
     if needed.isdisjoint(("value", "timestamp")):
         return {}
-    return value_columns(definition, binary_array(_seconds(rows)), needed)
-
-
-def _firsts(rows: Sequence[Row]) -> list[bytes]:
-    return list(map(itemgetter(0), rows))
-
-
-def _seconds(rows: Sequence[Row]) -> list[bytes]:
-    return list(map(itemgetter(1), rows))
+    return value_columns(definition, binary_array(rows.values, rows.value_lengths), needed)

@@ -1,0 +1,69 @@
+"""Rows as a database has them, by the column, in batches of bounded size. Pure.
+
+Lengths are taken once, for the size of a batch and for Arrow's offsets: a third of what the server spends on a row was
+in taking them again and again, and in copies of lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from operator import itemgetter
+
+Row = tuple[bytes, bytes]
+
+
+class StoredRows:
+    """Names (stored keys) and values of the same rows, each with their lengths."""
+
+    __slots__ = ("name_lengths", "names", "size", "value_lengths", "values")
+
+    def __init__(self, rows: Sequence[Row] = ()) -> None:
+        self.names: list[bytes] = list(map(itemgetter(0), rows))
+        self.values: list[bytes] = list(map(itemgetter(1), rows))
+        self.name_lengths, self.value_lengths = list(map(len, self.names)), list(map(len, self.values))
+        self.size = sum(self.name_lengths) + sum(self.value_lengths)
+        """Bytes."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(self, other: StoredRows) -> None:
+        """Have these behind one's own."""
+        self.names += other.names
+        self.values += other.values
+        self.name_lengths += other.name_lengths
+        self.value_lengths += other.value_lengths
+        self.size += other.size
+
+
+def bounded(
+    chunks: Generator[list[Row], None, None], most_rows: int, most_bytes: int
+) -> Generator[StoredRows, None, None]:
+    """The rows in batches of up to so many, and about so many bytes; a row that is larger stands alone."""
+    batch = StoredRows()
+    with closing(chunks):
+        for chunk in chunks:
+            rows = StoredRows(chunk)
+            if len(batch) and (batch.size + rows.size > most_bytes or len(batch) + len(rows) > most_rows):
+                yield batch
+                batch = StoredRows()
+            if rows.size > most_bytes:
+                yield from _cut(chunk, most_bytes)
+            else:
+                batch.add(rows)
+    if len(batch):
+        yield batch
+
+
+def _cut(rows: list[Row], most_bytes: int) -> Iterator[StoredRows]:
+    batch = list[Row]()
+    size = 0
+    for row in rows:
+        row_size = len(row[0]) + len(row[1])
+        if batch and size + row_size > most_bytes:
+            yield StoredRows(batch)
+            batch, size = [], 0
+        batch.append(row)
+        size += row_size
+    yield StoredRows(batch)
