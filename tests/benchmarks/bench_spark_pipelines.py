@@ -15,7 +15,10 @@ A large micro-batch: ten million rows in one, of a driver with a heap of 1 GB.
 A static table of 100,000 keys, the newest of a million records: what a micro-batch of 1,000 rows that are joined with
 it takes while 100 of its records are new each time, and while it stays as it is; on the embedded log and on Kafka.
 
-`bench_spark_pipelines.py NAME …` takes some of: latency, throughput, large, static, start.
+State (`spark_state.py`): how many changed keys a second of one core is enough for, in joins and groups of tables, at
+least 10,000; what a row costs beside many open sessions and waiting rows, at most half more than beside few.
+
+`bench_spark_pipelines.py NAME …` takes some of: latency, throughput, large, static, start, tables, open.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from typing import Any
 
 import httpx
 import pyspark
+import spark_state
 from cores import family, memory_mb
 from figures import at_least, at_most
 from processes import free_port, process, until
@@ -318,6 +322,19 @@ def seconds_to_start(place: Path, archive: Path | None) -> float:
     return time.monotonic() - begin
 
 
+# ---- state
+
+
+def of_state(measure: Callable[[SparkSession, Path], None]) -> Callable[[Path, Path], None]:
+    """A part that needs a session alone."""
+
+    def part(state_dir: Path, archive: Path) -> None:
+        with session(state_dir, archive) as spark:
+            measure(spark, state_dir)
+
+    return part
+
+
 def main() -> None:
     if sys.argv[1:2] == [_RECORD]:
         record_class_archive(load_config("bench"), Path(sys.argv[2]))
@@ -336,7 +353,14 @@ def spark_archive_name() -> str:
     return f"spark-{pyspark.__version__}.jsa"
 
 
-PARTS = {"latency": latency, "throughput": throughput, "large": large, "static": static, "start": start}
+PARTS: dict[str, Callable[[Path, Path], None]] = {
+    "latency": latency,
+    "throughput": throughput,
+    "large": large,
+    "static": static,
+    "start": start,
+}
+PARTS |= {name: of_state(measure) for name, measure in spark_state.PARTS.items()}
 
 if __name__ == "__main__":
     main()

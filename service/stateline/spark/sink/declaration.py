@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from stateline.deployment.pipeline_declaration import PipelineDeclaration
@@ -40,8 +40,13 @@ def declaration_of(pipeline: Pipeline, operators: Sequence[Declared]) -> Pipelin
     return PipelineDeclaration.decode(made.encode())
 
 
-def differences(was: PipelineDeclaration, now: PipelineDeclaration) -> list[str]:
-    """What has changed that must not, for a message; empty when `now` may go on."""
+def differences(was: PipelineDeclaration | None, now: PipelineDeclaration) -> list[str]:
+    """What has changed that must not, for a message; empty when `now` may go on.
+
+    None: an earlier version, which kept state in form 1, has not said what the pipeline was like.
+    """
+    if was is None:
+        was = replace(now, operators=[{**each, "state": 1} for each in now.operators])
     found = list(_changes(asdict(was), asdict(now), _compared(now)))
     before, after = was.operators, now.operators
     if _names(before) != _names(after):

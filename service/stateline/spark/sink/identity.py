@@ -154,7 +154,7 @@ class Identity:
         before = topics_of(was.topics or {}) if was is not None and in_use else {}
         counted = counted_topics(self.pipeline, topics, before)
         now = replace(now, topics=counts_of(counted))
-        if was is not None and in_use and (changes := differences(was, now)):
+        if in_use and (changes := differences(was, now)):
             raise TopologyError(
                 f"Pipeline {self.pipeline.name!r} has changed since {self.checkpoint} was made: {'; '.join(changes)}. "
                 f"What it keeps there, and has written, is of the old code, and would be mixed with the new. "

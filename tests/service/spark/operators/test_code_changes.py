@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache, partial
@@ -208,6 +209,25 @@ def test_a_changed_pipeline_is_refused_until_the_old_code_is_back(run: Run, benc
         run(lambda people: people.group_by("city").sum("age"))
     run(lambda people: people.filter("age < 9").group_by("city").count("n"), trigger_ms=7)
     assert [record.value for record in read_all(bench.log, "out")][-1] == b'{"city":"x","n":2}'
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_state_of_an_earlier_form_is_refused_with_the_way_out(
+    run: Run, bench: OperatorBench, tmp_path: Path, is_declared: bool
+) -> None:
+    def count(people: Any) -> Any:
+        return people.group_by("city").count("n")
+
+    run(count)
+    (file,) = tmp_path.rglob("declaration.json")
+    declared = json.loads(file.read_bytes())
+    assert declared["operators"][0].pop("state") == 2
+    file.write_text(json.dumps(declared)) if is_declared else file.unlink()
+    bench.write("people", [("b", {"city": "x", "age": 2}, 2)])
+    with pytest.raises(
+        TopologyError, match=r"group_by kept its state in form 1, and this version knows 2 alone.*to start over"
+    ):
+        run(count)
 
 
 def test_what_spark_itself_refuses_to_go_on_from_is_a_mistake_with_a_way_out(run: Run, bench: OperatorBench) -> None:
