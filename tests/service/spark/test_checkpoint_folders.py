@@ -35,7 +35,7 @@ DECLARED = PipelineDeclaration(
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with hdfs(needed(hdfs_jars), tmp_path_factory.mktemp("hdfs")) as url:
         yield url
 
@@ -46,7 +46,7 @@ def folder(request: pytest.FixtureRequest, session: SparkSession, tmp_path: Path
         return LocalFolder(tmp_path / "checkpoint")
     if request.param == "file":
         return HadoopFolder(session, f"file://{tmp_path}/checkpoint")
-    return HadoopFolder(session, f"{request.getfixturevalue('cluster')}/{uuid4().hex}/checkpoint")
+    return HadoopFolder(session, f"{request.getfixturevalue('hadoop')}/{uuid4().hex}/checkpoint")
 
 
 def test_a_checkpoint_that_is_not_there_says_nothing(folder: CheckpointFolder) -> None:

@@ -289,7 +289,7 @@ def joined(stream: DataFrame, static: DataFrame) -> DataFrame:
     return stream.join(static.select("key", F.col("value").alias("newest")), "key").select("key", "value", "newest")
 
 
-def test_numbers_are_decoded_and_a_static_topic_is_read_anew_in_each_micro_batch(run: Run, log: EmbeddedLog) -> None:
+def test_numbers_are_decoded_and_a_static_topic_is_as_it_is_at_each_micro_batch(run: Run, log: EmbeddedLog) -> None:
     with closing(log.admin()) as admin:
         admin.create_topics([NewTopic("numbers", 1)])
     produced: list[dict[str, int]] = []
