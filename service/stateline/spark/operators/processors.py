@@ -1,8 +1,8 @@
 """What tables and joins keep between micro-batches: processors for `transformWithState` in Row mode.
 
-They see a key and values as texts (`operators.packing`) and times in microseconds. All they know of a key is
-one row of state, so that a key costs one read and one write in a micro-batch. Rows of one key come in any order, of
-both sides of a join mixed: each processor sorts them. One call sees all rows that a key has in the micro-batch.
+They see a key and values as texts (`operators.packing`) and times in microseconds. All that tables know of a key is one
+row of state, read and written once in a micro-batch, for many keys together. Rows of one key come in any order, of both
+sides of a join mixed: each processor sorts them. One call sees all rows that a key has in the micro-batch.
 
 The names and types of states are in checkpoints: never change.
 """

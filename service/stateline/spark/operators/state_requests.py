@@ -10,6 +10,7 @@ import pickle
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
@@ -31,7 +32,7 @@ def entries(state: MapState, keys: Sequence[Entry]) -> list[Entry | None]:
         return [state.getValue(key) for key in keys]
     requests = map(partial(_getting, state._stateName), keys)
     # An answer without bytes: the key is not there.
-    return [tuple(pickle.loads(answer.value)) if answer.value else None for answer in _answers(state, requests)]
+    return [_unpacked(answer.value) if answer.value else None for answer in _answers(state, requests)]
 
 
 def change(state: MapState, changes: Mapping[Entry, Entry | None]) -> None:
@@ -67,6 +68,28 @@ def _changing(name: str, key: Entry, value: Entry | None) -> messages.StateReque
 
 def _packed(row: Entry) -> bytes:
     return pickle.dumps(row, protocol=4)  # as PySpark's own, which looks for functions in it
+
+
+class _Rows(pickle.Unpickler):
+    """Reads rows as tuples. Spark writes the schema beside each, as JSON, which takes longer to read than the row."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _OF_SCHEMAS[name] if name in _OF_SCHEMAS else super().find_class(module, name)
+
+
+def _unpacked(row: bytes) -> Entry:
+    return tuple(_Rows(BytesIO(row)).load())
+
+
+def _as_they_are(*values: Any) -> Entry:
+    return values
+
+
+# What Spark names there of `pyspark.sql.types`: a schema of its JSON, and what makes a row of a schema and values.
+_OF_SCHEMAS = {
+    "_parse_datatype_json_string": lambda text: None,
+    "_create_row_inbound_converter": lambda _: _as_they_are,
+}
 
 
 def _answers(state: MapState, requests: Iterable[messages.StateRequest]) -> Iterator[messages.StateResponse]:
