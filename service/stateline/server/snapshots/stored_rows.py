@@ -1,7 +1,7 @@
 """Rows as a database has them, by the column, in batches of bounded size. Pure.
 
-Lengths are taken once, for the size of a batch and for Arrow's offsets: a third of what the server spends on a row was
-in taking them again and again, and in copies of lists.
+Lengths are taken once, for the size of a batch and for Arrow's offsets: they and copies of lists were a good part of
+what the server spent on a row.
 """
 
 from __future__ import annotations

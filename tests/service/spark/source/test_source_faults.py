@@ -37,20 +37,18 @@ from support.run.patience import HANGING_S
 MANY = 30_000
 LEASE_S = 5  # long enough for a job to begin
 MOST_BYTES = 30_000_000  # two thirds of all, of which Spark takes the first 10,000 rows at once
-_SPLIT = 1_000_000  # bytes; less than any table has
 KEYS = [b"big-%06d" % number for number in range(MANY)]
 
 
 @pytest.fixture(scope="module")
 def many(worker: OwningWorker) -> None:
-    """One partition of `blobs` with 45 MB of rows, in several tables."""
+    """One partition of `blobs` with 45 MB of rows."""
 
     def put() -> None:
         store = worker.stores["blobs", 1]
-        for number, key in enumerate(KEYS, 1):
+        for key in KEYS:
             store.put(key, key + os.urandom(1_500))
-            if number % (MANY // 10) == 0:  # what is committed at once is one table
-                worker.commit_here()
+        worker.commit_here()
 
     worker.run(put)
 
@@ -180,31 +178,53 @@ def test_a_snapshot_that_ends_while_it_is_read_is_an_error_and_never_the_end(
         list(found)
 
 
-@pytest.mark.usefixtures("many")
 def test_a_partition_is_read_by_as_many_tasks_as_it_has_splits_that_are_wanted(
-    session: SparkSession, client: httpx.Client
+    session: SparkSession, client: httpx.Client, worker: OwningWorker
 ) -> None:
-    url = str(client.base_url)
+    keys = [b"aa-%06d" % number for number in range(MANY)]
 
-    def frame(size: int, **options: Any) -> DataFrame:
-        return all_big(session, url, split_bytes=size, lease="ttl", ttl_s=20, **options)
+    def put() -> None:
+        for number, key in enumerate(keys, 1):
+            worker.stores["blobs", 0].put(key, os.urandom(1_500))
+            if number % (MANY // 10) == 0:  # what is committed at once is one table
+                worker.commit_here()
+
+    worker.run(put)
+    least, last = (_base64(key).decode() for key in (keys[0], keys[-1]))
+
+    made: list[str] = []
+
+    def has_tables() -> bool:
+        """Whether the newest snapshot has several: a flush runs beside the commit."""
+        snapshot, path = snapshot_of(client, "blobs", 0)
+        made.append(snapshot)
+        return len(client.get(f"{path}/splits", params={"size_bytes": 1_000_000}).json()["splits"]) > 1
+
+    while not has_tables():
+        client.delete(f"/v1/snapshots/{made.pop()}")
+        time.sleep(0.2)
+
+    def frame(size: int, upper: str = last) -> DataFrame:
+        bounds = {"lower": least, "upper": upper, "snapshot": made[0], "split_bytes": size}
+        return read(session, str(client.base_url), "blobs", **bounds)
 
     assert frame(10**9).rdd.getNumPartitions() == PARTITIONS
-    wait_until(lambda: frame(_SPLIT).rdd.getNumPartitions() > PARTITIONS, 30)  # a flush runs beside the commit
-    whole = frame(_SPLIT).select("key")
-    assert sorted(bytes(row.key) for row in whole.collect()) == KEYS
-    first = frame(_SPLIT, upper=_base64(KEYS[0]).decode())
+    assert frame(1_000_000).rdd.getNumPartitions() > PARTITIONS
+    assert sorted(bytes(row.key) for row in frame(1_000_000).select("key").collect()) == keys
+    first = frame(1_000_000, upper=least)
     assert first.rdd.getNumPartitions() == PARTITIONS
-    assert [bytes(row.key) for row in first.select("key").collect()] == KEYS[:1]
+    assert [bytes(row.key) for row in first.select("key").collect()] == keys[:1]
+    client.delete(f"/v1/snapshots/{made[0]}")
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("split_bytes", [10**9, _SPLIT], ids=["whole", "splits"])
+@pytest.mark.parametrize("split_bytes", [10**9, 1], ids=["whole", "splits"])
 def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
     session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path, split_bytes: int
 ) -> None:
     del worker
-    with served(state_dir) as first, faulty_proxy(_port(first)) as proxy, served(state_dir) as second:
+    most = "server.snapshots.max=100"  # every frame of this process keeps its own
+    with served(state_dir, most) as first, faulty_proxy(_port(first)) as proxy, served(state_dir, most) as second:
         until_ready(first)
 
         proxy.most_bytes = MOST_BYTES
