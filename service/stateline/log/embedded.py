@@ -185,7 +185,8 @@ class EmbeddedAdmin:
         end, base = self.log_end(partition), self._partition_id(partition) << OFFSET_BITS
         query = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT 1"
         rows = self._file.rows(query, (base, base + end))
-        return rows[0][0] & OFFSET_MASK if rows else end, end
+        first = rows[0][0] & OFFSET_MASK if rows else end
+        return max(first, self.watermarks(partition)[0]), end
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """As the interface says; reads the partition from its start, about a second per million records."""

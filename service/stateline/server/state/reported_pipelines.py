@@ -35,7 +35,6 @@ class ReportedPipelines:
         self._found: dict[str, tuple[PipelineReport, float]] = {}  # and when it was heard
         self._lock = threading.Lock()
         self._started, self._stopping = False, threading.Event()
-        self._fault = ""
 
     def told(self, linked: Collection[str]) -> list[tuple[str, Mapping[str, Mapping[str, Any]]]]:
         """The node of each driver and its pipeline's status, but for those whose state directory is this server's, or
@@ -65,9 +64,7 @@ class ReportedPipelines:
                 with closing(configured_log(self._config)) as log:
                     follow_reports(log, self._application_id, self._heard, _WAIT_S)
             except StatelineError as error:
-                if str(error) != self._fault:
-                    _log.debug("Pipelines on other machines are not heard of: %s", error)
-                self._fault = str(error)
+                _log.debug("Pipelines on other machines are not heard of: %s", error)
                 self._stopping.wait(_RETRY_S)
 
     def _heard(self, name: str, report: PipelineReport | None) -> bool:

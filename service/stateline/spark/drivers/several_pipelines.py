@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_reports import PipelineReporter
-from stateline.deployment.pipeline_status import pipelines_directory
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
@@ -115,8 +114,8 @@ def _run(
         if session is None:
             _require_connector(driven, config, log)
         if able := _that_have_their_topics(driven, app, config, log):
-            directory = pipelines_directory(config.state_dir, config.application_id)
-            has_started = resources.enter_context(in_turn(directory, ending.stopping))
+            application = config.state_dir / config.application_id
+            has_started = resources.enter_context(in_turn(application, ending.stopping))
             terms = replace(terms, has_started=has_started)
             with driver_session(config, ending.stopping, session) as running:
                 if running is not None:

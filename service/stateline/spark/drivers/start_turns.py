@@ -1,7 +1,7 @@
 """As many drivers of a state directory start Spark at a time as there are processors: the first ones are up while the
 others wait, instead of all of them late.
 
-A driver that starts has locked one of ``<application.id>/pipelines/.starts-<n>``; Linux lets go of it when the driver
+A driver that starts has locked one of ``<application.id>/.pipeline-starts-<n>``; Linux lets go of it when the driver
 ends, however that is.
 """
 
@@ -21,10 +21,10 @@ _PATIENCE_S = 60.0  # longer than a start takes: one that hangs must not keep th
 
 
 @contextmanager
-def in_turn(pipelines: Path, stopping: threading.Event, processors: int | None = None) -> Iterator[Callable[[], None]]:
-    """Wait until fewer than so many drivers start (this machine's, unless given), or `stopping` is set; gets what says
-    that this one has started, which the end of the block says, too."""
-    turn = _turn(pipelines, stopping, processors or os.cpu_count() or 1)
+def in_turn(application: Path, stopping: threading.Event, of: int | None = None) -> Iterator[Callable[[], None]]:
+    """Wait until fewer than `of` drivers start (the processors here), or `stopping` is set; gets what says that this
+    one has started, which the end of the block says, too."""
+    turn = _turn(application, stopping, of or os.cpu_count() or 1)
     released = turn is None
 
     def has_started() -> None:
@@ -39,12 +39,12 @@ def in_turn(pipelines: Path, stopping: threading.Event, processors: int | None =
         has_started()
 
 
-def _turn(pipelines: Path, stopping: threading.Event, processors: int) -> TaskLock | None:
+def _turn(application: Path, stopping: threading.Event, processors: int) -> TaskLock | None:
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         for number in range(processors):
             try:
-                return TaskLock(pipelines / f".starts-{number}")
+                return TaskLock(application / f".pipeline-starts-{number}")
             except LockedError:
                 continue
         if time.monotonic() >= deadline_s or stopping.wait(_LOOK_S):
