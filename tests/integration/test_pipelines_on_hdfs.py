@@ -7,7 +7,6 @@ micro-batch; the result topic has what each micro-batch made, once.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -22,7 +21,6 @@ import pytest
 from service.spark.departures import settings
 from stateline.dsl.app import App
 from stateline.log import open_log
-from stateline.processes.free_memory import free_bytes
 from stateline.spark import session as spark
 from stateline.spark import submit
 from support import TESTS
@@ -45,13 +43,7 @@ STEPS = long_or_short(
 _KILLED = 128 + signal.SIGKILL  # what spark-submit makes of it
 _POM = Path(spark.__file__).with_name("pom.xml")
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
-    pytest.mark.skipif(
-        (free_bytes() or 0) < spark_cluster.NEEDED_BYTES,
-        reason=f"A cluster on this machine needs {spark_cluster.NEEDED_BYTES >> 30} GB of free memory.",
-    ),
-]
+pytestmark = spark_cluster.RUNS_HERE
 
 
 class Drivers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -17,7 +16,6 @@ import pytest
 from service.spark import departures as d
 from stateline.deployment.pipeline_status import read_status
 from stateline.log.embedded import EmbeddedLog
-from stateline.processes.free_memory import free_bytes
 from stateline.spark import submit
 from stateline_store.inspection import lock_holder
 from support import TESTS
@@ -28,13 +26,7 @@ from support.spark import spark_cluster
 
 _IMPATIENT = ["network.timeout=15s", "network.timeoutInterval=5s", "executor.heartbeatInterval=3s"]
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
-    pytest.mark.skipif(
-        (free_bytes() or 0) < spark_cluster.NEEDED_BYTES,
-        reason=f"A cluster on this machine needs {spark_cluster.NEEDED_BYTES >> 30} GB of free memory.",
-    ),
-]
+pytestmark = spark_cluster.RUNS_HERE
 
 
 class Submitted:

@@ -133,16 +133,26 @@ def follow_nodes(log: Log, application_id: str, told: Callable[[str, NodeEntry |
     it says False; it is asked with an empty name after `wait_s` without records. Raises what the log raises, as
     `DoesNotExistError` when the topic is deleted.
     """
-    place = nodes_partition(application_id)
+
+    def on_record(record: Record | None) -> bool:
+        if record is None:
+            return told("", None)
+        return told(_name(record), _entry(record)) if _is_node(record) else True
+
+    follow_records(log, nodes_partition(application_id), on_record, wait_s)
+
+
+def follow_records(log: Log, place: TopicPartition, told: Callable[[Record | None], bool], wait_s: float) -> None:
+    """Read this partition from its start and on: `told` of each record, until it says False; it is asked with None
+    after `wait_s` without records. Raises as `follow_nodes`."""
     with closing(log.consumer()) as consumer:
         consumer.assign({place: 0})
         goes_on = True
         while goes_on:
             records = consumer.poll(1000, wait_s)
-            goes_on = told("", None) if not records else True
+            goes_on = told(None) if not records else True
             for record in records:
-                if _is_node(record):
-                    goes_on &= told(_name(record), _entry(record))
+                goes_on &= told(record)
 
 
 def _is_node(record: Record) -> bool:

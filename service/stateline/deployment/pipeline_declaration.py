@@ -20,7 +20,7 @@ from stateline.deployment.partition_counts import TopicCount
 from stateline_store import DamagedDataError, NewerFormatError
 
 _VERSION = 1
-_NAME = "declaration.json"
+DECLARATION_FILE = "declaration.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class PipelineDeclaration:
     topics: Mapping[str, TopicCount] | None = None
 
     @classmethod
-    def decode(cls, content: bytes, where: object = _NAME) -> PipelineDeclaration:
+    def decode(cls, content: bytes, where: object = DECLARATION_FILE) -> PipelineDeclaration:
         """Raises `NewerFormatError` for another version, `DamagedDataError` for what is none; both name `where`."""
         try:
             version = json.loads(content)["version"]

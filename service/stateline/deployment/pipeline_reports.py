@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
+from stateline.deployment.nodes_topic import follow_records
 from stateline.deployment.pipeline_status import PipelineStatus
-from stateline.log.interface import Log, NewTopic, Producer
+from stateline.log.interface import Log, NewTopic, Producer, Record
 from stateline_store import DamagedDataError, DoesNotExistError, StatelineError, TopicPartition
 from stateline_store.clock import now_ms
 
@@ -75,15 +76,14 @@ def follow_reports(
     with closing(log.admin()) as admin:
         if place.topic not in admin.topics([place.topic]):
             raise DoesNotExistError(f"There is no topic {place.topic}: no pipeline has been started on this Kafka.")
-    with closing(log.consumer()) as consumer:
-        consumer.assign({place: 0})
-        goes_on = True
-        while goes_on:
-            records = consumer.poll(1000, wait_s)
-            goes_on = told("", None) if not records else True
-            for record in records:
-                report = None if record.value is None else PipelineReport.decode(record.value)
-                goes_on &= told((record.key or b"").decode(errors="replace"), report)
+
+    def on_record(record: Record | None) -> bool:
+        if record is None:
+            return told("", None)
+        report = None if record.value is None else PipelineReport.decode(record.value)
+        return told((record.key or b"").decode(errors="replace"), report)
+
+    follow_records(log, place, on_record, wait_s)
 
 
 class PipelineReporter:

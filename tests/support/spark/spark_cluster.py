@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
+import pytest
 
+from stateline.processes.free_memory import free_bytes
 from stateline.spark import session
 from support.processes.ports import free_port
 from support.run.length import long_or_short
@@ -26,6 +29,14 @@ _LOG4J = Path(session.__file__).with_name("log4j2.properties").as_uri()
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 WORKERS = long_or_short(2, 1)
 NEEDED_BYTES = (1 + WORKERS) << 30  # master, workers, an executor of each, the driver
+RUNS_HERE = [
+    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
+    pytest.mark.skipif(
+        (free_bytes() or 0) < NEEDED_BYTES,
+        reason=f"A cluster on this machine needs {NEEDED_BYTES >> 30} GB of free memory.",
+    ),
+]
+"""Marks of tests that need a cluster."""
 
 
 @contextmanager

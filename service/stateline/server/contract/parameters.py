@@ -29,6 +29,7 @@ _TIME = {
     "description": "Milliseconds since the epoch, in a body as a number; or ISO 8601 as a text (UTC unless it says).",
 }
 
+SPLIT_BYTES = 128 * 1024 * 1024
 PARAMETERS: dict[str, Parameter] = {
     "isolation_level": Parameter(
         {"type": "string", "enum": [level.value for level in IsolationLevel]},
@@ -104,7 +105,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "split": Parameter({"type": "string"}, "Only the rows of this part of the partition: one that …/splits gives."),
     "size_bytes": Parameter(
-        {"type": "integer", "minimum": 1, "default": 128 * 1024 * 1024},
+        {"type": "integer", "minimum": 1, "default": SPLIT_BYTES},
         "About how many bytes on disk the rows of a split have.",
     ),
     "pin": Parameter(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.server.contract.arguments import Arguments
+from stateline.server.contract.parameters import SPLIT_BYTES
 from stateline.server.rows.columns import row_columns
 from stateline.server.snapshots.split_text import read_split
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
@@ -13,7 +14,6 @@ from stateline_store.scan import EVERY_KEY, KeyRange
 
 PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_of", "split", "skip")
 SPLIT_PARAMETERS = ("size_bytes", *(name for name in PARAMETERS if name not in ("columns", "split", "skip")))
-SPLIT_BYTES = 128 * 1024 * 1024
 _LARGEST = 2**63 - 1
 
 

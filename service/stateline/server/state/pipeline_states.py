@@ -52,18 +52,17 @@ def _status(directory: Path) -> dict[str, Any] | None:
         return None
     if written is None:
         return None
-    status = shown_status(written)
     running, _ = lock_holder(lock_path(directory))
-    if running is False and status["state"] != "failed":
-        status |= {"state": NOT_RUNNING, "next_start_at_ms": None}
-    return status
+    return shown_status(written, is_gone=running is False)
 
 
-def shown_status(written: Written) -> dict[str, Any]:
-    """Of what a driver says, what is shown to who asks."""
+def shown_status(written: Written, *, is_gone: bool) -> dict[str, Any]:
+    """Of what a driver says, what is shown to who asks; `is_gone`: it has ended without a word."""
     status: dict[str, Any] = {name: getattr(written, name) for name in _SHOWN}
     if status["last_error"] is not None:
         status["last_error"] = without_paths(status["last_error"])
+    if is_gone and status["state"] != "failed":
+        status |= {"state": NOT_RUNNING, "next_start_at_ms": None}
     return status
 
 

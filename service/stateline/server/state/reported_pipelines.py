@@ -16,7 +16,7 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.pipeline_reports import SILENT_S, PipelineReport, follow_reports
 from stateline.model.topology import Topology
-from stateline.server.state.pipeline_states import NOT_RUNNING, shown_status
+from stateline.server.state.pipeline_states import shown_status
 from stateline_store import StatelineError
 from stateline_store.process_metadata import known_process_id
 
@@ -49,7 +49,7 @@ class ReportedPipelines:
         now_s = time.monotonic()
         with self._lock:
             return [
-                (report.node, {name: _shown(report, now_s - heard_s)})
+                (report.node, {name: shown_status(report.status, is_gone=now_s - heard_s > SILENT_S)})
                 for name, (report, heard_s) in self._found.items()
                 if name in self._names and report.directory not in known
             ]
@@ -74,10 +74,3 @@ class ReportedPipelines:
             else:
                 self._found.pop(name, None)
         return not self._stopping.is_set()
-
-
-def _shown(report: PipelineReport, silent_s: float) -> dict[str, Any]:
-    status = shown_status(report.status)
-    if silent_s > SILENT_S and status["state"] != "failed":
-        status |= {"state": NOT_RUNNING, "next_start_at_ms": None}
-    return status

@@ -25,13 +25,12 @@ def in_turn(application: Path, stopping: threading.Event, of: int | None = None)
     """Wait until fewer than `of` drivers start (the processors here), or `stopping` is set; gets what says that this
     one has started, which the end of the block says, too."""
     turn = _turn(application, stopping, of or os.cpu_count() or 1)
-    released = turn is None
+    letting_go = threading.Lock()  # several pipelines of a driver may have started at once
 
     def has_started() -> None:
-        nonlocal released
-        if not released and turn is not None:
-            released = True
-            turn.release()
+        if turn is not None:
+            with letting_go:
+                turn.release()  # a second time does nothing
 
     try:
         yield has_started

@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 from pyspark.sql import SparkSession
 
-from stateline.deployment.pipeline_declaration import PipelineDeclaration
+from stateline.deployment.pipeline_declaration import DECLARATION_FILE, PipelineDeclaration
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 
-_OWNER, _DECLARATION = "stateline.json", "declaration.json"
+_OWNER = "stateline.json"
 
 
 Ends = tuple[str | None, ...]
@@ -94,13 +94,13 @@ def claim(checkpoint: CheckpointFolder, application_id: str, pipeline: str) -> N
 
 def kept_declaration(checkpoint: CheckpointFolder) -> PipelineDeclaration | None:
     """What was kept in this checkpoint; None where an earlier version has made it. Raises as `decode` does."""
-    content = checkpoint.read(_DECLARATION)
-    return None if content is None else PipelineDeclaration.decode(content, f"{checkpoint}/{_DECLARATION}")
+    content = checkpoint.read(DECLARATION_FILE)
+    return None if content is None else PipelineDeclaration.decode(content, f"{checkpoint}/{DECLARATION_FILE}")
 
 
 def keep_declaration(checkpoint: CheckpointFolder, declaration: PipelineDeclaration) -> None:
     """Write it down for good. Raises `RetryLaterError` where that is refused."""
-    checkpoint.keep(_DECLARATION, declaration.encode())
+    checkpoint.keep(DECLARATION_FILE, declaration.encode())
 
 
 def _owner(checkpoint: CheckpointFolder) -> dict[str, Any] | None:

@@ -130,7 +130,7 @@ class HadoopFolder:
         except Py4JJavaError as error:
             raise ConfigurationError(
                 f"pipeline.checkpoint.location: Spark knows no file system of {self.url}: {_root(error)}. Give it the "
-                "jars of that file system (spark.jars, spark.jars.packages), as docs/spark.md says."
+                "jars of that file system (spark.jars, spark.jars.packages), as docs/operations.md says."
             ) from error
 
     def _path(self, name: str = "") -> Any:
