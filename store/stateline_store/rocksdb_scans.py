@@ -26,6 +26,8 @@ from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, LARGEST_CHUNK_BYTES
 from stateline_store.segments import SegmentRange, segment_of
 from stateline_store.suffixed_rows import SuffixedRange, by_key, by_key_down
 
+# Of a scan of all of a store, which so takes an eighth less; without it RocksDB begins with 8 KiB in each table.
+_READAHEAD_BYTES = 256 * 1024
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
 
@@ -39,6 +41,8 @@ def scan_rows(
     try:
         options, bound = ReadOptions(), keys.end
         options.fill_cache(cached)  # type: ignore[call-arg]  # its stub forgets the argument
+        if not cached:
+            options.set_readahead_size(_READAHEAD_BYTES)
         if bound is not None:
             options.set_iterate_upper_bound(bound)
         iterator = db.iter(options)

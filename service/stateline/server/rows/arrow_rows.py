@@ -27,10 +27,10 @@ thread-safe.
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections.abc import Container, Iterable, Sequence
-from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
@@ -50,7 +50,7 @@ Versions: TypeAlias = Sequence[tuple[bytes, VersionedRecord]]
 _TIMESTAMP_BYTES = 8
 _UNKNOWN_TIMESTAMP = -1
 _STILL_VALID = 2**63 - 1  # in arrays that are made here; a version never ends then
-_INT64 = pa.int64()
+_INT32, _INT64 = pa.int32(), pa.int64()
 _NO_TIME = pa.nulls(1, _INT64)[0]  # not `pa.scalar(None, …)`, which imports pandas
 _TYPES = {"string": pa.utf8(), "binary": pa.binary(), "int32": pa.int32(), "int64": _INT64, "double": pa.float64()}
 # Arrow type of a serde's values → how Python's arrays name it.
@@ -123,12 +123,13 @@ def value_columns(
     return columns
 
 
-def binary_array(items: Sequence[bytes], lengths: Iterable[int] | None = None) -> pa.Array:
+def binary_array(items: Sequence[bytes], lengths: Sequence[int] | None = None) -> pa.Array:
     """Byte strings as one binary array; less than 2 GiB together. `lengths` are theirs, if they are known already."""
-    offsets = array(
-        "i", list(accumulate(map(len, items) if lengths is None else lengths, initial=0))
-    )  # a list first: a quarter quicker
-    return pa.Array.from_buffers(pa.binary(), len(items), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(items))])
+    known = list(map(len, items)) if lengths is None else lengths
+    # `struct` and Arrow's sum: a third of what `accumulate` and an `array` of its numbers take.
+    zero_first = pa.py_buffer(struct.pack(f"{len(items) + 1}i", 0, *known))
+    offsets = pc.cumulative_sum_checked(pa.Array.from_buffers(_INT32, len(items) + 1, [None, zero_first])).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), len(items), [None, offsets, pa.py_buffer(b"".join(items))])
 
 
 def int64_array(numbers: Iterable[int]) -> pa.Array:
