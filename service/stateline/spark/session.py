@@ -52,7 +52,6 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # streaming turns it off itself, with a warning
     # Over TCP a micro-batch's way to its Python workers and back takes 20 ms longer.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.python.filterPushdown.enabled": "true",  # reads of snapshots ask for what is wanted alone
     "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # How soon an idle query says that it is up and waits for input.

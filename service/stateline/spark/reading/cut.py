@@ -55,7 +55,7 @@ class Cut:
         **options: str,
     ) -> DataFrame:
         """One store. All columns unless named, or unless `schema` says which and of what types; `options` are those of
-        the format (`lower`, `upper`, `prefix`, `from`, `to`, `as_of`: the rows).
+        the format (`lower`, `upper`, `prefix`, `from`, `to`, `as_of`, `keys`: the rows).
         """
         reader = self._spark.read.format("stateline").options(**self._given, **options)
         reader = reader.option("snapshot", self.id).option("store", store)

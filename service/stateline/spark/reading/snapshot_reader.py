@@ -21,16 +21,15 @@ from pyspark.sql.types import StructType
 
 from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
 from stateline.client.lean.snapshot_rows import Part, splits
-from stateline.spark.reading.filters import Narrowed, StoreShape, in_pieces, narrowed
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
 from stateline.spark.reading.source_options import SourceOptions
+from stateline.spark.reading.wanted_keys import check_keys, in_pieces
 from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotReadyError
 from stateline_store.layout import plain_kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
 
     from stateline.client.lean.snapshot_rows import RowsQuery
 
@@ -54,7 +53,7 @@ _TIMES_OF = {("as_of",): ("versioned",), ("from", "to"): ("window", "session", "
 
 def described(options: SourceOptions) -> dict[str, Any]:
     """What the server says of the store: `kind`, `key_type`, `value_type`, `columns`. Raises `InvalidArgumentError` for
-    times that its rows do not have: now, and not when a job runs."""
+    times that its rows do not have, and keys that they cannot have: now, and not when a job runs."""
     asked = LeanRequest("GET", f"/v1/stores/{segment(options.store)}")
     found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
     kind = plain_kind(found["kind"])
@@ -64,6 +63,7 @@ def described(options: SourceOptions) -> dict[str, Any]:
                 f"{given[0]} is for stores of kind {', '.join(kinds)}, and {options.store!r} is of kind {kind}: leave "
                 "it out."
             )
+    check_keys(options.keys or (), options.store, found["key_type"])
     return found
 
 
@@ -73,8 +73,6 @@ class SnapshotReader(DataSourceReader):
     def __init__(self, options: SourceOptions, pin: str, schema: StructType, store: Mapping[str, Any]) -> None:
         self._options, self._pin = options, pin
         self._shape = RowShape(schema, store)
-        self._store = StoreShape(store["kind"], store["key_type"])
-        self._narrowed = Narrowed(options.bounds)
 
     def partitions(self) -> list[RowsPartition]:
         """The tasks: one per split of each partition of the store. Makes the snapshot, unless it is there, and has its
@@ -86,7 +84,7 @@ class SnapshotReader(DataSourceReader):
             raise DoesNotExistError(f"The snapshot {snapshot['id']} has no {self._options.store!r}, but {there_are}.")
         keep_while_driver_lives(self._options, snapshot, is_own=self._options.snapshot is None)
         ordered = [Part.of(parts[number]) for number in sorted(parts, key=int)]
-        if self._narrowed.keys is not None:  # a seek each
+        if self._options.keys is not None:  # a seek each
             return [RowsPartition(part) for part in ordered]
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
             split = list(threads.map(self._splits, ordered))
@@ -105,7 +103,7 @@ class SnapshotReader(DataSourceReader):
 
     def _splits(self, part: Part) -> list[RowsPartition]:
         try:
-            found = splits(part.at(self._options.server), part.path, self._narrowed.bounds, self._options.split_bytes)
+            found = splits(part.at(self._options.server), part.path, self._options.bounds, self._options.split_bytes)
         except (NotReadyError, DoesNotExistError) as error:  # a node that is away, or an older one, which has no splits
             _log.warning("%s is read by one task: %s", part.path, error)
             return [RowsPartition(part)]
@@ -114,7 +112,7 @@ class SnapshotReader(DataSourceReader):
     def _queries(self, split: str | None) -> Iterator[RowsQuery]:
         from stateline.client.lean.snapshot_rows import RowsQuery
 
-        bounds, keys = tuple(self._narrowed.bounds.items()), self._narrowed.keys
+        bounds, keys = tuple(self._options.bounds.items()), self._options.keys
         bounds += () if split is None else (("split", split),)
         if keys is None:
             yield RowsQuery(self._shape.names, bounds)
@@ -137,14 +135,3 @@ class SnapshotReader(DataSourceReader):
                 "(spark.read … .load()), which pins a new snapshot."
             ) from error
         return found
-
-
-class FilteringSnapshotReader(SnapshotReader):
-    """One that narrows what is read by Spark's filters. Spark refuses a reader with `pushFilters` unless
-    spark.sql.python.filterPushdown.enabled is true.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        """All of them are handed back: Spark applies them to the rows that come."""
-        self._narrowed = narrowed(filters, self._store, self._options.bounds)
-        return iter(filters)

@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from stateline.spark.reading.row_types import default_schema
-from stateline.spark.reading.snapshot_reader import FilteringSnapshotReader, SnapshotReader, described
+from stateline.spark.reading.snapshot_reader import SnapshotReader, described
 from stateline.spark.reading.source_options import is_of_changes, read_options, spelled
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 FORMAT = "stateline"
-# Spark loads this module in processes in which it has filters to push; nowhere else may a reader have `pushFilters`.
-_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class StatelineSource(DataSource):
@@ -55,8 +48,7 @@ class StatelineSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a snapshot."""
         options = read_options(self.options, os.environ)
-        kind: Callable[..., SnapshotReader] = FilteringSnapshotReader if _PUSHDOWN in sys.modules else SnapshotReader
-        return kind(options, self.pin, schema, described(options))
+        return SnapshotReader(options, self.pin, schema, described(options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Of the committed changes."""

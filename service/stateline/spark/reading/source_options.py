@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from stateline.client.lean.client import LeanClient
+from stateline.spark.reading.wanted_keys import read_keys
 from stateline_store.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ _CONNECTION = ("url", "token", "token_file", "ca_file", "timeout_s", "retry_s")
 _BOUNDS = ("lower", "upper", "prefix", "from", "to", "as_of")
 SNAPSHOT_OPTIONS = (
     *_CONNECTION,
-    *("store", "stores", "snapshot", "pin", "ttl_s", "lease", "renew", "columns", "split_bytes", "changes"),
+    *("store", "stores", "snapshot", "pin", "ttl_s", "lease", "renew", "columns", "keys", "split_bytes", "changes"),
     *_BOUNDS,
 )
 _BOOLEANS = {"true": True, "false": False}
@@ -57,6 +58,8 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     bounds: Mapping[str, str] = field(default_factory=dict)
     """As the contract names them and a URL writes them: `lower`, `upper`, `prefix`, `from`, `to`, `as_of`."""
+    keys: tuple[Any, ...] | None = None
+    """These alone, as JSON has them."""
     split_bytes: int = DEFAULT_SPLIT_BYTES
     """About how much of a partition one task reads, as it is on the server's disk."""
 
@@ -76,6 +79,8 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> So
         raise InvalidArgumentError(f"snapshot={snapshot[:60]!r} is no id of a snapshot: 24 hexadecimal digits are.")
     if pin is not None and not 1 <= len(pin) <= _LONGEST_PIN:
         raise InvalidArgumentError(f"pin={pin[:60]!r} has {len(pin)} characters: 1 to {_LONGEST_PIN} are accepted.")
+    if "keys" in options and (others := [name for name in ("lower", "upper", "prefix") if name in options]):
+        raise InvalidArgumentError(f"keys stands alone: leave out {' and '.join(others)}, or keys.")
     stores = _list(options.get("stores", store))
     return SourceOptions(
         server=read_server(options, environment),
@@ -88,6 +93,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> So
         renew=_choice(options, "renew", _BOOLEANS, default=False),
         columns=None if "columns" not in options else _list(options["columns"]),
         bounds={name: options[name] for name in _BOUNDS if name in options},
+        keys=None if "keys" not in options else read_keys(options["keys"]),
         split_bytes=_number(options, "split_bytes", DEFAULT_SPLIT_BYTES, int, _MOST_BYTES, "bytes"),
     )
 

@@ -1,0 +1,112 @@
+"""What is asked of a snapshot comes and nothing else. What a filter leaves out of one use of a DataFrame is there in
+the next one, whatever Spark is told to push down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
+from stateline.client.lean.client import LeanClient, LeanRequest
+from stateline.client.lean.snapshot_rows import Part
+from stateline.spark.reading.row_types import default_schema
+from stateline.spark.reading.snapshot_reader import RowsPartition, SnapshotReader
+from stateline.spark.reading.source_options import read_options
+from stateline.spark.reading.wanted_keys import BYTES_AT_ONCE, KEYS_AT_ONCE, in_pieces, read_keys
+from support.processes.query_server import OwningWorker
+from support.run.length import long_or_short
+
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(params=["true", "false"])
+def pushdown(session: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Whether Spark is told to give Python sources its filters."""
+    before = session.conf.get(_PUSHDOWN)
+    session.conf.set(_PUSHDOWN, request.param)
+    yield request.param
+    session.conf.set(_PUSHDOWN, str(before))
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_uses_of_one_dataframe_take_nothing_from_each_other(session: SparkSession, kinds: Kinds) -> None:
+    expected = kinds.expected("plain")
+    of_key = {key: [row for row in expected if row["key"] == key] for key in ("a", "b")}
+    assert all(of_key.values())
+    frame = read(session, kinds.url, "plain")
+    a, b = (frame.where(f"key = '{key}'") for key in of_key)
+    assert a.count() == len(of_key["a"])
+    assert frame.count() == len(expected), "all of it, after a part of it"
+    assert a.union(b).count() == len(of_key["a"]) + len(of_key["b"])
+    assert frame.union(a).count() == len(expected) + len(of_key["a"])
+    assert as_counted(rows(b)) == as_counted(of_key["b"])
+
+
+@pytest.mark.parametrize("store", long_or_short(STORES, ["plain", "newest", "visits", "history"]))
+def test_rows_of_some_keys_are_those_of_these_keys(session: SparkSession, kinds: Kinds, store: str) -> None:
+    wanted = ["a", "zürich", "nobody", "a"]
+    found = rows(read(session, kinds.url, store, keys=json.dumps(wanted)))
+    assert as_counted(found) == as_counted(row for row in kinds.expected(store) if row["key"] in wanted)
+    assert not rows(read(session, kinds.url, store, keys="[]"))
+
+
+def test_keys_of_every_type_are_written_as_in_a_body(
+    session: SparkSession, client: httpx.Client, worker: OwningWorker
+) -> None:
+    def put() -> None:
+        worker.stores["counts", 0].put((-2).to_bytes(8, "big", signed=True), bytes(8))
+        worker.stores["blobs", 0].put(b"\x00\xff", b"")
+
+    worker.run(put)
+    worker.commit()
+    for store, written, key in (("counts", -2, -2), ("blobs", "AP8=", b"\x00\xff")):
+        frame = read(session, str(client.base_url), store, keys=json.dumps([written]))
+        assert [row.key for row in frame.collect()] == [key]
+
+
+@pytest.mark.parametrize(
+    ("store", "keys", "says"),
+    [
+        ("aircraft", "[1]", "keys has 1, and those of 'aircraft' are of type string"),
+        ("counts", '["a"]', "keys has 'a', and those of 'counts' are of type int64"),
+        ("counts", "[true]", "keys has True"),
+        ("places", "[[1, 2]]", "keys is not for keys of type json"),
+    ],
+)
+def test_keys_of_another_type_are_refused_by_load(
+    session: SparkSession, client: httpx.Client, store: str, keys: str, says: str
+) -> None:
+    with pytest.raises(PySparkException, match=says):
+        read(session, str(client.base_url), store, keys=keys)
+
+
+def test_many_keys_are_asked_for_in_pieces() -> None:
+    keys = tuple(f"{n:03}{'鍵' * 20_000}" for n in range(100))  # six bytes each, as JSON: 12 MB
+    assert read_keys(json.dumps(keys)) == keys
+    pieces = list(in_pieces(keys))
+    assert [key for piece in pieces for key in piece] == list(keys)
+    assert max(len(json.dumps(piece)) for piece in pieces) <= BYTES_AT_ONCE
+    assert [len(piece) for piece in in_pieces(range(1200))] == [KEYS_AT_ONCE, KEYS_AT_ONCE, 200]
+    assert read_keys('[1, "1", 1]') == (1, "1")
+
+
+def test_of_more_keys_than_a_request_takes_all_come(kinds: Kinds) -> None:
+    said = LeanClient((kinds.url,)).ask(LeanRequest("GET", "/v1/stores/plain"))
+    made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"]}).json()
+    keys = json.dumps(["a", *(f"none-{n}" for n in range(1200)), "k2"])
+    options = read_options({"url": kinds.url, "store": "plain", "keys": keys}, {})
+    reader = SnapshotReader(options, "", default_schema(said), said)
+    found = [
+        row
+        for part in made["stores"]["plain"].values()
+        for batch in reader.read(RowsPartition(Part.of(part)))
+        for row in batch.to_pylist()
+    ]
+    wanted = [{"key": r["key"], "value": r["value"]} for r in kinds.expected("plain") if r["key"] in ("a", "k2")]
+    assert as_counted({**row, "value": json.loads(row["value"])} for row in found) == as_counted(wanted)
+    kinds.client.delete(f"/v1/snapshots/{made['id']}")
