@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from service.spark import departures as d
 from stateline import serdes
@@ -109,3 +110,23 @@ def test_a_pipelines_function_adds_a_listener(ran: Ran, session: SparkSession) -
     finally:
         session.streams.removeListener(HEARD)
     assert sum(report.observedMetrics[RESULT].rows for report in HEARD.reports) == 250
+
+
+whole = App("flights")
+all_of_them = whole.topic("departures", key=serdes.string, value=serdes.json, schema="origin string, delay double")
+
+
+@whole.pipeline(reads=all_of_them, writes="hourly", key="origin", output_mode="complete")
+def counts(rows: DataFrame) -> DataFrame:
+    """How many departures each origin has, all of them each time; the last ones keep what they have."""
+    return rows.groupBy("origin").agg(F.least(F.count("*"), F.lit(5)).alias("n"))
+
+
+def test_of_a_whole_result_a_listener_sees_all_rows_and_the_status_those_that_differ(ran: Ran) -> None:
+    d.load(ran.log, d.random_departures(250, seed=11))
+    ran.run(whole, "counts")
+    given = {report.batchId: report.observedMetrics[RESULT].rows for report in ran.reports}
+    written = {status.batch_id: status.rows_out for status in ran.statuses}
+    assert sum(written.values()) == len(list(d.read_all(ran.log, "hourly")))
+    last = max(given)
+    assert given[last] > written[last]
