@@ -35,6 +35,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from stateline.config.settings import Config
 from stateline.deployment.checkpoint_location import is_url
 from stateline.processes.spark_submit import is_submitted
+from stateline.spark.classic import refuse_connect
 from stateline.spark.connector import jar_settings
 from stateline_store import ConfigurationError
 
@@ -81,9 +82,10 @@ def spark_session(config: Config, *, class_archive: Path | None = None) -> Spark
     """The process's Spark session, started if there is none. `close_session` ends it.
 
     `class_archive` is used if it exists, by default ``<state.dir>/.cache/spark-<version>.jsa``.
-    Raises `ConfigurationError` when Java is missing, when ``spark.jars`` names a folder without jars, or
-    when the JVM refuses these settings.
+    Raises `ConfigurationError` when Java is missing, when ``spark.jars`` names a folder without jars, when Spark
+    Connect is asked for, or when the JVM refuses these settings.
     """
+    refuse_connect(config.spark)
     if is_submitted():
         return _start_submitted(config)
     archive = class_archive or default_class_archive(config)

@@ -47,6 +47,7 @@ from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.run.length import long_only
 from support.run.patience import HANGING_S
+from support.spark.listening import listening
 
 KINDS = ("newest", "cache", "counts", "memory", "windows", "stamped", "visits", "history")
 IN_MEMORY = ("cache", "memory")
@@ -217,6 +218,43 @@ def test_latest_stays_where_it_was_when_the_first_batch_is_repeated(
     sink.fails = False
     rows = sink.run(stream(options), tmp_path)
     assert sorted(map(placed, rows)) == [placed(row) for row in served.scene.changes("counts") if row not in before]
+
+
+def test_a_json_value_is_read_as_what_the_schema_gives_and_a_deletion_as_null(
+    served: Served, session: SparkSession, tmp_path: Path
+) -> None:
+    typed = session.readStream.format("stateline").schema("key STRING, value ARRAY<BIGINT>")
+    found: list[tuple[str, list[int] | None]] = []
+    query = (
+        typed.options(**served.options("newest"))
+        .load()
+        .writeStream.foreachBatch(lambda frame, _: found.extend((row.key, row.value) for row in frame.collect()))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    wanted = [(row["key"], row["value"]) for row in served.scene.changes("newest")]
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+    assert any(value is None for _, value in found), "nothing was deleted: the test shows nothing"
+
+
+def test_a_listener_sees_how_many_changes_a_query_reads_and_how_many_are_left(
+    served: Served, session: SparkSession, stream: Callable[[Mapping[str, str]], DataFrame], tmp_path: Path
+) -> None:
+    options, changes = served.options("newest", maxChangesPerTrigger=20), served.scene.changes("newest")
+    with listening(session.streams) as reports:
+        rows = Sink().run(stream(options), tmp_path)
+    sources = [report.sources[0] for report in reports]
+    assert len(sources) > 2
+    assert sum(source.numInputRows for source in sources) == len(rows) == len(changes)
+    ends = [json.loads(source.endOffset) for source in sources]
+    assert [json.loads(source.startOffset)["next"] for source in sources[1:]] == [end["next"] for end in ends[:-1]]
+    assert sources[0].startOffset == "None", "as PySpark says of a query that begins"
+    latest = [json.loads(source.latestOffset) for source in sources]
+    assert latest[-1] == ends[-1], "all is read"
+    assert latest[0] == latest[-1] != ends[0], "there was more"
+    assert all(source.metrics == {} for source in sources), "Spark asks sources in Python for none"
 
 
 def test_a_given_schema_chooses_columns_and_may_have_times_as_numbers(

@@ -26,6 +26,7 @@ from stateline.spark import KTable
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline_store import (
     DamagedDataError,
+    DoesNotExistError,
     FencedError,
     LockedError,
     StatelineError,
@@ -235,6 +236,22 @@ def test_the_root_cause_of_a_failing_function_is_one_line(run: Run, log: Embedde
     with pytest.raises(StatelineError) as raised:
         run(notes, "broken")
     assert str(raised.value) == "Pipeline 'broken' failed: ZeroDivisionError: float division by zero"
+
+
+def test_a_topic_that_was_made_anew_ends_the_pipeline_with_the_sentence_of_its_source(
+    run: Run, log: EmbeddedLog
+) -> None:
+    write(log, b'{"origin": "JFK", "delay": 2.5}')
+    run(notes, "noted")
+    with closing(log.admin()) as admin:
+        admin.delete_topics(["departures"])
+        admin.create_topics([NewTopic("departures", 1)])
+    write(log, b'{"origin": "JFK", "delay": 2.5}')
+    with pytest.raises(DoesNotExistError) as raised:
+        run(notes, "noted")
+    said = str(raised.value)
+    assert said.startswith("Pipeline 'noted' failed: departures-0 was read up to offset 1, and in "), said
+    assert said.endswith("delete the pipeline's checkpoint together with its result and epochs topics."), said
 
 
 def test_a_failure_names_the_limit_that_was_reached(run: Run, log: EmbeddedLog, session: SparkSession) -> None:

@@ -26,7 +26,7 @@ from stateline.spark import connector
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import is_current, recording_class_archive
 from stateline.spark.drivers.several_pipelines import run_pipelines
-from stateline.spark.session import default_class_archive, is_local, local_python, session_settings
+from stateline.spark.session import default_class_archive, is_local, local_python, session_settings, spark_session
 from stateline_store import ConfigurationError
 from support.processes.query_server import wait_until
 from support.run.length import long_only
@@ -55,6 +55,26 @@ def test_jars_come_from_a_folder_or_by_their_maven_coordinates(tmp_path: Path) -
     by_name = session_settings(configured(tmp_path, f"spark.jars={_COORDINATES}"))
     assert by_name["spark.jars.packages"] == _COORDINATES
     assert "spark.jars" not in by_name
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "named"),
+    [
+        ({"SPARK_REMOTE": "sc://localhost"}, [], "SPARK_REMOTE"),
+        ({"SPARK_API_MODE": "connect"}, [], "SPARK_API_MODE=connect"),
+        ({}, ["spark.remote=local"], "spark.remote"),
+        ({}, ["spark.api.mode=connect"], "spark.api.mode=connect"),
+    ],
+)
+def test_spark_connect_is_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], settings: list[str], named: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        ConfigurationError, match=rf"classic session, and {named} has Spark use Spark Connect: unset it"
+    ):
+        spark_session(configured(tmp_path, *settings))
 
 
 def jar(folder: Path, *names: str) -> None:

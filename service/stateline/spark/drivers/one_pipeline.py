@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stateline.config.settings import Config
@@ -25,8 +26,9 @@ from stateline.deployment.pipeline_status import pipelines_directory
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.model.pipeline import Pipeline
+from stateline.spark.columns import DELETED
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, jvm_lock
-from stateline.spark.drivers.root_cause import first_line, is_of_other_state, kind_of, root_cause
+from stateline.spark.drivers.root_cause import first_line, is_of_other_state, kind_of, root_cause, sentence_of
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
 from stateline.spark.operators.declared import declared_operators
 from stateline.spark.operators.ktable import KTable
@@ -38,6 +40,9 @@ from stateline.spark.sink.epoch_writer import TransactionTimeouts
 from stateline.spark.sink.receiving import RowReceiver
 from stateline.spark.sources.frames import TopicFrames
 from stateline_store import DoesNotExistError, StatelineError, TopologyError
+
+RESULT = "stateline.result"
+"""The observed metric of a pipeline's query: `rows` that its function gave, and `tombstones` among them."""
 
 _EVENTS_TIMEOUT_S = 10.0
 _EVENTS_AT_STOP_TIMEOUT_S = 2.0  # a query that is stopped need not tell how it ended
@@ -122,7 +127,7 @@ class PipelineRun:
         self, stopping: threading.Event, available_now: bool, progress: Progress, has_started: Callable[[], None]
     ) -> None:
         with declared_operators() as operators:
-            result = _result_frame(self.pipeline, self.frames)
+            result = _observed(_result_frame(self.pipeline, self.frames))
         letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
         planned = partial(planned_ends, self.frames.session) if self.config.pipelines_move else None
         sink = EpochSink(
@@ -215,6 +220,12 @@ def _result_frame(pipeline: Pipeline, frames: TopicFrames) -> DataFrame:
     return result
 
 
+def _observed(result: DataFrame) -> DataFrame:
+    """The same rows, counted for whoever listens to the query: its sink tells Spark of no rows."""
+    deleted = F.coalesce(F.col(DELETED), F.lit(False)) if DELETED in result.columns else F.lit(False)
+    return result.observe(RESULT, F.count(F.lit(1)).alias("rows"), F.count_if(deleted).alias("tombstones"))
+
+
 def _wait(query: StreamingQuery, gate: BatchGate, stopping: threading.Event) -> None:
     """Until the query ends by itself, or is told to; a micro-batch that its sink writes is finished then."""
     while query.isActive and not stopping.wait(LOOK_INTERVAL_S):
@@ -233,4 +244,4 @@ def _raise_failure(name: str, query: StreamingQuery, sink: EpochSink, stopping: 
         cause = root_cause(query, sink.failure)
         if is_of_other_state(cause):
             raise TopologyError(f"Pipeline {name!r} cannot go on from its checkpoint: {cause} {sink.after_a_change}")
-        raise kind_of(cause)(f"Pipeline {name!r} failed: {cause}") from sink.failure
+        raise kind_of(cause)(f"Pipeline {name!r} failed: {sentence_of(cause)}") from sink.failure

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import lock_path
+from stateline.spark.classic import require_classic
 from stateline.spark.session import close_session, spark_session
 from stateline_store import LockedError
 from stateline_store.directory import TaskLock
@@ -54,9 +55,10 @@ def driver_session(
 ) -> Iterator[SparkSession | None]:
     """The caller's session, or one that is started here and ended with the block; None when `stopping` was set first.
 
-    Raises as `spark_session` does.
+    Raises as `spark_session` does, and `ConfigurationError` for a session of Spark Connect.
     """
     if session is not None:
+        require_classic(session)
         yield None if stopping.is_set() else session
         return
     started: SparkSession | None = None

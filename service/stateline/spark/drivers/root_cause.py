@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from stateline_store import RecordError, StatelineError, errors
 
+_OURS = re.compile(r"stateline_store\.errors\.(\w+): (.*)")  # of `in_one_line`, whatever Spark has put before it
 # Spark's error conditions (error-conditions.json).
 _OTHER_STATE = re.compile(r"\[(STATE_STORE_\w*(SCHEMA|VARIABLE)\w*|STREAMING_STATEFUL_OPERATOR_NOT_MATCH\w*)\]")
 
@@ -28,6 +29,8 @@ def root_cause(query: StreamingQuery, raised: Exception | None) -> str:
     if "Traceback (most recent call last)" in message:
         lines = [line for line in message.splitlines() if re.match(r"[\w.]+(Error|Exception|Warning)?: ", line)]
         return lines[-1] if lines else first_line(message)
+    if ours := _OURS.search(message):
+        return ours[0]
     kind = found[-1].getClass().getSimpleName() if found else "StreamingQueryException"
     return f"{kind}: {first_line(message)}"
 
@@ -39,9 +42,15 @@ def kind_of(cause: str) -> type[StatelineError]:
     """
     if "[USER_RAISED_EXCEPTION]" in cause:
         return RecordError
-    named = re.match(r"stateline_store\.errors\.(\w+): ", cause)
+    named = _OURS.match(cause)
     kind = getattr(errors, named[1], None) if named else None
     return kind if isinstance(kind, type) and issubclass(kind, StatelineError) else StatelineError
+
+
+def sentence_of(cause: str) -> str:
+    """The cause without the name that one of Stateline's own errors has in it: `kind_of` says the same."""
+    ours = _OURS.match(cause)
+    return cause if ours is None else ours[2]
 
 
 def is_of_other_state(cause: str) -> bool:

@@ -96,6 +96,12 @@ def reached(start: OffsetsJson, topic_ends: TopicEnds, max_changes: int | None) 
     return {**begin, **json, "topic": topic_ends.topic}
 
 
+def latest(topic_ends: TopicEnds) -> OffsetsJson:
+    """The ends of what is committed, as the end of a micro-batch has them: equal when nothing is left to be read."""
+    ends = {str(p): topic_ends.end.get(p, 0) for p in range(topic_ends.partitions)}
+    return {"id": topic_ends.topic_id, "next": _sorted(ends), "topic": topic_ends.topic}
+
+
 def spans(start: OffsetsJson, end: OffsetsJson) -> list[Span]:
     """What the micro-batch between these offsets reads: a span per partition that has anything."""
     first = _by_partition(end["begin"] if "begin" in end else start["next"])

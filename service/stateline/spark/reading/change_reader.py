@@ -20,7 +20,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from stateline.client.lean.client import LOST, PLANNING_S, PassingError
-from stateline.spark.reading.change_offsets import OffsetsJson, Span, TopicEnds, initial, reached, spans
+from stateline.spark.one_line import in_one_line
+from stateline.spark.reading.change_offsets import OffsetsJson, Span, TopicEnds, initial, latest, reached, spans
 from stateline.spark.reading.change_requests import ChangeOptions, batches, offsets, offsets_now
 from stateline.spark.reading.row_types import RowShape, default_schema
 
@@ -55,6 +56,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._failed = 0
         self._not_before_s = 0.0
 
+    @in_one_line()
     def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's name
         """Where the options say. Once: Spark asks again before each look at a stream that has had no batch yet, and
         latest would move on."""
@@ -66,10 +68,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = self._options.max_changes
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
+    @in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Waits until the end of every partition is known."""
         self._target = self._checked(offsets(self._options, "latest"))
 
+    @in_one_line()
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's name
         """As far as the next micro-batch reads; `start` itself when there is nothing new or nobody to ask now."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -91,7 +95,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802  # Spark's name
         """As it was seen last; None before that."""
         seen = self._target or self._seen
-        return None if seen is None else reached(initial(seen), seen, None)
+        return None if seen is None else latest(seen)
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[ChangeSpan]:
         """A span per partition that has anything to read."""
@@ -129,7 +133,7 @@ def change_schema(options: Mapping[str, str]) -> StructType:
 def _recast(options: ChangeOptions, schema: StructType, span: Span) -> Iterator[pa.RecordBatch]:
     columns = tuple(dict.fromkeys([*schema.fieldNames(), "offset"]))
     shape: RowShape | None = None
-    with closing(batches(options, span, columns)) as found:
+    with in_one_line(), closing(batches(options, span, columns)) as found:
         for batch in found:
             shape = shape or RowShape(schema, _described(batch.schema, options.store))
             yield shape.recast(batch)

@@ -54,13 +54,14 @@ def check_parsable(name: str, kind: DataType) -> None:
 
 
 def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """JSON texts, none of them null, as an array of this type. Raises `DamagedDataError` for one that is not of it."""
+    """JSON texts as an array of this type, null for null. Raises `DamagedDataError` for one that is not of it."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.json
 
     if not len(texts):
         return pa.nulls(0, kind)
+    texts = pc.fill_null(texts, "null")  # of changes: deletions
     lines = pc.binary_join_element_wise(f'{{"{_MEMBER}":', texts, "}\n", "")
     # One list of all lines. From a buffer: `pa.array` of Python's numbers imports pandas where that is installed.
     ends = pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(array("i", [0, len(lines)]))])

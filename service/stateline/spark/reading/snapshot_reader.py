@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
 from stateline.client.lean.snapshot_rows import Part, splits
+from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
 from stateline.spark.reading.source_options import SourceOptions
@@ -74,6 +75,7 @@ class SnapshotReader(DataSourceReader):
         self._options, self._pin = options, pin
         self._shape = RowShape(schema, store)
 
+    @in_one_line()
     def partitions(self) -> list[RowsPartition]:
         """The tasks: one per split of each partition of the store. Makes the snapshot, unless it is there, and has its
         lease renewed."""
@@ -96,10 +98,11 @@ class SnapshotReader(DataSourceReader):
         from stateline.client.lean.snapshot_rows import batches
 
         server = partition.part.at(self._options.server)
-        for query in self._queries(partition.split):
-            with closing(batches(server, partition.part.path, query)) as found:
-                for batch in found:
-                    yield self._shape.recast(batch)
+        with in_one_line():
+            for query in self._queries(partition.split):
+                with closing(batches(server, partition.part.path, query)) as found:
+                    for batch in found:
+                        yield self._shape.recast(batch)
 
     def _splits(self, part: Part) -> list[RowsPartition]:
         try:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import SnapshotReader, described
 from stateline.spark.reading.source_options import is_of_changes, read_options, spelled
@@ -36,6 +37,7 @@ class StatelineSource(DataSource):
         """What `format` takes."""
         return FORMAT
 
+    @in_one_line()
     def schema(self) -> StructType:
         """The columns of the store, or those of the option `columns`. Not asked for where the user gives a schema."""
         if is_of_changes(self.options):
@@ -45,11 +47,13 @@ class StatelineSource(DataSource):
         options = read_options(self.options, os.environ)
         return default_schema(described(options), options.columns)
 
+    @in_one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a snapshot."""
         options = read_options(self.options, os.environ)
         return SnapshotReader(options, self.pin, schema, described(options))
 
+    @in_one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Of the committed changes."""
         from stateline.spark.reading.change_reader import ChangeReader

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
 from stateline.log.embedded_transactions import visible_ends
+from stateline.spark.one_line import in_one_line
 from stateline.spark.sources.embedded_offsets import Offsets, OffsetsJson, limited, to_json, to_offsets, to_topic_ids
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
@@ -162,9 +163,11 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
 
+    @in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         self._target = self._topics.look().ends
 
+    @in_one_line()
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's name
         """As far as the next micro-batch reads; `start` itself when there is nothing new or the log is busy.
 
@@ -185,6 +188,7 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return start  # also one without ids: other text would be a micro-batch to Spark
         return to_json(reached, found.topic_ids)
 
+    @in_one_line()
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802  # Spark's name
         try:
             found = self._topics.look()
@@ -192,6 +196,7 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return None  # the report has one figure less
         return to_json(found.ends, found.topic_ids)
 
+    @in_one_line()
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[Slices]:
         """What each task reads; of small slices several. Raises `DoesNotExistError` as `latestOffset` does: Spark
         asks here first for a micro-batch that it planned before it was stopped.
@@ -236,6 +241,7 @@ class EmbeddedLogReader(DataSourceReader):
         self._start: OffsetsJson = json.loads(options.get("startingOffsets", "{}"))
         self._end: OffsetsJson | None = json.loads(options.get("endingOffsets", "null"))
 
+    @in_one_line()
     def partitions(self) -> list[Slice]:
         found = self._topics.look()
         ids, since, ends = found.partition_ids, to_offsets(self._start), found.ends

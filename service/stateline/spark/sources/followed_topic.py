@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from stateline.log import Log, Record, open_log
+from stateline.spark.one_line import in_one_line
 from stateline.spark.sources.embedded_source import SCHEMA
 from stateline.spark.sources.newest_files import Span, newest_records
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
@@ -53,6 +54,7 @@ class FollowedTopicReader(DataSourceReader):
         self._options = dict(options)
         self._topic = options["subscribe"]
 
+    @in_one_line()
     def partitions(self) -> list[Span]:
         """As the topic is now. Raises `DoesNotExistError` when there is none."""
         with closing(self._log()) as log, closing(log.admin()) as admin:
@@ -63,6 +65,7 @@ class FollowedTopicReader(DataSourceReader):
             firsts, ends = admin.bounds(places), admin.committed_ends(places)
         return [Span(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in places]
 
+    @in_one_line()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Span)
         # Which of Spark's directories is the executor's, Python workers are told; they have one each.
