@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,9 @@ def session(
     given = settings(str(state), spark_jars=jars)
     if cluster is not None:
         local = [f"spark.{name}=127.0.0.1" for name in ("driver.host", "driver.bindAddress")]
+        path = os.pathsep.join([str(REPOSITORY), *sys.path])  # where tests' own functions are; workers start elsewhere
         given += [f"spark.master={cluster.master}", "spark.executor.memory=512m", *local]
+        given += [f"spark.executorEnv.PYTHONPATH={path}"]
     session = spark_session(load_config("tests", overrides=given), class_archive=class_archive)
     yield session
     close_session(session)
