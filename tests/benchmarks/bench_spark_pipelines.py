@@ -286,8 +286,8 @@ def looked_up(where: str, state_dir: Path, archive: Path, log: Log, given: dict[
 
 
 def batches(log: Log, state_dir: Path, pid: int, rounds: int, changes: int) -> tuple[list[int], float]:
-    """Of so many micro-batches, before each of which so many records of the table are written: how long each took in
-    ms, and the processor seconds that the driver took for one."""
+    """So many times, after so many records of the table: how long the micro-batch took in ms that read the last of
+    1,000 rows (on Kafka there may be two for them), and the driver's processor seconds for all of them."""
     found, begun_s = [], family_cpu_s(pid)
     for _ in range(rounds):
         name_keys(log, changes)
