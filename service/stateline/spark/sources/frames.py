@@ -35,6 +35,7 @@ from stateline.spark.columns import DELETED
 from stateline.spark.connector import no_connector
 from stateline.spark.operators.ktable import KTable, table_of
 from stateline.spark.operators.packing import struct_type
+from stateline.spark.session import is_local
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import FORMAT, EmbeddedLogSource
 from stateline.spark.sources.followed_topic import FORMAT as FOLLOWED_FORMAT
@@ -152,6 +153,10 @@ def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames
     session.dataSource.register(FollowedTopicSource)
     terms = config.pipeline_max_offsets_per_trigger, config.deserialization_exception_handler == "fail"
     state_dir = {"state.dir": str(config.state_dir.resolve())}
+    if is_local(
+        config.spark_master
+    ):  # a task costs more than most partitions; of a cluster it is not known how many fit
+        state_dir["tasks"] = str(session.sparkContext.defaultParallelism)
     if log.embedded_file is not None:
         session.dataSource.register(EmbeddedLogSource)
         path = str(log.embedded_file.resolve())
