@@ -17,7 +17,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -229,10 +229,10 @@ def _difference(reader: Reader, wanted: dict[str, Sums]) -> str:
 
 @pytest.fixture
 def scene(tmp_path: Path, python_of_spark: None) -> Iterator[Scene]:
-    with wanted_cluster(tmp_path) as cluster:
-        given = [] if cluster is None else cluster.elsewhere()
-        with closing(Scene(tmp_path, given)) as scene:
-            yield scene
+    # A checkpoint location is for Kafka alone: checkpoints are in the state directory, which all of this cluster see.
+    with ExitStack() as stack:
+        cluster = stack.enter_context(wanted_cluster(tmp_path))
+        yield stack.enter_context(closing(Scene(tmp_path, [] if cluster is None else cluster.settings)))
 
 
 def plans(chance: random.Random, number: int) -> tuple[list[Kill], list[Kill], list[Kill]]:

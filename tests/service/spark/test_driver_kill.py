@@ -106,7 +106,7 @@ def log(state: Path) -> EmbeddedLog:
 def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_stopped(
     state: Path, log: EmbeddedLog, cluster: Cluster | None
 ) -> None:
-    given = [] if cluster is None else cluster.elsewhere()
+    given = [] if cluster is None else [*cluster.settings, f"pipeline.checkpoint.location={cluster.new_folder()}"]
     made = d.random_departures(_DEPARTURES, seed=3)
     d.load(log, made)
     chance = random.Random(5)

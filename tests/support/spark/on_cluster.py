@@ -31,10 +31,6 @@ class Cluster:
         """The URL of a folder that nobody else has."""
         return f"{self.hdfs}/{uuid4().hex}"
 
-    def elsewhere(self) -> list[str]:
-        """`settings`, and a checkpoint location that nobody else has."""
-        return [*self.settings, f"pipeline.checkpoint.location={self.new_folder()}"]
-
 
 @contextmanager
 def wanted_cluster(place: Path) -> Iterator[Cluster | None]:
