@@ -31,6 +31,16 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS  # utime, stime: proc(5)
 
 
+def family_cpu_s(pid: int) -> float:
+    """Processor seconds that this process and its descendants have taken, those that have ended among them."""
+    found = 0.0
+    for member in family(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+            found += sum(map(int, fields[11:15])) / _TICKS  # utime, stime, and both of children that were waited for
+    return found
+
+
 def memory_mb(pid: int, figure: str = "VmHWM") -> float:
     """A figure of /proc/<pid>/status in MB of 10^6 bytes, by default resident memory at its peak. Raises `OSError` when
     the process is gone."""

@@ -17,7 +17,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from support.processes.ports import free_port
 from support.processes.running_worker import create, read_all
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
+from support.spark.on_cluster import wanted_cluster
 from support.spark.spark_archive import put_class_archive
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "1"))
@@ -143,7 +144,7 @@ class Watcher(threading.Thread):
 class Scene:
     """One log, one state directory, input that keeps coming, and processes that are killed."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, of_cluster: list[str]) -> None:
         url = f"http://127.0.0.1:{(port := free_port())}"
         log_file = root / "log.db"
         self.log, self.ledger, self.reader = EmbeddedLog(log_file), Ledger(), Reader(url)
@@ -157,6 +158,7 @@ class Scene:
             f"commit.interval.ms={long_or_short(1, 100)}",
             "group.instance.id=the-worker",
             f"server.port={port}",
+            *of_cluster,
         ])  # fmt: skip
         self.feeder, self.watcher = Feeder(self.log, self.ledger), Watcher(url)
         self.feeder.start()
@@ -227,8 +229,10 @@ def _difference(reader: Reader, wanted: dict[str, Sums]) -> str:
 
 @pytest.fixture
 def scene(tmp_path: Path, python_of_spark: None) -> Iterator[Scene]:
-    with closing(Scene(tmp_path)) as scene:
-        yield scene
+    # A checkpoint location is for Kafka alone: checkpoints are in the state directory, which all of this cluster see.
+    with ExitStack() as stack:
+        cluster = stack.enter_context(wanted_cluster(tmp_path))
+        yield stack.enter_context(closing(Scene(tmp_path, [] if cluster is None else cluster.settings)))
 
 
 def plans(chance: random.Random, number: int) -> tuple[list[Kill], list[Kill], list[Kill]]:

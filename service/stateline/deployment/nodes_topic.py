@@ -17,7 +17,7 @@ that a member is one (`deployment.lease`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 
@@ -82,9 +82,15 @@ def nodes_partition(application_id: str) -> TopicPartition:
 def ensure_nodes_topic(application_id: str, admin: Admin) -> TopicPartition:
     """Create the topic unless it is there; its partition. Raises as `Admin.topics` and `Admin.create_topics`."""
     place = nodes_partition(application_id)
-    if nodes_topic_id(application_id, admin) is None:
-        admin.create_topics([NewTopic(place.topic, 1, _SETTINGS)])
+    ensure_of_one_partition(place.topic, _SETTINGS, admin)
     return place
+
+
+def ensure_of_one_partition(topic: str, settings: Mapping[str, str], admin: Admin) -> None:
+    """Create this topic, with one partition, unless it is there: who may read it need not be allowed to create any.
+    Raises as `Admin.topics` and `Admin.create_topics`."""
+    if topic not in admin.topics([topic]):
+        admin.create_topics([NewTopic(topic, 1, settings)])
 
 
 def nodes_topic_id(application_id: str, admin: Admin) -> str | None:

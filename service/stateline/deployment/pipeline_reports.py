@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
-from stateline.deployment.nodes_topic import follow_records
+from stateline.deployment.nodes_topic import ensure_of_one_partition, follow_records
 from stateline.deployment.pipeline_status import PipelineStatus
-from stateline.log.interface import Log, NewTopic, Producer, Record
+from stateline.log.interface import Log, Producer, Record
 from stateline_store import DamagedDataError, DoesNotExistError, StatelineError, TopicPartition
 from stateline_store.clock import now_ms
 
@@ -118,7 +118,8 @@ class PipelineReporter:
     def _work(self) -> None:
         while True:
             try:
-                self._make_topic()
+                with closing(self._log.admin()) as admin:
+                    ensure_of_one_partition(self._place.topic, _SETTINGS, admin)
                 with closing(self._log.producer()) as producer:
                     self._fault = ""
                     while self._write(producer):
@@ -132,11 +133,6 @@ class PipelineReporter:
                 if self._closing or self._changed.wait_for(lambda: self._closing, _RETRY_S):
                     return
                 self._unsaid |= self._newest.keys()
-
-    def _make_topic(self) -> None:
-        with closing(self._log.admin()) as admin:
-            if self._place.topic not in admin.topics([self._place.topic]):
-                admin.create_topics([NewTopic(self._place.topic, 1, _SETTINGS)])
 
     def _write(self, producer: Producer) -> bool:
         """Wait for something to say, say it; whether there will be more."""

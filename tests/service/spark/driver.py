@@ -1,6 +1,6 @@
 """A pipeline's driver as a process of its own, which tests kill: prints the number of each micro-batch.
 
-python driver.py STATE_DIR
+python driver.py STATE_DIR [SETTING=VALUE …]
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from stateline.log.embedded import EmbeddedLog
 from stateline.spark.drivers.several_pipelines import run_pipelines
 
 
-def main(state_dir: str) -> None:
+def main(state_dir: str, *given: str) -> None:
     """Run the pipeline on the embedded log until SIGTERM."""
-    config = load_config("flights", overrides=[*settings(state_dir), "pipeline.max.offsets.per.trigger=400"])
+    config = load_config("flights", overrides=[*settings(state_dir), "pipeline.max.offsets.per.trigger=400", *given])
     log = EmbeddedLog(Path(state_dir) / "log.db")
     run_pipelines(app, ["hourly"], config, log, progress=say)
 
@@ -31,4 +31,4 @@ def say(status: PipelineStatus) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

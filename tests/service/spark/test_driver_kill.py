@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from stateline.spark.drivers.process import _descendants, kill_jvm
 from support.processes.pipeline_processes import jvm_of
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
+from support.spark.on_cluster import Cluster
 
 _KILLS, _STOPS, _DEPARTURES = long_or_short((4, 1, 8_000), (0, 0, 2_000))
 _DRIVER = Path(__file__).with_name("driver.py")
@@ -33,11 +34,11 @@ _DRIVER = Path(__file__).with_name("driver.py")
 class Driver:
     """The process, the numbers of the micro-batches that it says are done, and all else that it and its JVM say."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, given: Sequence[str]) -> None:
         self._said = state / "driver.log"
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(
-                [sys.executable, str(_DRIVER), str(state)], stdout=subprocess.PIPE, stderr=said, text=True
+                [sys.executable, str(_DRIVER), str(state), *given], stdout=subprocess.PIPE, stderr=said, text=True
             )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read)
@@ -73,8 +74,8 @@ class Driver:
 
 
 @contextmanager
-def driver(state: Path) -> Iterator[Driver]:
-    running = Driver(state)
+def driver(state: Path, given: Sequence[str] = ()) -> Iterator[Driver]:
+    running = Driver(state, given)
     try:
         yield running
     finally:
@@ -103,21 +104,22 @@ def log(state: Path) -> EmbeddedLog:
 
 
 def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_stopped(
-    state: Path, log: EmbeddedLog
+    state: Path, log: EmbeddedLog, cluster: Cluster | None
 ) -> None:
+    given = [] if cluster is None else [*cluster.settings, f"pipeline.checkpoint.location={cluster.new_folder()}"]
     made = d.random_departures(_DEPARTURES, seed=3)
     d.load(log, made)
     chance = random.Random(5)
     for _ in range(_KILLS):
-        with _in_its_work(state, chance) as running:
+        with _in_its_work(state, given, chance) as running:
             running.end(signal.SIGKILL)
-    with _in_its_work(state, chance) as running:
+    with _in_its_work(state, given, chance) as running:
         _loses_its_jvm(state, running)
     for _ in range(_STOPS):
-        with _in_its_work(state, chance) as running:
+        with _in_its_work(state, given, chance) as running:
             _is_told_to_stop(state, running)
     assert d.counted(log) < len(made), "it was killed when it had done all"
-    with driver(state) as running:
+    with driver(state, given) as running:
         while d.counted(log) < len(made):
             running.next_batch()
         code = running.end(signal.SIGTERM)
@@ -127,9 +129,9 @@ def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_s
 
 
 @contextmanager
-def _in_its_work(state: Path, chance: random.Random) -> Iterator[Driver]:
+def _in_its_work(state: Path, given: Sequence[str], chance: random.Random) -> Iterator[Driver]:
     """A driver that has done some micro-batches and is somewhere in another; nothing depends on where."""
-    with driver(state) as running:
+    with driver(state, given) as running:
         for _ in range(chance.randrange(1, 3)):
             running.next_batch()
         time.sleep(chance.random() * 0.6)

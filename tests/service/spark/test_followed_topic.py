@@ -20,7 +20,7 @@ from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
 from stateline.model.topic import Topic
 from stateline.spark.sources import newest_files
-from stateline.spark.sources.followed_topic import FollowedTopicReader
+from stateline.spark.sources.followed_topic import FollowedTopicReader, Spans
 from stateline.spark.sources.frames import topic_frames
 from stateline.spark.sources.newest_files import Span
 from stateline_store import DoesNotExistError, TopicPartition
@@ -40,7 +40,7 @@ class Reader(FollowedTopicReader):
             self.read_records += len(page)
             yield page
 
-    def rows(self, plan: list[Span] | None = None) -> Rows:
+    def rows(self, plan: list[Spans] | None = None) -> Rows:
         """Everything that a micro-batch gets; it has no key twice."""
         spans = self.partitions() if plan is None else plan
         found = [
@@ -75,8 +75,9 @@ def servers(log: Log) -> str:
     return log.bootstrap_servers if isinstance(log, KafkaLog) else f"embedded:{log.embedded_file}"
 
 
-def reader(bench: Bench, topic: str, name: str = "reader") -> Reader:
-    return Reader({"bootstrap.servers": servers(bench.log), "state.dir": "unused", "subscribe": topic, "reader": name})
+def reader(bench: Bench, topic: str, name: str = "reader", **options: str) -> Reader:
+    given = {"bootstrap.servers": servers(bench.log), "state.dir": "unused", "subscribe": topic, "reader": name}
+    return Reader(given | options)
 
 
 def put(bench: Bench, topic: str, rows: dict[bytes, bytes | None], partition: int = 0) -> None:
@@ -108,6 +109,18 @@ def test_each_micro_batch_has_the_newest_of_each_key_and_reads_what_is_new_alone
         assert read.rows() == read.rows() == oracle
         assert read.read_records == written
     assert len(files(disk)) <= 6
+
+
+@pytest.mark.parametrize(("tasks", "found"), [("1", [3]), ("2", [2, 1]), ("9", [1, 1, 1])])
+def test_as_many_tasks_as_are_wanted_share_the_partitions(
+    bench: Bench, disk: Path, tasks: str, found: list[int]
+) -> None:
+    topic = bench.topic(3)
+    for partition in range(3):
+        put(bench, topic, {b"%d" % partition: b"v"}, partition)
+    read = reader(bench, topic, tasks=tasks)
+    assert [len(each.spans) for each in read.partitions()] == found
+    assert read.rows() == {b"0": b"v", b"1": b"v", b"2": b"v"}
 
 
 def test_the_columns_are_those_of_a_record_and_records_without_a_key_are_left_out(bench: Bench, disk: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from stateline.spark.drivers.start_turns import in_turn
+from stateline_store import TaskLock
 from support.run.patience import HANGING_S
 
 PROCESSORS = 2
@@ -55,6 +57,29 @@ def test_no_more_drivers_start_at_a_time_than_there_are_processors(tmp_path: Pat
     second.process.kill()
     assert third.says("starts")
     assert fourth.says("starts")
+
+
+def test_pipelines_that_have_started_at_once_let_go_of_their_drivers_turn_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, inside, together = TaskLock.release, threading.Lock(), list[bool]()
+
+    def slow(lock: TaskLock) -> None:
+        is_alone = inside.acquire(blocking=False)
+        together.append(not is_alone)
+        time.sleep(0.02)
+        release(lock)
+        if is_alone:
+            inside.release()
+
+    monkeypatch.setattr(TaskLock, "release", slow)
+    with in_turn(tmp_path, threading.Event(), 1) as has_started:
+        pipelines = [threading.Thread(target=has_started) for _ in range(4)]
+        for pipeline in pipelines:
+            pipeline.start()
+        for pipeline in pipelines:
+            pipeline.join()
+    assert together == [False] * 5, "a file's number is closed twice: the second time it may be another file's"
 
 
 def test_a_driver_that_is_told_to_stop_waits_no_longer(tmp_path: Path) -> None:

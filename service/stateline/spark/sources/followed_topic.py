@@ -5,7 +5,8 @@ so before: they keep what they have read in files of their own (`newest_files`),
 deleted with the executor. All tasks of a batch have the end that the planner found, the last stable offset.
 
 Options: `bootstrap.servers` and `state.dir` as in the configuration, `subscribe` (one topic), `reader` (whose files),
-and settings of librdkafka's clients, ``consumer.…`` and ``admin.…``. The columns are those of Spark's Kafka source.
+`tasks` (the most that read it; by default one for each partition), and settings of librdkafka's clients, ``consumer.…``
+and ``admin.…``. The columns are those of Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +34,13 @@ FORMAT = "stateline-followed"
 
 _RECORDS_AT_ONCE = 10_000
 _SILENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spans(InputPartition):
+    """What one task reads, one after the other."""
+
+    spans: tuple[Span, ...]
 
 
 class FollowedTopicSource(DataSource):
@@ -55,7 +65,7 @@ class FollowedTopicReader(DataSourceReader):
         self._topic = options["subscribe"]
 
     @in_one_line()
-    def partitions(self) -> list[Span]:
+    def partitions(self) -> list[Spans]:
         """As the topic is now. Raises `DoesNotExistError` when there is none."""
         with closing(self._log()) as log, closing(log.admin()) as admin:
             topic = admin.topics([self._topic]).get(self._topic)
@@ -63,15 +73,18 @@ class FollowedTopicReader(DataSourceReader):
                 raise DoesNotExistError(f"There is no topic {self._topic!r}: create it, then start again.")
             places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
             firsts, ends = admin.bounds(places), admin.committed_ends(places)
-        return [Span(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in places]
+        spans = [Span(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in places]
+        tasks = min(len(spans), int(self._options.get("tasks", len(spans))))
+        return [Spans(tuple(spans[number::tasks])) for number in range(tasks)]
 
     @in_one_line()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Span)
+        assert isinstance(partition, Spans)
         # Which of Spark's directories is the executor's, Python workers are told; they have one each.
         local = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
-        folder = Path(local) / "stateline-followed" / self._options["reader"] / partition.topic_id
-        return newest_records(folder, partition, lambda since: self.changes(partition, since))
+        for span in partition.spans:
+            folder = Path(local) / "stateline-followed" / self._options["reader"] / span.topic_id
+            yield from newest_records(folder, span, partial(self.changes, span))
 
     def changes(self, span: Span, since: int) -> Iterator[list[Record]]:
         """The partition's records from `since` to the end of `span`. Raises `LogUnavailableError` when none come."""

@@ -35,6 +35,7 @@ from stateline.spark.columns import DELETED
 from stateline.spark.connector import no_connector
 from stateline.spark.operators.ktable import KTable, table_of
 from stateline.spark.operators.packing import struct_type
+from stateline.spark.session import is_local
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import FORMAT, EmbeddedLogSource
 from stateline.spark.sources.followed_topic import FORMAT as FOLLOWED_FORMAT
@@ -152,6 +153,10 @@ def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames
     session.dataSource.register(FollowedTopicSource)
     terms = config.pipeline_max_offsets_per_trigger, config.deserialization_exception_handler == "fail"
     state_dir = {"state.dir": str(config.state_dir.resolve())}
+    if is_local(
+        config.spark_master
+    ):  # a task costs more than most partitions; of a cluster it is not known how many fit
+        state_dir["tasks"] = str(session.sparkContext.defaultParallelism)
     if log.embedded_file is not None:
         session.dataSource.register(EmbeddedLogSource)
         path = str(log.embedded_file.resolve())
@@ -187,7 +192,10 @@ def _with_json(topic: Topic, rows: DataFrame) -> tuple[DataFrame, Column]:
     # An empty value gives no struct at all; anything else that is unreadable is kept in the extra column.
     is_bad = F.col("value").isNotNull() & (F.col("json").isNull() | F.col(f"json.{_BAD}").isNotNull())
     text = F.substring(F.col("value").cast("string"), 1, _SHOWN)
-    return rows.withColumn("json", parsed), F.when(is_bad, _refusal("value", "is not JSON of the topic's schema", text))
+    # Spark would put the parsing in the place of each `json`, twice in the filter of bad records and once behind it;
+    # what it takes for nondeterministic it leaves where it is.
+    once = F.when(F.spark_partition_id() >= 0, parsed)
+    return rows.withColumn("json", once), F.when(is_bad, _refusal("value", "is not JSON of the topic's schema", text))
 
 
 def _schema(topic: Topic) -> StructType:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import InputPartition
 
 from stateline.log import Record
 from stateline.spark.sources.embedded_source import ARROW_SCHEMA
@@ -34,7 +33,7 @@ _CHANGES_AT_ONCE, _BYTES_AT_ONCE = 200_000, 64 * 1024 * 1024  # in memory as Pyt
 
 
 @dataclass(frozen=True, slots=True)
-class Span(InputPartition):
+class Span:
     """A partition as one micro-batch has it: the offset of the first record that the log keeps, and the end."""
 
     topic_id: str

@@ -19,8 +19,10 @@ from stateline.dsl.app import App
 from stateline.spark.operators import sorted_state
 from stateline.spark.operators.processors import TimedProcessor, by_event_time
 from stateline.spark.operators.sorted_state import SortedEntries, SortedState
+from support.run.length import long_or_short
 
 Step = tuple[str, int]
+ENTRIES, BATCHES = long_or_short((3000, 7), (600, 2))  # in leaves of 128
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "put", "remove", "first"]), st.integers(0, 60)), max_size=40)
 
 
@@ -89,7 +91,7 @@ def test_entries_are_found_in_order_whatever_was_put_and_removed_in_which_micro_
         sorted_state._LEAF = kept
 
 
-def test_thousands_of_entries_stay_in_sparks_state_in_order_long_ones_too(bench: OperatorBench) -> None:
+def test_many_entries_stay_in_sparks_state_in_order_long_ones_too(bench: OperatorBench) -> None:
     app = App("operators")
     topic = app.topic("steps", key=serdes.string, value=serdes.json, schema="what string, at bigint, length int")
 
@@ -99,18 +101,21 @@ def test_thousands_of_entries_stay_in_sparks_state_in_order_long_ones_too(bench:
         return by_event_time(rows, "_key", Steps())
 
     puts: list[dict[str, Any]] = [
-        {"what": "put", "at": (7919 * n) % 3000, "length": 100_000 if n == 50 else n} for n in range(3000)
+        {"what": "put", "at": (7919 * n) % ENTRIES, "length": 100_000 if n == 50 else n} for n in range(ENTRIES)
     ]
-    ends = [{"what": "drop", "at": 2990, "length": 0}, {"what": "drop", "at": 5000, "length": 0}]
+    ends = [{"what": "drop", "at": at, "length": 0} for at in (ENTRIES - 10, ENTRIES)]
     bench.write("steps", [("k", value, 1_000_000) for value in (*puts, *ends)], partitions=1)
-    found = [row["found"] for row in bench.run(*app.topology().pipelines.values(), rows_per_batch=500)["stepped"]]
+    found = [
+        row["found"]
+        for row in bench.run(*app.topology().pipelines.values(), rows_per_batch=ENTRIES // BATCHES + 1)["stepped"]
+    ]
     lengths = {(put["at"], n): put["length"] for n, put in enumerate(puts)}
     before: list[tuple[int, int]] = []
     for n, put in enumerate(puts):
         before = sorted([*before, (put["at"], n)])
         assert found[n] == f"{before[0]} {(put['at'], n)} {lengths[put['at'], n]}"
-    left = [place for place in before if place[0] >= 2990]
-    assert found[3000:] == [f"{left[0]} {left[0]} {lengths[left[0]]}", "None None 0"]
+    left = [place for place in before if place[0] >= ENTRIES - 10]
+    assert found[ENTRIES:] == [f"{left[0]} {left[0]} {lengths[left[0]]}", "None None 0"]
 
 
 @pytest.mark.parametrize("count", [1, 128, 129, 1000])

@@ -133,6 +133,15 @@ def test_bytes_that_cannot_be_read_fail_and_are_named_or_are_left_out(bench: Ope
     assert left.num_rows == 1
 
 
+def test_a_value_is_parsed_once(bench: OperatorBench) -> None:
+    topic = Topic("objects", STRING, JSON, "n int, m int")
+    frames = written(bench, topic, [(b"k", b'{"n": 1, "m": 2}')])
+    frame = frames.static(topic).select("_key", "n", "m").where("n > 0")
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    assert plan.toString().count("from_json") == 1
+    assert [tuple(row) for row in frame.collect()] == [("k", 1, 2)]
+
+
 app = App("operators")
 rows = app.topic("rows", key=serdes.string, value=serdes.json, schema="n int")
 plain = app.topic("plain", key=serdes.int32, value=serdes.int64)
