@@ -2,6 +2,7 @@
 # make demo NODES=3  three nodes on a real Kafka broker, one of which is killed while they answer (ONCE=1, PORT=8080)
 # make test    the tests, six at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
+# make test-cluster  operators of pipelines, and kills of their drivers, on a standalone Spark cluster with HDFS
 # make check   lint, formatting, types, who imports whom
 # make bench   the benchmarks (BENCH=name for one)
 # make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30; CLUSTER=3 for three nodes, as root; STANDBYS=1)
@@ -13,7 +14,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench chaos lock clean java maven
+.PHONY: help demo test test-all test-cluster check bench chaos lock clean java maven
 
 # Some machines keep Python from writing what it has compiled: every process would compile Stateline anew then, a third
 # of a second, and every process of the tests all of the tests, ten seconds.
@@ -37,6 +38,10 @@ demo: $(INSTALLED) java
 # Six for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
 test test-all: $(INSTALLED) java maven
 	@$(BIN)/pytest -n 6 --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long) $(PYTEST_ARGS)
+
+# Checkpoints of test_pipeline_crashes stay on the local disk: its log is embedded, and so on one machine.
+test-cluster: $(INSTALLED) java maven
+	@SPARK_ON=cluster $(BIN)/pytest -n 0 tests/service/spark/operators tests/service/spark/test_driver_kill.py tests/integration/test_pipeline_crashes.py $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	@$(BIN)/ruff check

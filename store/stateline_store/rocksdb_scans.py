@@ -41,7 +41,7 @@ def scan_rows(
     try:
         options, bound = ReadOptions(), keys.end
         options.fill_cache(cached)  # type: ignore[call-arg]  # its stub forgets the argument
-        if not cached:
+        if not cached and not (isinstance(keys, KeyRange) and keys.end == keys.start + b"\0"):  # one key
             options.set_readahead_size(_READAHEAD_BYTES)
         if bound is not None:
             options.set_iterate_upper_bound(bound)

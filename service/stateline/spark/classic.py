@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
+from pyspark.util import default_api_mode
 
 from stateline_store import ConfigurationError
 
@@ -19,8 +20,11 @@ def refuse_connect(settings: Mapping[str, str]) -> None:
     Connect. Starts nothing."""
     named = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED") if name in os.environ]
     named += [name for name in ("spark.remote",) if name in settings]
-    modes = {"SPARK_API_MODE": os.environ.get("SPARK_API_MODE"), "spark.api.mode": settings.get("spark.api.mode")}
-    named += [f"{name}={mode}" for name, mode in modes.items() if (mode or "").lower() == "connect"]
+    default = os.environ.get("SPARK_API_MODE", default_api_mode())  # as Spark's own builder
+    if settings.get("spark.api.mode", default).lower() == "connect":
+        named.append(
+            "spark.api.mode=connect, or what has set it (SPARK_API_MODE, SPARK_CONNECT_MODE, pyspark_connect),"
+        )
     if named:
         raise ConfigurationError(
             f"Pipelines run in Spark's classic session, and {named[0]} has Spark use Spark Connect: unset it for them. "

@@ -1,6 +1,6 @@
 """The Spark session that pipelines run in: small, quiet, and quick to start.
 
-The settings are those that measured best on one machine (two cores, PySpark 4.3, Java 17). Whatever the
+The settings are those that measured best on one machine (two cores, PySpark 4.2, Java 17). Whatever the
 configuration passes on under ``spark.*`` wins over them.
 
 A **class archive** (JEP 350) keeps the JVM's parsed classes (150 MB): a session starts in half the time.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes
 from stateline.config.loading import load_config
@@ -20,7 +21,7 @@ from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
 from stateline.model.topic import Topic
 from stateline.spark.sources import newest_files
-from stateline.spark.sources.followed_topic import FollowedTopicReader, Spans
+from stateline.spark.sources.followed_topic import FollowedTopicReader, as_of_now
 from stateline.spark.sources.frames import topic_frames
 from stateline.spark.sources.newest_files import Span
 from stateline_store import DoesNotExistError, TopicPartition
@@ -34,17 +35,23 @@ class Reader(FollowedTopicReader):
     """Notes how many records were read."""
 
     read_records = 0
+    told: list[Span] | None = None
+    """What a micro-batch is to read."""
 
     def changes(self, span: Span, since: int) -> Iterator[list[Record]]:
         for page in super().changes(span, since):
             self.read_records += len(page)
             yield page
 
-    def rows(self, plan: list[Spans] | None = None) -> Rows:
+    def _now(self) -> list[Span]:
+        return super()._now() if self.told is None else self.told
+
+    def rows(self, told: list[Span] | None = None) -> Rows:
         """Everything that a micro-batch gets; it has no key twice."""
-        spans = self.partitions() if plan is None else plan
+        self.told = told
+        shares = self.partitions()
         found = [
-            row for span in spans for batch in self.read(span) for row in batch.select(["key", "value"]).to_pylist()
+            row for share in shares for batch in self.read(share) for row in batch.select(["key", "value"]).to_pylist()
         ]
         assert len({row["key"] for row in found}) == len(found)
         return {row["key"]: row["value"] for row in found}
@@ -75,8 +82,8 @@ def servers(log: Log) -> str:
     return log.bootstrap_servers if isinstance(log, KafkaLog) else f"embedded:{log.embedded_file}"
 
 
-def reader(bench: Bench, topic: str, name: str = "reader", **options: str) -> Reader:
-    given = {"bootstrap.servers": servers(bench.log), "state.dir": "unused", "subscribe": topic, "reader": name}
+def reader(bench: Bench, topic: str, **options: str) -> Reader:
+    given = {"bootstrap.servers": servers(bench.log), "state.dir": "unused", "subscribe": topic}
     return Reader(given | options)
 
 
@@ -111,15 +118,13 @@ def test_each_micro_batch_has_the_newest_of_each_key_and_reads_what_is_new_alone
     assert len(files(disk)) <= 6
 
 
-@pytest.mark.parametrize(("tasks", "found"), [("1", [3]), ("2", [2, 1]), ("9", [1, 1, 1])])
-def test_as_many_tasks_as_are_wanted_share_the_partitions(
-    bench: Bench, disk: Path, tasks: str, found: list[int]
-) -> None:
+@pytest.mark.parametrize(("tasks", "found"), [("1", 1), ("2", 2), ("9", 3)])
+def test_as_many_tasks_as_are_wanted_share_the_partitions(bench: Bench, disk: Path, tasks: str, found: int) -> None:
     topic = bench.topic(3)
     for partition in range(3):
         put(bench, topic, {b"%d" % partition: b"v"}, partition)
     read = reader(bench, topic, tasks=tasks)
-    assert [len(each.spans) for each in read.partitions()] == found
+    assert len(read.partitions()) == found
     assert read.rows() == {b"0": b"v", b"1": b"v", b"2": b"v"}
 
 
@@ -128,17 +133,17 @@ def test_the_columns_are_those_of_a_record_and_records_without_a_key_are_left_ou
     bench.write(topic, b"no key", partition=1)
     put(bench, topic, {b"k": b"v"}, 1)
     read = reader(bench, topic)
-    rows = [row for span in read.partitions() for batch in read.read(span) for row in batch.to_pylist()]
+    rows = [row for share in read.partitions() for batch in read.read(share) for row in batch.to_pylist()]
     at = rows[0].pop("timestamp")
     assert rows == [{"key": b"k", "value": b"v", "topic": topic, "partition": 1, "offset": 1}]
     assert at.timestamp() == 1.0
 
 
-def test_all_tasks_of_a_micro_batch_have_the_end_that_was_planned_also_when_repeated(bench: Bench, disk: Path) -> None:
+def test_tasks_read_to_the_end_that_they_are_told_also_when_repeated(bench: Bench, disk: Path) -> None:
     topic = bench.topic()
     put(bench, topic, {b"k": b"1"})
     read = reader(bench, topic)
-    plan = read.partitions()
+    plan = [Span(*each) for each in json.loads(as_of_now(bench.log, [topic]))[topic]]
     put(bench, topic, {b"k": b"2", b"new": b"3"})
     assert read.rows(plan) == {b"k": b"1"}
     assert read.rows() == {b"k": b"2", b"new": b"3"}
@@ -229,6 +234,39 @@ def streamed(frame: DataFrame, static: DataFrame, checkpoint: Path) -> list[dict
         availableNow=True
     ).start().awaitTermination()
     return found
+
+
+@pytest.mark.parametrize("settled", [True, False], ids=["settled", "as it is"])
+@pytest.mark.parametrize(("schema", "how"), [("l string", "inner"), (None, "left")], ids=["schema", "plain"])
+def test_a_query_that_runs_has_a_static_topic_as_it_is_at_each_micro_batch(
+    session: SparkSession, bench: Bench, tmp_path: Path, schema: str | None, how: str, settled: bool
+) -> None:
+    if bench.log.embedded_file is None and not session.conf.get("spark.jars", ""):
+        pytest.skip("there is no Kafka connector")
+    given = [f"bootstrap.servers={servers(bench.log)}", f"state.dir={tmp_path}", "pipeline.max.offsets.per.trigger=1"]
+    frames = topic_frames(session, load_config("flights", overrides=given), bench.log)
+    stream, static = bench.topic(name="stream"), bench.topic(name="static")
+    table = Topic(static, serdes.string, serdes.json, schema=schema)
+    key = "key" if schema is None else "_key"
+    known = frames.static(table).select(F.col(key).alias("k"), F.col("value" if schema is None else "l").alias("found"))
+    for _ in range(3):
+        put(bench, stream, {b"x": b'{"k": "k"}'})
+    found = list[str]()
+
+    def change(value: str) -> None:
+        put(bench, static, {b"k": json.dumps(value if schema is None else {"l": value}).encode()})
+
+    def each(rows: DataFrame, number: int) -> None:
+        change(f"{number}")
+        if settled:
+            frames.settle_statics(bench.log, [table])
+            change(f"{number}, too late")
+        found.extend(row["found"].strip('"') for row in rows.select("found").toArrow().to_pylist())
+
+    asked = frames.stream(Topic(stream, serdes.string, serdes.json, schema="k string"))
+    query = asked.join(known, "k", how).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.foreachBatch(each).trigger(availableNow=True).start().awaitTermination()
+    assert found == ["0", "1", "2"]
 
 
 def test_two_static_topics_are_joined_as_they_are_at_each_micro_batch_and_after_a_restart(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from stateline.dsl.app import App
 from stateline.log import NewTopic
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
+from stateline.model.topic import Topic
 from stateline.spark import KTable
 from stateline.spark.drivers.several_pipelines import run_pipelines
+from stateline.spark.sources.frames import TopicFrames
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
@@ -304,6 +306,70 @@ numbers = plain.topic("numbers", key=serdes.int64, value=serdes.int32)
 def joined(stream: DataFrame, static: DataFrame) -> DataFrame:
     """Each number beside the newest of the same key."""
     return stream.join(static.select("key", F.col("value").alias("newest")), "key").select("key", "value", "newest")
+
+
+looking = App("flights")
+looked = looking.topic("numbers", key=serdes.int64, value=serdes.int32)
+known = looking.topic("known", key=serdes.int64, value=serdes.int32)
+
+
+@looking.pipeline(reads=looked, static=[known], writes="hourly", key="key", output_mode="append")
+def looked_up(stream: DataFrame, static: DataFrame) -> DataFrame:
+    """Each number beside what is known of its key, if anything is."""
+    return stream.join(static.select("key", F.col("value").alias("newest")), "key", "left").select(
+        "key", "value", "newest"
+    )
+
+
+def test_a_micro_batch_has_static_topics_as_they_are_when_it_begins(
+    run: Run, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, batches = TopicFrames.settle_statics, iter(range(10))
+
+    def put(value: int) -> None:
+        with closing(log.producer()) as producer:
+            producer.produce("known", serdes.int64.serialize(1), serdes.int32.serialize(value), timestamp_ms=0)
+            producer.flush()
+
+    def change(frames: TopicFrames, log: EmbeddedLog, topics: Iterable[Topic]) -> None:
+        number = next(batches)
+        put(number)
+        settle(frames, log, topics)
+        put(-number - 1)
+
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("numbers", 1), NewTopic("known", 2)])
+    for value in range(3):
+        with closing(log.producer()) as producer:
+            producer.produce("numbers", serdes.int64.serialize(1), serdes.int32.serialize(value), timestamp_ms=0)
+            producer.flush()
+    put(-100)
+    monkeypatch.setattr(TopicFrames, "settle_statics", change)
+    run(looking, "looked_up", max_rows_per_batch=1)
+    assert [value for _, value, _ in results(log)] == [{"key": 1, "value": n, "newest": n} for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (lambda frame: frame.withColumn("_deleted", F.lit(1)), "'_deleted' is int: cast it to boolean"),
+        (
+            lambda frame: frame.select("*", F.lit(True).alias("_deleted"), F.lit(True).alias("_deleted")),
+            "more than one",
+        ),
+    ],
+)
+def test_a_result_that_cannot_be_written_is_refused_in_one_line(
+    run: Run, log: EmbeddedLog, rows: Callable[[DataFrame], DataFrame], says: str
+) -> None:
+    wrong = App("flights")
+    source = wrong.topic("numbers", key=serdes.int64, value=serdes.int32)
+    wrong.pipeline(reads=source, writes="hourly", key="key", name="wrong")(rows)
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("numbers", 1)])
+    with pytest.raises(TopologyError, match=says) as raised:
+        run(wrong, "wrong")
+    assert "\n" not in str(raised.value)
 
 
 def test_numbers_are_decoded_and_a_static_topic_is_as_it_is_at_each_micro_batch(run: Run, log: EmbeddedLog) -> None:

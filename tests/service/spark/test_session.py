@@ -61,7 +61,8 @@ def test_jars_come_from_a_folder_or_by_their_maven_coordinates(tmp_path: Path) -
     ("environment", "settings", "named"),
     [
         ({"SPARK_REMOTE": "sc://localhost"}, [], "SPARK_REMOTE"),
-        ({"SPARK_API_MODE": "connect"}, [], "SPARK_API_MODE=connect"),
+        ({"SPARK_API_MODE": "connect"}, [], "spark.api.mode=connect"),
+        ({"SPARK_CONNECT_MODE": "1"}, [], "spark.api.mode=connect"),
         ({}, ["spark.remote=local"], "spark.remote"),
         ({}, ["spark.api.mode=connect"], "spark.api.mode=connect"),
     ],
@@ -72,7 +73,7 @@ def test_spark_connect_is_refused_before_anything_is_started(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(
-        ConfigurationError, match=rf"classic session, and {named} has Spark use Spark Connect: unset it"
+        ConfigurationError, match=rf"classic session, and {named}.* has Spark use Spark Connect: unset it"
     ):
         spark_session(configured(tmp_path, *settings))
 

@@ -127,7 +127,7 @@ class PipelineRun:
         self, stopping: threading.Event, available_now: bool, progress: Progress, has_started: Callable[[], None]
     ) -> None:
         with declared_operators() as operators:
-            result = _observed(_result_frame(self.pipeline, self.frames))
+            result = _result_frame(self.pipeline, self.frames)
         letters = dead_letters_of(self.config, self.log, self.frames, self.pipeline)
         planned = partial(planned_ends, self.frames.session) if self.config.pipelines_move else None
         sink = EpochSink(
@@ -141,8 +141,8 @@ class PipelineRun:
         streams.addListener(listener)
         try:
             sink.open(result.schema)
-            gate = BatchGate(sink, self._note_begin)
-            query = self._start(result, gate, available_now)
+            gate = BatchGate(sink, self._begin)
+            query = self._start(_observed(result), gate, available_now)
             has_started()
             _wait(query, gate, stopping)
             # Else the last progress goes unreported.
@@ -152,7 +152,9 @@ class PipelineRun:
             sink.close()
             streams.removeListener(listener)
 
-    def _note_begin(self) -> None:
+    def _begin(self) -> None:
+        """Of a micro-batch, on the thread that runs its jobs."""
+        self.frames.settle_statics(self.log, self.pipeline.static)
         if self.status.now.state == "waiting":
             self.status.change(state="running")
 

@@ -1,7 +1,8 @@
 """How Spark reads a snapshot: planned beside the driver, read split by split on the executors.
 
-`SnapshotReader` is made anew for each scan of a DataFrame; what makes them one state is the pin, which travels with the
-`DataSource`. Its `partitions` asks for the snapshot of that pin, which the first one to ask gets made.
+What makes scans of a DataFrame one state is the pin, which travels with the `DataSource`: `partitions` asks for the
+snapshot of that pin, which the first one to ask gets made. Spark 4.2 plans a DataFrame once, however often it is
+scanned (`PythonDataSourceV2.readInfo`), and Spark Connect, and a newer Spark, each time.
 
 Executors need this package, pyarrow and pyspark, and never the application: what the rows are, the server says.
 """
@@ -25,7 +26,7 @@ from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
 from stateline.spark.reading.source_options import SourceOptions
-from stateline.spark.reading.wanted_keys import check_keys, in_pieces
+from stateline.spark.reading.wanted_keys import distinct_keys, in_pieces
 from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotReadyError
 from stateline_store.layout import plain_kind
 
@@ -64,7 +65,7 @@ def described(options: SourceOptions) -> dict[str, Any]:
                 f"{given[0]} is for stores of kind {', '.join(kinds)}, and {options.store!r} is of kind {kind}: leave "
                 "it out."
             )
-    check_keys(options.keys or (), options.store, found["key_type"])
+    distinct_keys(options.keys or (), options.store, found["key_type"])
     return found
 
 
@@ -74,6 +75,8 @@ class SnapshotReader(DataSourceReader):
     def __init__(self, options: SourceOptions, pin: str, schema: StructType, store: Mapping[str, Any]) -> None:
         self._options, self._pin = options, pin
         self._shape = RowShape(schema, store)
+        given = options.keys
+        self._keys = None if given is None else distinct_keys(given, options.store, store["key_type"])
 
     @in_one_line()
     def partitions(self) -> list[RowsPartition]:
@@ -86,7 +89,7 @@ class SnapshotReader(DataSourceReader):
             raise DoesNotExistError(f"The snapshot {snapshot['id']} has no {self._options.store!r}, but {there_are}.")
         keep_while_driver_lives(self._options, snapshot, is_own=self._options.snapshot is None)
         ordered = [Part.of(parts[number]) for number in sorted(parts, key=int)]
-        if self._options.keys is not None:  # a seek each
+        if self._keys is not None:  # a seek each
             return [RowsPartition(part) for part in ordered]
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
             split = list(threads.map(self._splits, ordered))
@@ -115,7 +118,7 @@ class SnapshotReader(DataSourceReader):
     def _queries(self, split: str | None) -> Iterator[RowsQuery]:
         from stateline.client.lean.snapshot_rows import RowsQuery
 
-        bounds, keys = tuple(self._options.bounds.items()), self._options.keys
+        bounds, keys = tuple(self._options.bounds.items()), self._keys
         bounds += () if split is None else (("split", split),)
         if keys is None:
             yield RowsQuery(self._shape.names, bounds)

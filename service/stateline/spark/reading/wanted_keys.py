@@ -11,45 +11,50 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from stateline import serdes
+from stateline.serde.plain import Serde
 from stateline_store.errors import InvalidArgumentError
 
 KEYS_AT_ONCE = 500
 """Of one request; server.limit.max has to allow as many."""
 BYTES_AT_ONCE = 1024 * 1024
 """Of the keys of one request, as JSON: a quarter of what server.body.max.bytes is unless it is set."""
-_WRITTEN: Mapping[str, type | tuple[type, ...]] = {
-    "string": str,
-    "bytes": str,
-    "int32": int,
-    "int64": int,
-    "float64": (int, float),
+_SERDES: Mapping[str, Serde] = {
+    each.name: each for each in (serdes.string, serdes.bytes, serdes.int32, serdes.int64, serdes.float64)
 }
 
 
 def read_keys(text: str) -> tuple[Any, ...]:
-    """The keys in a list in JSON, as bodies of requests have them, each once. Raises `InvalidArgumentError`."""
+    """The keys in a list in JSON, as bodies of requests have them. Raises `InvalidArgumentError`."""
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, list):
         raise InvalidArgumentError(f"""keys={text[:60]!r} is no list in JSON: '["a", "b"]' is one.""")
-    return tuple({json.dumps(key): key for key in found}.values())
+    return tuple(found)
 
 
-def check_keys(keys: Iterable[Any], store: str, key_type: str) -> None:
-    """Raise `InvalidArgumentError` for one that this store's keys cannot be. What JSON has here is not told from what
-    it was before it was read (`[1,2]` and `[1, 2]` are two keys), so keys of type json are refused."""
+def distinct_keys(keys: Iterable[Any], store: str, key_type: str) -> tuple[Any, ...]:
+    """These keys, each once: a server knows two that are the same bytes only within one request.
+
+    Raises `InvalidArgumentError` for one that this store's keys cannot be. What JSON has here is not told from what it
+    was before it was read (`[1,2]` and `[1, 2]` are two keys), so keys of type json are refused.
+    """
+    found = dict[bytes, Any]()
     for key in keys:
         if key_type == "json":
             raise InvalidArgumentError(
                 f"keys is not for keys of type json, as those of {store!r} are: name one by lower and upper."
             )
-        if key_type in _WRITTEN and (isinstance(key, bool) or not isinstance(key, _WRITTEN[key_type])):
+        try:
+            stored = _SERDES[key_type].from_json(key) if key_type in _SERDES else json.dumps(key).encode()
+        except InvalidArgumentError as error:
             raise InvalidArgumentError(
-                f"keys has {key!r:.60}, and those of {store!r} are of type {key_type}: write them as the body of a "
-                "request has them."
-            )
+                f"keys has {key!r:.60}, and those of {store!r} are {key_type}: {error}"
+            ) from error
+        found.setdefault(stored, key)
+    return tuple(found.values())
 
 
 def in_pieces(keys: Sequence[Any]) -> Iterator[tuple[Any, ...]]:

@@ -44,7 +44,7 @@ def checkpoint_end_offsets(checkpoint: CheckpointFolder, batch_id: int) -> Ends 
     if version != "v1":
         raise NewerFormatError(
             f"{checkpoint}/{name} begins with {version[:40]!r}, not 'v1': this version of Spark writes "
-            "checkpoints that Stateline does not know. Use pyspark 4.2 or 4.3."
+            "checkpoints that Stateline does not know. Use pyspark 4.2."
         )
     return tuple(None if line == "-" else line for line in offsets)
 

@@ -2,25 +2,32 @@
 
 The first batch reads the topic; each further one of the same DataFrame what is new since, on executors that have done
 so before: they keep what they have read in files of their own (`newest_files`), in Spark's local directory, which is
-deleted with the executor. All tasks of a batch have the end that the planner found, the last stable offset.
+deleted with the executor.
 
-Options: `bootstrap.servers` and `state.dir` as in the configuration, `subscribe` (one topic), `reader` (whose files),
-`tasks` (the most that read it; by default one for each partition), and settings of librdkafka's clients, ``consumer.…``
-and ``admin.…``. The columns are those of Spark's Kafka source.
+Spark 4.2 plans a Python source once for a DataFrame (`PythonDataSourceV2.readInfo`), however often that is scanned. So
+the plan says how many tasks there are, and no more. Up to where they read, the jobs of a micro-batch are told by a
+local property of Spark's (`as_of_now`), which all of its tasks have, repeated ones too. A task that is told nothing
+looks by itself.
+
+Options: `bootstrap.servers` and `state.dir` as in the configuration, `subscribe` (one topic), `tasks` (the most that
+read it; by default one for each partition), and settings of librdkafka's clients, ``consumer.…`` and ``admin.…``. The
+columns are those of Spark's Kafka source.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -36,11 +43,22 @@ _RECORDS_AT_ONCE = 10_000
 _SILENCE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Spans(InputPartition):
-    """What one task reads, one after the other."""
+AS_OF = "stateline.followed"
+"""The local property that `as_of_now` is for."""
 
-    spans: tuple[Span, ...]
+
+@dataclass(frozen=True, slots=True)
+class Share(InputPartition):
+    """Of the topic's partitions those that one task reads: each `of`-th, from `number` on."""
+
+    number: int
+    of: int
+
+
+def as_of_now(log: Log, topics: Iterable[str]) -> str:
+    """What tasks are to read of these topics: up to the last stable offset of each partition, in JSON. Raises
+    `DoesNotExistError` when there is no such topic."""
+    return json.dumps({topic: [astuple(span) for span in _spans(log, topic)] for topic in topics})
 
 
 class FollowedTopicSource(DataSource):
@@ -58,33 +76,37 @@ class FollowedTopicSource(DataSource):
 
 
 class FollowedTopicReader(DataSourceReader):
-    """Plans beside the driver, anew for each micro-batch, and reads on executors."""
+    """Plans beside the driver, once, and reads on executors, with each micro-batch."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._topic = options["subscribe"]
 
     @in_one_line()
-    def partitions(self) -> list[Spans]:
-        """As the topic is now. Raises `DoesNotExistError` when there is none."""
-        with closing(self._log()) as log, closing(log.admin()) as admin:
-            topic = admin.topics([self._topic]).get(self._topic)
-            if topic is None:
-                raise DoesNotExistError(f"There is no topic {self._topic!r}: create it, then start again.")
-            places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-            firsts, ends = admin.bounds(places), admin.committed_ends(places)
-        spans = [Span(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in places]
-        tasks = min(len(spans), int(self._options.get("tasks", len(spans))))
-        return [Spans(tuple(spans[number::tasks])) for number in range(tasks)]
+    def partitions(self) -> list[Share]:
+        """As many as there are tasks. Raises `DoesNotExistError` when there is no such topic."""
+        with closing(self._log()) as log:
+            count = len(_spans(log, self._topic))
+        tasks = min(count, int(self._options.get("tasks", count)))
+        return [Share(number, tasks) for number in range(tasks)]
 
-    @in_one_line()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Spans)
+        assert isinstance(partition, Share)
         # Which of Spark's directories is the executor's, Python workers are told; they have one each.
         local = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
-        for span in partition.spans:
-            folder = Path(local) / "stateline-followed" / self._options["reader"] / span.topic_id
-            yield from newest_records(folder, span, partial(self.changes, span))
+        with in_one_line():
+            for span in self._now()[partition.number :: partition.of]:
+                folder = Path(local) / "stateline-followed" / span.topic_id
+                yield from newest_records(folder, span, partial(self.changes, span))
+
+    def _now(self) -> list[Span]:
+        """The topic's partitions as this micro-batch has them."""
+        context = TaskContext.get()
+        told = json.loads((context and context.getLocalProperty(AS_OF)) or "{}")
+        if self._topic in told:
+            return [Span(*each) for each in told[self._topic]]
+        with closing(self._log()) as log:
+            return _spans(log, self._topic)
 
     def changes(self, span: Span, since: int) -> Iterator[list[Record]]:
         """The partition's records from `since` to the end of `span`. Raises `LogUnavailableError` when none come."""
@@ -110,6 +132,16 @@ class FollowedTopicReader(DataSourceReader):
             consumer=_beginning(self._options, "consumer."),
             admin=_beginning(self._options, "admin."),
         )
+
+
+def _spans(log: Log, name: str) -> list[Span]:
+    with closing(log.admin()) as admin:
+        topic = admin.topics([name]).get(name)
+        if topic is None:
+            raise DoesNotExistError(f"There is no topic {name!r}: create it, then start again.")
+        places = [TopicPartition(name, number) for number in range(topic.partitions)]
+        firsts, ends = admin.bounds(places), admin.committed_ends(places)
+    return [Span(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in places]
 
 
 def _beginning(options: Mapping[str, str], prefix: str) -> dict[str, str]:

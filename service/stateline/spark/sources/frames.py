@@ -20,7 +20,7 @@ pipeline's progress). With ``dead-letter`` they are left out as well, and the si
 from __future__ import annotations
 
 import json
-import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -38,8 +38,8 @@ from stateline.spark.operators.packing import struct_type
 from stateline.spark.session import is_local
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import FORMAT, EmbeddedLogSource
+from stateline.spark.sources.followed_topic import AS_OF, FollowedTopicSource, as_of_now
 from stateline.spark.sources.followed_topic import FORMAT as FOLLOWED_FORMAT
-from stateline.spark.sources.followed_topic import FollowedTopicSource
 from stateline_store import TopologyError
 
 SKIPPED = "skipped"
@@ -94,7 +94,13 @@ class TopicFrames:
     def static(self, topic: Topic) -> DataFrame:
         """The newest record of each key, as of each micro-batch, of which it reads what is new to the one before."""
         reader = self.session.read.format(FOLLOWED_FORMAT).options(**self.followed)
-        return self._shaped(topic, reader.option("subscribe", topic.name).option("reader", uuid.uuid4().hex).load())
+        return self._shaped(topic, reader.option("subscribe", topic.name).load())
+
+    def settle_statics(self, log: Log, topics: Iterable[Topic]) -> None:
+        """From now on the jobs of this thread read these static topics as they are now. Raises `DoesNotExistError` when
+        one is gone."""
+        if names := [topic.name for topic in topics]:
+            self.session.sparkContext.setLocalProperty(AS_OF, as_of_now(log, names))
 
     def _shaped(self, topic: Topic, rows: DataFrame, *, count_skipped: bool = False) -> DataFrame:
         key, metric = _decoded("key", topic.key.name), SKIPPED if count_skipped else None
@@ -152,15 +158,15 @@ def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames
     """The frames of this log's topics; settings ``spark.kafka.*`` go to Spark's Kafka source as ``kafka.*``."""
     session.dataSource.register(FollowedTopicSource)
     terms = config.pipeline_max_offsets_per_trigger, config.deserialization_exception_handler == "fail"
-    state_dir = {"state.dir": str(config.state_dir.resolve())}
-    if is_local(
-        config.spark_master
-    ):  # a task costs more than most partitions; of a cluster it is not known how many fit
-        state_dir["tasks"] = str(session.sparkContext.defaultParallelism)
+    followed = {"state.dir": str(config.state_dir.resolve())}
+    # A task costs more than most partitions. Of a cluster it is not known how many fit, and only Spark knows where it
+    # runs: `spark-submit` is told otherwise than by the configuration.
+    if is_local(session.sparkContext.master or ""):
+        followed["tasks"] = str(session.sparkContext.defaultParallelism)
     if log.embedded_file is not None:
         session.dataSource.register(EmbeddedLogSource)
         path = str(log.embedded_file.resolve())
-        followed = {"bootstrap.servers": f"embedded:{path}", **state_dir}
+        followed |= {"bootstrap.servers": f"embedded:{path}"}
         return TopicFrames(session, FORMAT, {"path": path}, *terms, followed)
     passed_on = {k.removeprefix("spark."): v for k, v in config.spark.items() if k.startswith("spark.kafka.")}
     options = {
@@ -171,7 +177,7 @@ def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames
     # Each by its own name: Spark hides those that have a password in it.
     clients = {"consumer": config.consumer, "admin": config.admin}
     given = {f"{client}.{name}": str(value) for client, each in clients.items() for name, value in each.items()}
-    followed = {"bootstrap.servers": options["kafka.bootstrap.servers"], **state_dir, **given}
+    followed |= {"bootstrap.servers": options["kafka.bootstrap.servers"], **given}
     return TopicFrames(session, "kafka", options, *terms, followed)
 
 

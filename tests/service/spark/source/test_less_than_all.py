@@ -11,13 +11,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
+from service.spark.source.scenes import STORES, Kinds, as_counted, read, reader, rows
 from stateline.client.lean.client import LeanClient, LeanRequest
 from stateline.client.lean.snapshot_rows import Part
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import RowsPartition, SnapshotReader
 from stateline.spark.reading.source_options import read_options
-from stateline.spark.reading.wanted_keys import BYTES_AT_ONCE, KEYS_AT_ONCE, in_pieces, read_keys
+from stateline.spark.reading.wanted_keys import BYTES_AT_ONCE, KEYS_AT_ONCE, distinct_keys, in_pieces, read_keys
 from support.processes.query_server import OwningWorker
 from support.run.length import long_or_short
 
@@ -72,8 +72,8 @@ def test_keys_of_every_type_are_written_as_in_a_body(
 @pytest.mark.parametrize(
     ("store", "keys", "says"),
     [
-        ("aircraft", "[1]", "keys has 1, and those of 'aircraft' are of type string"),
-        ("counts", '["a"]', "keys has 'a', and those of 'counts' are of type int64"),
+        ("aircraft", "[1]", "keys has 1, and those of 'aircraft' are string"),
+        ("counts", '["a"]', "keys has 'a', and those of 'counts' are int64"),
         ("counts", "[true]", "keys has True"),
         ("places", "[[1, 2]]", "keys is not for keys of type json"),
     ],
@@ -83,6 +83,10 @@ def test_keys_of_another_type_are_refused_by_load(
 ) -> None:
     with pytest.raises(PySparkException, match=says):
         read(session, str(client.base_url), store, keys=keys)
+    # With a schema Spark asks nobody at `load()`.
+    loaded = reader(session, str(client.base_url), store, keys=keys).schema("key string").load()
+    with pytest.raises(PySparkException, match=says):
+        loaded.collect()
 
 
 def test_many_keys_are_asked_for_in_pieces() -> None:
@@ -92,7 +96,22 @@ def test_many_keys_are_asked_for_in_pieces() -> None:
     assert [key for piece in pieces for key in piece] == list(keys)
     assert max(len(json.dumps(piece)) for piece in pieces) <= BYTES_AT_ONCE
     assert [len(piece) for piece in in_pieces(range(1200))] == [KEYS_AT_ONCE, KEYS_AT_ONCE, 200]
-    assert read_keys('[1, "1", 1]') == (1, "1")
+
+
+@pytest.mark.parametrize(
+    ("key_type", "given", "each_once"),
+    [
+        ("bytes", ["AP8=", "AP8", "AA=="], ["AP8=", "AA=="]),
+        ("float64", [1, 1.0, 0.0, -0.0], [1, 0.0, -0.0]),
+        ("int32", [5, 5], [5]),
+        ("string", ["a", "b", "a"], ["a", "b"]),
+        ("one's own", ["a", 1, "a"], ["a", 1]),
+    ],
+)
+def test_keys_that_are_the_same_bytes_are_asked_for_once(
+    key_type: str, given: list[object], each_once: list[object]
+) -> None:
+    assert repr(distinct_keys(given, "x", key_type)) == repr(tuple(each_once))
 
 
 def test_of_more_keys_than_a_request_takes_all_come(kinds: Kinds) -> None:
@@ -100,11 +119,11 @@ def test_of_more_keys_than_a_request_takes_all_come(kinds: Kinds) -> None:
     made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"]}).json()
     keys = json.dumps(["a", *(f"none-{n}" for n in range(1200)), "k2"])
     options = read_options({"url": kinds.url, "store": "plain", "keys": keys}, {})
-    reader = SnapshotReader(options, "", default_schema(said), said)
+    one = SnapshotReader(options, "", default_schema(said), said)
     found = [
         row
         for part in made["stores"]["plain"].values()
-        for batch in reader.read(RowsPartition(Part.of(part)))
+        for batch in one.read(RowsPartition(Part.of(part)))
         for row in batch.to_pylist()
     ]
     wanted = [{"key": r["key"], "value": r["value"]} for r in kinds.expected("plain") if r["key"] in ("a", "k2")]
