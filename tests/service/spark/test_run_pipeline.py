@@ -12,6 +12,7 @@ from service.spark import departures as d
 from stateline import App, serdes
 from stateline.testing import Record, run_pipeline
 from stateline_store import CallerError, DoesNotExistError, InvalidArgumentError
+from test_docs import blocks, document
 
 TYPES: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
 
@@ -84,3 +85,9 @@ def test_mistakes_say_what_there_is(session: SparkSession) -> None:
         run_pipeline(shop(), "revenue", {"orders": [Record(1, {})]}, session=session)
     with pytest.raises(CallerError, match=r"orders-0 offset 0 is not JSON of the topic's schema"):
         run_pipeline(shop(), "revenue", {"orders": [Record("a", {"city": "Bath", "amount": "much"})]}, session=session)
+
+
+def test_the_test_that_the_document_shows_passes_in_the_session_that_is_there(session: SparkSession) -> None:
+    scope: dict[str, Any] = {}
+    exec(blocks(document("docs/testing.md"), "python")[2], scope)
+    scope["test_revenue_is_summed_by_city"]()
