@@ -147,7 +147,8 @@ class TestDriver:
     @property
     def client(self) -> httpx.Client:
         """A client of the server, which answers in this process: ``driver.client.get("/v1/stores")``. The server starts
-        with the first request, and ends with the driver. Streams without an end, such as changes, cannot be read."""
+        with the first request, and ends with the driver. An answer comes as a whole: streams without an end, such as
+        changes, raise `httpx.ReadTimeout` after 30 s, or the request's own ``timeout``."""
         self._running()
         return self._served.client
 

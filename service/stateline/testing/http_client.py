@@ -6,6 +6,8 @@ answer it answers what the server asks the worker.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -20,6 +22,7 @@ from stateline.worker.worker import Worker
 from stateline_store import NotReadyError
 
 _BASE_URL = "http://127.0.0.1:8000"
+_TIMEOUT_S = 30.0
 _LOOK_AGAIN_S = 0.001
 _LOOKS = 2_000  # at a server that starts: it is ready at one of the first
 
@@ -36,7 +39,7 @@ class ServedClient:
     def client(self) -> httpx.Client:
         """The client, of whichever server there is: after `stop` the next request starts another one."""
         if self._client is None:
-            self._client = httpx.Client(transport=_Transport(self), base_url=_BASE_URL)
+            self._client = httpx.Client(transport=_Transport(self), base_url=_BASE_URL, timeout=_TIMEOUT_S)
         return self._client
 
     def answer(self, request: httpx.Request) -> httpx.Response:
@@ -89,11 +92,21 @@ class _Server:
         raise NotReadyError(f"The server does not become ready: {answer.text}")
 
     def answer(self, request: httpx.Request) -> httpx.Response:
+        """Raises `httpx.ReadTimeout` when the answer does not end in the time that the client allows for a read."""
         request.read()
         asked = httpx.Request(request.method, request.url, headers=request.headers, content=request.content)
         future: Future[httpx.Response] = self._portal.start_task_soon(self._ask, asked)
+        most_s = request.extensions.get("timeout", {}).get("read")
+        until_s = math.inf if most_s is None else time.monotonic() + most_s
         while not future.done():
             self._worker().answer_queries(_LOOK_AGAIN_S)
+            if time.monotonic() > until_s:
+                future.cancel()
+                raise httpx.ReadTimeout(
+                    f"No whole answer within {most_s} s: a stream without an end cannot be read here, and what takes "
+                    "longer needs another timeout=.",
+                    request=request,
+                )
         return future.result()
 
     async def _ask(self, request: httpx.Request) -> httpx.Response:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stateline.config.loading import load_config
-from stateline.config.settings import Config
+from stateline.config.settings import Config, as_text
 from stateline.dsl.app import App
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS
@@ -26,9 +26,7 @@ from stateline_store import InvalidArgumentError
 
 _IN_MEMORY = Path("/dev/shm")
 INSTANCE = "worker-0"
-_NEVER_MS = 2**31 - 1
-# Whoever looks at a test in a debugger is no member that has died, and holds no transaction for too long.
-_PATIENCE_MS = min(_NEVER_MS, MAX_TRANSACTION_TIMEOUT_MS)
+_NEVER_MS = 2**31 - 1  # whoever looks at a test in a debugger is no member that has died
 _OWN = ("state.dir", "bootstrap.servers", "commit.interval.ms", "transaction.timeout.ms", "group.instance.id")
 
 
@@ -41,7 +39,7 @@ class Place:
         if own := sorted(given.keys() & {*_OWN}):
             raise InvalidArgumentError(f"{own[0]} is the test driver's own to set: leave it out.")
         self._app = app
-        self._given = [f"{name}={value}" for name, value in given.items()]
+        self._given = [f"{name}={as_text(value)}" for name, value in given.items()]
         self._root = Path(tempfile.mkdtemp(prefix="stateline-test-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
         self._lives = 0
         try:
@@ -54,20 +52,22 @@ class Place:
         self.folder = folder
         self.config = self._configured(folder)
         self.log = EmbeddedLog(
-            folder / "log.db", session_timeout_ms=_NEVER_MS, transaction_timeout_ms=_PATIENCE_MS, sync=False
+            folder / "log.db", session_timeout_ms=_NEVER_MS, transaction_timeout_ms=MAX_TRANSACTION_TIMEOUT_MS
         )
 
     def _configured(self, folder: Path) -> Config:
         own = [
             f"state.dir={folder / 'state'}",
             f"bootstrap.servers=embedded:{folder / 'log.db'}",
-            f"commit.interval.ms={_NEVER_MS}",  # the test says when
-            f"transaction.timeout.ms={_NEVER_MS}",
+            f"commit.interval.ms={MAX_TRANSACTION_TIMEOUT_MS}",
+            f"transaction.timeout.ms={MAX_TRANSACTION_TIMEOUT_MS}",
         ]
         found = load_config(
             self._app.application_id, defaults=self._app.config, environment={}, overrides=[*self._given, *own]
         )
-        return found.model_copy(update={"group_instance_id": found.member_name(INSTANCE)})
+        # A commit comes when the test says so. As a static member, a worker has its tasks back at once after a crash.
+        own_terms = {"commit_interval_ms": _NEVER_MS, "group_instance_id": found.member_name(INSTANCE)}
+        return found.model_copy(update=own_terms)
 
     def create_topics(self, topology: Topology, partitions: int | Mapping[str, int]) -> None:
         """Those that users create themselves, as `stateline topics --create` does. Raises `InvalidArgumentError` for a

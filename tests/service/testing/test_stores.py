@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import httpx
 import pytest
 
 from service.testing import orders
@@ -178,6 +179,15 @@ def test_the_server_answers_after_the_worker_was_started_again(end: str) -> None
         assert client.get("/v1/stores/totals/keys/alice").json()["value"] == 1
         driver.pipe("orders", "alice", {"amount": 1})
         assert client.get("/v1/stores/totals/keys/alice").json()["value"] == 2
+
+
+def test_a_stream_without_an_end_is_given_up_after_the_clients_time() -> None:
+    with TestDriver(orders.made()) as driver:
+        driver.pipe("orders", "alice", {"amount": 1})
+        feed = "/v1/stores/totals/changes?from=earliest"
+        with pytest.raises(httpx.ReadTimeout, match=r"within 0\.1 s: a stream without an end"):
+            driver.client.get(feed, timeout=0.1)
+        assert driver.client.get("/v1/stores/totals/keys/alice").json()["value"] == 1
 
 
 def test_the_python_client_asks_it_too() -> None:
