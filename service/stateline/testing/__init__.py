@@ -11,7 +11,7 @@
 | what a test calls                                      | `driver`       |
 | a worker, round by round                               | `stepped`      |
 | the folder, the log and its topics                     | `place`        |
-| records in and out                                     | `records`      |
+| records in and out                                     | `records`, and whole micro-batches of a pipeline `epochs` |
 | stores                                                 | `stores`       |
 | the server's answers                                   | `http_client`  |
 | pipelines                                              | `pipelines`    |

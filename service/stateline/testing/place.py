@@ -15,6 +15,7 @@ from typing import Any
 
 from stateline.config.loading import load_config
 from stateline.config.settings import Config, as_text
+from stateline.deployment.epoch_marker import EPOCHS_SETTINGS
 from stateline.dsl.app import App
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS
@@ -70,8 +71,8 @@ class Place:
         return found.model_copy(update=own_terms)
 
     def create_topics(self, topology: Topology, partitions: int | Mapping[str, int]) -> None:
-        """Those that users create themselves, as `stateline topics --create` does. Raises `InvalidArgumentError` for a
-        count of a topic that is not among them."""
+        """Those that users create themselves, as `stateline topics --create` does, and those of pipelines' markers.
+        Raises `InvalidArgumentError` for a count of a topic that is not among them."""
         needed = dict.fromkeys([*required_topics(topology), *self._dead_letters()])
         counts = dict.fromkeys(needed, partitions) if isinstance(partitions, int) else {**partitions}
         if unknown := sorted(counts.keys() - needed):
@@ -82,6 +83,7 @@ class Place:
         settings = table_settings(topology)
         with closing(self.log.admin()) as admin:
             admin.create_topics(NewTopic(name, counts.get(name, 1), settings.get(name, {})) for name in needed)
+            admin.create_topics(NewTopic(name, 1, EPOCHS_SETTINGS) for name in topology.whole_epochs())
 
     def _dead_letters(self) -> Sequence[str]:
         return [] if self.config.dead_letter_topic is None else [self.config.dead_letter_topic]

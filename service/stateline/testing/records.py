@@ -12,6 +12,7 @@ from stateline.log.interface import Headers, Log
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
 from stateline.processing.records import Output, OutputRecord
+from stateline.testing.epochs import EpochWriter
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
 _AT_A_TIME = 1_000
@@ -50,16 +51,23 @@ class DeadLetter:
 def write(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> None:
     """Write them, all or none; those without a timestamp have this one. Raises `InvalidArgumentError` for a key, a
     value or a partition that cannot be."""
-    rows = [(_encoded(topic, record, now_ms), record.partition) for record in records]
-    with closing(log.producer()) as producer, closing(log.admin()) as admin:
-        count = admin.topics([topic.name])[topic.name].partitions
-        if beyond := [number for _, number in rows if number is not None and not 0 <= number < count]:
-            raise InvalidArgumentError(f"{topic.name!r} has no partition {beyond[0]}: 0 to {count - 1} are there.")
+    rows = _rows(log, topic, records, now_ms)
+    with closing(log.producer()) as producer:
         for (name, key, value, timestamp_ms, headers, where), number in rows:
             producer.produce(
                 name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where
             )
         producer.flush()
+
+
+def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> list[tuple[OutputRecord, int | None]]:
+    """As bytes, each with the partition that it names."""
+    rows = [(_encoded(topic, record, now_ms), record.partition) for record in records]
+    with closing(log.admin()) as admin:
+        count = admin.topics([topic.name])[topic.name].partitions
+    if beyond := [number for _, number in rows if number is not None and not 0 <= number < count]:
+        raise InvalidArgumentError(f"{topic.name!r} has no partition {beyond[0]}: 0 to {count - 1} are there.")
+    return rows
 
 
 def _encoded(topic: Topic, record: Record, now_ms: int) -> OutputRecord:
@@ -82,18 +90,17 @@ class TopicWriter:
         read += [each.source for each in topology.global_tables.values() if each.source is not None]
         self._topics = {topic.name: topic for topic in read}
         self._of_pipelines = {topic.name: p.name for p in topology.pipelines.values() for topic in p.inputs}
-        self._whole = {topic: name for name, results in topology.whole_epochs().items() for topic in results}
+        self._epochs = EpochWriter(topology)
 
     def write(self, log: Log, topic: str | Topic, records: Iterable[Record], now_ms: int) -> None:
         """As `write`. Raises `DoesNotExistError` for a topic that no worker reads, too."""
-        write(log, self._topic(topic if isinstance(topic, str) else topic.name), records, now_ms)
+        to = self._topic(topic if isinstance(topic, str) else topic.name)
+        if self._epochs.writes(to.name):
+            self._epochs.write(log, to.name, _rows(log, to, records, now_ms))
+        else:
+            write(log, to, records, now_ms)
 
     def _topic(self, name: str) -> Topic:
-        if name in self._whole:
-            raise InvalidArgumentError(
-                f"{name!r} is the result of a pipeline with whole_epochs=True: its rows are seen a micro-batch at a "
-                "time, and no test can write these. Test the pipeline with run_pipeline."
-            )
         if name in self._topics:
             return self._topics[name]
         if name in self._of_pipelines:

@@ -196,6 +196,7 @@ class Worker:
         on the log then. Raises as `open_tasks`."""
         before = self._tasks.next_offsets()
         self._global_tables.look_now()
+        self._epochs.look_now()
         self._turn(0.0)
         self._committer.write_out()
         return self._has_work or not self._is_settled() or self._tasks.next_offsets() != before

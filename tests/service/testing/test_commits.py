@@ -107,6 +107,31 @@ def test_stores_in_memory_and_tables_are_restored(end: str) -> None:
         assert driver.store("counts").get("a") == 4
 
 
+@pytest.mark.parametrize("guarantee", orders.GUARANTEES)
+def test_rows_of_a_pipeline_of_whole_epochs_are_seen_micro_batch_by_micro_batch(guarantee: str) -> None:
+    app = App("epochs", config={"processing.guarantee": guarantee})
+    rows = app.topic("rows", **orders.TYPES)
+    app.pipeline(reads=rows, writes="sums", key="k", name="sum_up", whole_epochs=True, partitions=3)(print)
+    app.table("sums", **orders.TYPES)
+    with TestDriver(app) as driver:
+        driver.pipe_all("sums", [Record(f"k{n}", n) for n in range(20)])
+        driver.pipe("sums", "k3", 33)
+        wanted: dict[str, Any] = {f"k{n}": 33 if n == 3 else n for n in range(20)}
+        for end in ("abort", "restart", "crash"):
+            kept = {entry.key: entry.value for entry in driver.store("sums").all(isolation_level="read_committed")}
+            assert kept == wanted
+            asked = driver.client.get("/v1/stores/sums/keys/k3", params={"isolation_level": "read_committed"})
+            assert asked.json()["value"] == wanted["k3"], asked.text
+            getattr(driver, end)()
+            driver.pipe("sums", "k4", end)
+            wanted["k4"] = end
+        driver.autocommit = False
+        driver.pipe("sums", "k3", 34)
+        assert seen(driver, "sums", "k3") == (33, 34)
+        driver.commit()
+        assert seen(driver, "sums", "k3") == (34, 34)
+
+
 def ticking(on: Any, guarantee: str = "at_least_once") -> App:
     app = App("ticking", config={"processing.guarantee": guarantee})
     kept = app.store(stores.key_value("kept", key=serdes.string, value=serdes.int64))
