@@ -87,6 +87,23 @@ class TestDriver:
         """
         self.pipe_all(topic, [Record(key, value, timestamp_ms, headers, partition)])
 
+    def pipe_bytes(
+        self,
+        topic: str | Topic,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> None:
+        """As `pipe`, of a record whose key and value are these bytes, whether the topic's serdes can read them or not:
+        what cannot be read meets ``deserialization.exception.handler``."""
+        self._running()
+        record = Record(key, value, timestamp_ms, headers, partition)
+        self._writer.write(self._place.log, topic, [record], self._clock.now_ms(), as_bytes=True)
+        self.process()
+
     def pipe_all(self, topic: str | Topic, records: Iterable[Record]) -> None:
         """As `pipe`, many records at once, which takes less time: all are written, then they are processed."""
         self._running()

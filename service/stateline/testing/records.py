@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stateline import serdes
 from stateline.log import interface
 from stateline.log.interface import Headers, Log
 from stateline.model.topic import Topic
@@ -92,9 +93,13 @@ class TopicWriter:
         self._of_pipelines = {topic.name: p.name for p in topology.pipelines.values() for topic in p.inputs}
         self._epochs = EpochWriter(topology)
 
-    def write(self, log: Log, topic: str | Topic, records: Iterable[Record], now_ms: int) -> None:
-        """As `write`. Raises `DoesNotExistError` for a topic that no worker reads, too."""
+    def write(
+        self, log: Log, topic: str | Topic, records: Iterable[Record], now_ms: int, *, as_bytes: bool = False
+    ) -> None:
+        """As `write`; with `as_bytes` keys and values are bytes that are written as they are. Raises
+        `DoesNotExistError` for a topic that no worker reads, too."""
         to = self._topic(topic if isinstance(topic, str) else topic.name)
+        to = replace(to, key=serdes.bytes, value=serdes.bytes) if as_bytes else to
         if self._epochs.writes(to.name):
             self._epochs.write(log, to.name, _rows(log, to, records, now_ms))
         else:

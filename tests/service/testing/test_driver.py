@@ -196,6 +196,12 @@ def test_records_that_fail_are_dead_letters_with_their_bytes_and_the_reason(guar
         assert driver.store("totals").get("alice") == 5
         assert driver.store("cities").get("?") == 1
         assert driver.dead_letters() == []
+        driver.pipe_bytes("orders", b"bob", b"{", timestamp_ms=4, headers=[("trace", b"1")])
+        (unreadable,) = driver.dead_letters()
+        assert (unreadable.key, unreadable.value, unreadable.timestamp_ms) == (b"bob", b"{", 4)
+        assert unreadable.headers[0] == ("trace", b"1")
+        driver.pipe_bytes("orders", b"bob", b'{"amount": 4}')
+        assert driver.store("totals").get("bob") == 4
 
 
 def test_a_test_of_a_pipe_and_a_get_takes_little_time(capsys: pytest.CaptureFixture[str]) -> None:
