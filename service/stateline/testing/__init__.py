@@ -12,7 +12,7 @@
 | a worker, round by round                               | `stepped`      |
 | the folder, the log and its topics                     | `place`        |
 | records in and out                                     | `records`, and whole micro-batches of a pipeline `epochs` |
-| stores                                                 | `stores`       |
+| stores                                                 | `stores`, asked by `store_partitions` |
 | the server's answers                                   | `http_client`  |
 | pipelines                                              | `pipelines`    |
 """

@@ -31,6 +31,9 @@ class Record:
     headers: Headers = ()
     partition: int | None = field(default=None, compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", tuple(self.headers))  # equal however they were given
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:

@@ -1,22 +1,18 @@
 """A store as a test sees it: what queries of the server find, as Python objects.
 
-It is the same engine that answers in a worker and a server (`stateline.query.execution`), over all partitions.
+What is stored becomes keys and values by the store's serdes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from stateline.client.results import Entry, KeyedWindow, Version, Window
 from stateline.model.store_definition import StoreDefinition
-from stateline.query import values
-from stateline.query.execution import execute, sort_key
-from stateline.query.open_scan import OpenScan
-from stateline.query.values import HostedPartition, PartitionAnswer, Terms
 from stateline.serde.plain import Serde, shown
 from stateline.serde.windowed import WindowedSerde
+from stateline.testing.store_partitions import Hosts
 from stateline.worker.worker import Worker
 from stateline_store import (
     DoesNotExistError,
@@ -32,7 +28,6 @@ from stateline_store import (
     SessionKeyQuery,
     SessionRangeQuery,
     StateStore,
-    StoreState,
     TransactionalStore,
     UnknownQueryTypeError,
     VersionedKeyQuery,
@@ -46,7 +41,6 @@ from stateline_store import (
 from stateline_store.timestamped_rows import split
 
 Level = Literal["read_committed", "read_uncommitted"] | IsolationLevel | None
-_MANY = 10_000  # entries of a scan at a time
 _KINDS = {
     "get": ("key_value", "versioned"),
     "entry": ("key_value", "versioned"),
@@ -55,31 +49,6 @@ _KINDS = {
     "fetch_all": ("window", "session"),
     "versions": ("versioned",),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Hosts:
-    """Where the partitions of a store are."""
-
-    definition: StoreDefinition
-    partitions: Mapping[int, StateStore]
-
-    @classmethod
-    def of(cls, worker: Worker, definitions: Mapping[str, StoreDefinition], name: str) -> Hosts:
-        """This worker's. Raises `DoesNotExistError` for a store that there is not."""
-        if name not in definitions:
-            raise DoesNotExistError(
-                f"This application has no store {name!r}; it has {', '.join(sorted(definitions)) or 'none'}."
-            )
-        if name in worker.global_stores:
-            return cls(definitions[name], {0: worker.global_stores[name]})
-        tasks = [task for task in worker.tasks.all.values() if name in task.stores.by_name]
-        found = {task.id.partition: task.stores.by_name[name] for task in tasks}
-        return cls(definitions[name], dict(sorted(found.items())))
-
-
-class _Look(Protocol):
-    def __call__(self) -> Hosts: ...
 
 
 class TestedStore:
@@ -93,7 +62,7 @@ class TestedStore:
 
     __test__ = False  # pytest takes it for no test
 
-    def __init__(self, look: _Look, default_level: IsolationLevel) -> None:
+    def __init__(self, look: Callable[[], Hosts], default_level: IsolationLevel) -> None:
         """`look` says where the store's partitions are now."""
         self._look = look
         self._default_level = default_level
@@ -233,15 +202,7 @@ class TestedStore:
         )
 
     def _ask(self, query: Query[Any], level: Level) -> list[tuple[Any, Any]]:
-        """The entries of all partitions, in the order that one has (`stateline.query.values`)."""
-        hosts, terms = self._look(), Terms(self._look().definition.name, self._level(level), limit=_MANY)
-        answers = [_answer(number, store, query, terms) for number, store in hosts.partitions.items()]
-        entries = [entry for answer in answers for entry in _all_entries(answer)]
-        if len(answers) > 1 and not isinstance(query, KeyQuery | VersionedKeyQuery):
-            backwards = getattr(query, "order", Order.ANY) is Order.DESCENDING
-            key = sort_key(query, {answer.rows.interval_ms for answer in answers})  # type: ignore[arg-type]
-            entries.sort(key=key or (lambda entry: entry[0]), reverse=backwards)
-        return entries
+        return self._look().entries(query, self._level(level))
 
     def _level(self, given: Level) -> IsolationLevel:
         try:
@@ -249,24 +210,6 @@ class TestedStore:
         except ValueError as error:
             levels = " or ".join(each.value for each in IsolationLevel)
             raise InvalidArgumentError(f"isolation_level is {levels}, not {shown(given)}.") from error
-
-
-def _answer(number: int, store: StateStore, query: Query[Any], terms: Terms) -> PartitionAnswer:
-    assert isinstance(store, TransactionalStore), "who reads one of another kind takes of_partition"
-    hosted = HostedPartition(store, StoreState.ACTIVE)
-    reader = store.reader(terms.isolation_level)
-    answer = execute(query, reader, store.stored_schema, number, terms, hosted.status())
-    if isinstance(answer, values.Failure):
-        raise answer.error
-    return answer
-
-
-def _all_entries(answer: PartitionAnswer) -> Iterator[tuple[Any, Any]]:
-    rows = answer.rows
-    yield from rows.entries
-    while isinstance(rest := rows.rest, OpenScan):
-        rows = rest.rows(_MANY)
-        yield from rows.entries
 
 
 def _taken_apart(definition: StoreDefinition, stored: bytes) -> tuple[bytes, int | None]:

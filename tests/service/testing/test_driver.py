@@ -57,7 +57,7 @@ def test_headers_are_handed_on_and_a_record_without_a_value_deletes_its_key() ->
     app.table("names", key=serdes.string, value=serdes.string)
     with TestDriver(app) as driver:
         driver.pipe("in", "a", "x", timestamp_ms=3, headers=[("trace", b"1")])
-        assert driver.read("out") == [Record("a", None, timestamp_ms=3, headers=(("trace", b"1"),))]
+        assert driver.read("out") == [Record("a", None, timestamp_ms=3, headers=[("trace", b"1")])]
         driver.pipe("names", "a", "Ada", timestamp_ms=3)
         entry = driver.store("names").entry("a")
         assert entry is not None

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
 from service.testing import orders
-from stateline import App, serdes
+from stateline import App, InputRecord, serdes, stores
 from stateline.client import Client
 from stateline.testing import Record, TestDriver
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from support.apps import kinds_app
 from support.apps.kinds_app import BOOM, Event, Oracle
+from support.apps.own_stores import OwnStore
 
 
 def events(count: int) -> list[Event]:
@@ -147,6 +149,27 @@ def test_global_tables_and_stores_of_ones_own_can_be_looked_at() -> None:
         assert driver.store("countries").get("uk") == "Wales"
         driver.restart()
         assert driver.store("countries").get("uk") == "Wales"
+
+
+@pytest.mark.parametrize("end", ["restart", "crash", "abort"])
+@pytest.mark.parametrize("manages_offsets", [True, False])
+def test_a_store_of_ones_own_is_the_workers_own_and_is_there_again(manages_offsets: bool, end: str) -> None:
+    app = App("own")
+    make = partial(OwnStore, transactional=True, manages_offsets=manages_offsets)
+    own = app.store(stores.custom("own", make, key=serdes.string, value=serdes.string))
+
+    @app.process("in", key=serdes.string, value=serdes.string, stores=[own])
+    def keep(record: InputRecord, own: OwnStore) -> None:
+        own.put(record.key, record.value)
+
+    with TestDriver(app) as driver:
+        driver.pipe("in", "a", "x")
+        getattr(driver, end)()
+        kept = driver.store("own").of_partition()
+        assert isinstance(kept, OwnStore)
+        assert kept.get("a") == "x"
+        with pytest.raises(UnknownQueryTypeError, match=r"'own' is a custom store, which has no get: .* of_partition"):
+            driver.store("own").get("a")
 
 
 @pytest.mark.parametrize("guarantee", orders.GUARANTEES)
