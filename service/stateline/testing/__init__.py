@@ -6,15 +6,15 @@
         driver.pipe("orders", "alice", {"amount": 30}, timestamp_ms=0)
         assert driver.store("totals").get("alice") == 30
 
-| to find                                                | look into      |
-|--------------------------------------------------------|----------------|
-| what a test calls                                      | `driver`       |
-| a worker, round by round                               | `stepped`      |
-| the folder, the log and its topics                     | `place`        |
-| records in and out                                     | `records`, and whole micro-batches of a pipeline `epochs` |
-| stores                                                 | `stores`, asked by `store_partitions` |
-| the server's answers                                   | `http_client`  |
-| pipelines                                              | `pipelines`    |
+| to find                            | look into                            |
+|------------------------------------|--------------------------------------|
+| what a test calls                  | `driver`                             |
+| a worker, round by round           | `stepped`                            |
+| the folder, the log and its topics | `place`                              |
+| records in and out                 | `records`; of whole epochs, `epochs` |
+| stores                             | `stores`, `store_partitions`         |
+| the server's answers               | `http_client`                        |
+| pipelines                          | `pipelines`                          |
 """
 
 from __future__ import annotations
