@@ -9,9 +9,11 @@ import pytest
 
 from conformance.live import Sides, both_sides, difference
 from conformance.live_app import STORES
+from conformance.live_driver import driver_of, rows_in
 from conformance.live_input import RECORDS, Input, input_of, write_input
 from stateline.deployment.topics import other_settings
 from stateline.log.kafka import KafkaLog
+from stateline.testing import TestDriver
 from support.kafka.java_streams import class_path
 from support.kafka.kafka_broker import missing_is_a_failure
 from support.kafka.maven import JarsUnavailableError
@@ -43,11 +45,23 @@ def sides(
         yield made
 
 
+@pytest.fixture(scope="module")
+def driven(sides: Sides) -> Iterator[TestDriver]:
+    """The same application in the test driver, which has read the same records in the same partitions."""
+    with driver_of(sides) as driver:
+        yield driver
+
+
 @pytest.mark.parametrize("store", STORES)
 def test_a_store_answers_what_javas_answers(store: str, sides: Sides) -> None:
     theirs = sides.rows_of_java(store)
     assert len(theirs) > 100, "Java has nothing to compare with"
     assert difference(theirs, sides.our_rows(store)) == ""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_store_in_the_test_driver_holds_what_javas_answers(store: str, sides: Sides, driven: TestDriver) -> None:
+    assert difference(sides.rows_of_java(store), rows_in(driven, store, sides.given.keys)) == ""
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -27,13 +27,13 @@ from stateline.config.settings import Config
 from stateline.log.interface import Consumer, Log, Producer
 from stateline.model.topology import Topology
 from stateline.processing.changelog import staged_rows
+from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler
 from stateline.processing.records import OutputRecord
 from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.task import Task
 from stateline_store import DoesNotExistError, InvalidArgumentError, RecordError, TopicPartition
-from stateline_store.clock import now_ms
 from stateline_store.steps import reached
 
 T = TypeVar("T")
@@ -64,8 +64,17 @@ class Committer:
     A topology of tables alone has no producer: their own offsets say where to resume.
     """
 
-    def __init__(self, log: Log, config: Config, topology: Topology, identity: str, failures: FailureHandler) -> None:
+    def __init__(
+        self,
+        log: Log,
+        config: Config,
+        topology: Topology,
+        identity: str,
+        failures: FailureHandler,
+        clock: Clock = MACHINE_CLOCK,
+    ) -> None:
         self._log = log
+        self._clock = clock
         self._failures = failures
         forwarded = {to.name for s in topology.subtopologies for each in s.processors for to in each.forwards}
         self._forwarded = forwarded - {config.dead_letter_topic}
@@ -99,6 +108,12 @@ class Committer:
                 )
             except (InvalidArgumentError, DoesNotExistError) as error:
                 self._failures.cannot_produce(topic, key, error)
+
+    def write_out(self) -> None:
+        """At least once, put on the log what was sent, as it would come there by itself within milliseconds. Exactly
+        once nobody sees it before the commit, and nothing is done. Raises what the log raises."""
+        if self._producer is not None and not self._exactly_once:
+            self._producer.flush()
 
     @property
     def is_all_or_nothing(self) -> bool:
@@ -203,7 +218,7 @@ class Committer:
         self._in_transaction = False
 
     def _produce_changes(self, tasks: Iterable[Task], queries: QuerySocket) -> None:
-        now = now_ms()
+        now = self._clock.now_ms()
         for task in tasks:
             for changelog, name in task.topology.logged:
                 rows = staged_rows(task.stores.by_name[name], now)

@@ -138,6 +138,10 @@ class EpochGate:
         """Whether there is a pipeline of whole epochs: else nothing here needs to be asked."""
         return bool(self._pipelines)
 
+    def look_now(self) -> None:
+        """Let the next `poll` look for markers, however short ago the last one did."""
+        self._look_s = 0.0
+
     def poll(self) -> None:
         """Read the markers that there are by now. Raises `LogUnavailableError`, or `DamagedDataError` for others."""
         now_s = time.monotonic()

@@ -71,6 +71,10 @@ class GlobalTables:
         self._consumer = self._log.consumer()
         self._consumer.assign(firsts)
 
+    def look_now(self) -> None:
+        """Let the next `advance` look for records, however short ago the last one did."""
+        self._look_s = 0.0
+
     def advance(self, timeout_s: float) -> bool:
         """Read what has come, waiting for it at most so long while there is known to be more; whether everything has
         been read once. Raises `RecordError` for a record that cannot be read, under the policy fail."""

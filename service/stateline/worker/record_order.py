@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 
 from stateline.log.interface import Record
 from stateline.model.topology import Topology
+from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.worker.pace import POLL_BYTES
 from stateline.worker.polled_records import size_of
 from stateline_store import TopicPartition, TopologyError
-from stateline_store.clock import now_ms
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
 # Of one partition more than this many records are not kept waiting here: Kafka Streams' buffered.records.per.partition.
@@ -30,13 +30,14 @@ Lag = Callable[[TopicPartition], int | None]
 class RecordOrder:
     """One worker's, on its thread. Records that wait are not processed: after a restart they are read again."""
 
-    def __init__(self, topology: Topology, max_timestamp_ahead_ms: int = -1) -> None:
+    def __init__(self, topology: Topology, max_timestamp_ahead_ms: int = -1, clock: Clock = MACHINE_CLOCK) -> None:
         """Records that are further ahead of the clock (-1: none), which the tasks will refuse, hold nobody back.
 
         Raises `TopologyError` where a pipeline's whole epochs come in, which have an order of their own.
         """
         epochs = {topic for results in topology.whole_epochs().values() for topic in results}
         self._max_ahead_ms = max_timestamp_ahead_ms
+        self._clock = clock
         self._together: dict[str, tuple[str, ...]] = {}  # topic → those that it is in order with; at one time the first
         for subtopology in (s for s in topology.subtopologies if s.needs_order()):
             topics = sorted(subtopology.sources, key=lambda topic: not subtopology.tables(topic.name))
@@ -109,7 +110,7 @@ class RecordOrder:
         return taken
 
     def _latest_ms(self) -> int:
-        return MAX_TIMESTAMP_MS if self._max_ahead_ms < 0 else now_ms() + self._max_ahead_ms
+        return MAX_TIMESTAMP_MS if self._max_ahead_ms < 0 else self._clock.now_ms() + self._max_ahead_ms
 
 
 def in_order(

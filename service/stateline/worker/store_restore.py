@@ -25,6 +25,7 @@ from stateline.processing.changelog import (
     types_of_changelog,
     without_former_owners,
 )
+from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.reading import readable, timely
 from stateline.worker.polled_records import size_of
 from stateline_store import (
@@ -105,6 +106,7 @@ class RestoredStore:
     types: StoreTypes | None = None
     max_timestamp_ahead_ms: int = -1
     owner_epoch: int = 0
+    clock: Clock = MACHINE_CLOCK
 
 
 class StoreRestore:
@@ -195,7 +197,7 @@ class StoreRestore:
         if isinstance(self.store, TransactionalStore):
             seen = self.store.position(IsolationLevel.READ_UNCOMMITTED).get(*self.changelog)
         new = [record for record in records if seen is None or record.offset > seen]
-        taken = timely(new, self.of.max_timestamp_ahead_ms, None)
+        taken = timely(new, self.of.max_timestamp_ahead_ms, None, self.of.clock)
         stage(self.store, readable(topic, taken, None, key_required=True))
         self._position = position_of_input(records[-1:])
         self.restored += len(records)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from stateline.config.settings import Config
 from stateline.log.interface import Consumer, Record
 from stateline.model.topology import Topology
+from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.worker.commit_order import Committer
 from stateline.worker.commit_schedule import CommitSchedule
 from stateline.worker.epochs import EpochGate
@@ -44,6 +45,7 @@ class TaskExecutor:
         epochs: EpochGate,
         queries: QuerySocket,
         reporter: Reporter,
+        clock: Clock = MACHINE_CLOCK,
     ) -> None:
         self.rounds = 0
         self.stopping = False
@@ -52,7 +54,7 @@ class TaskExecutor:
         self._commits = commits
         self._topics = topics
         self._epochs = epochs
-        self._order = RecordOrder(topology, config.max_timestamp_ahead_ms)
+        self._order = RecordOrder(topology, config.max_timestamp_ahead_ms, clock)
         self._queries = queries
         self._reporter = reporter
         self._uncommitted_max_bytes = config.worker_uncommitted_max_bytes

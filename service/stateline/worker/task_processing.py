@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
@@ -27,7 +26,6 @@ from stateline.worker.task_settings import TaskSettings
 from stateline.worker.task_stores import TaskStores
 from stateline.worker.task_topology import TaskTopology
 from stateline_store import InvalidArgumentError, IsolationLevel, TopicPartition, TransactionalStore
-from stateline_store.clock import now_ms
 
 _TOPIC = itemgetter(Record._fields.index("topic"))
 
@@ -52,6 +50,7 @@ class TaskProcessing:
         self._stores = stores
         self._failures = settings.failures
         self._max_timestamp_ahead_ms = settings.max_timestamp_ahead_ms
+        self._clock = settings.clock
         self._is_in_order = topology.subtopology.needs_order()
         self._was_punctuated = False
         own = dict(stores.transactional)
@@ -84,7 +83,7 @@ class TaskProcessing:
             if processor.punctuation is None:
                 self._runners.setdefault(processor.source.name, []).append(runner)
                 continue
-            monotonic_ms = time.monotonic_ns() // 1_000_000
+            monotonic_ms = self._clock.monotonic_ms()
             kept_with = next((each.name for each, store in stores if isinstance(store, TransactionalStore)), "")
             made = Punctuator(processor.punctuation, runner, kept_with, self._operators.times, monotonic_ms)
             (self._by_stream_time if made.by_stream_time else self._by_clock).append(made)
@@ -108,7 +107,7 @@ class TaskProcessing:
         if not records:
             return []
         outputs: list[OutputRecord] = []
-        for run in self._runs(timely(records, self._max_timestamp_ahead_ms, self._failures)):
+        for run in self._runs(timely(records, self._max_timestamp_ahead_ms, self._failures, self._clock)):
             outputs += self._process_run(self._topology.topics[run[0].topic], run)
             outputs += self._take_punctuated(each.pass_records(run) for each in self._by_stream_time)
         outputs += self._failures.take_dead_letters()
@@ -122,13 +121,13 @@ class TaskProcessing:
     def rests_s(self) -> float:
         """How long until a punctuation is due by the clock, infinite without one."""
         due_ms = min((each.due_ms for each in self._by_clock), default=math.inf)
-        return max(0.0, due_ms / 1000 - time.monotonic())
+        return max(0.0, (due_ms - self._clock.monotonic_ms()) / 1000)
 
     def punctuate_by_clock(self) -> list[OutputRecord]:
         """Call the punctuations that are due by the clock; what they wrote."""
         if not self._by_clock:
             return []
-        monotonic_ms, time_ms = time.monotonic_ns() // 1_000_000, now_ms()
+        monotonic_ms, time_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stateline.config.settings import Config
 from stateline.model.record_size import MAX_RECORD_BYTES, max_record_bytes
 from stateline.model.topology import Topology
+from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler
 from stateline_store import StateDirectory, TopicPartition, TransactionalStore
 from stateline_store.format_upgrade import UpgradeMode
@@ -29,6 +30,7 @@ class TaskSettings:
     max_timestamp_ahead_ms: int = -1
     epoch_numbers: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     global_stores: Mapping[str, TransactionalStore] = field(default_factory=dict)
+    clock: Clock = MACHINE_CLOCK
 
     @classmethod
     def of(
@@ -38,6 +40,7 @@ class TaskSettings:
         directory: StateDirectory,
         failures: FailureHandler,
         global_stores: Mapping[str, TransactionalStore],
+        clock: Clock = MACHINE_CLOCK,
     ) -> TaskSettings:
         """As the application is configured."""
         return cls(
@@ -51,4 +54,5 @@ class TaskSettings:
             max_timestamp_ahead_ms=config.max_timestamp_ahead_ms,
             epoch_numbers=topology.epoch_numbers(),
             global_stores=global_stores,
+            clock=clock,
         )

@@ -3,7 +3,8 @@
 One thread owns the consumer, the producer and every store, so nothing here is locked. A round polls the group
 (`group_member`), works off in slices of a few milliseconds what came (`task_executor`), goes on with a restore, and
 commits when that is due (`commit_schedule`; the steps of a commit are `commit_order`). Waiting queries are answered
-between two slices, and of uncommitted state between the commits of two tasks.
+between two slices, and of uncommitted state between the commits of two tasks. `run` goes round and round; tests of
+applications go through the same rounds one by one (`stateline.testing`).
 
 When a step fails the buffers are dropped, the producer is made anew (which settles an outcome in doubt), the group is
 joined again, and every task restores from its stores' own offsets. Nothing is wiped.
@@ -16,7 +17,9 @@ its tasks let go of what they know of the old topic. What was read of the new on
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from stateline.config.settings import Config
@@ -27,6 +30,7 @@ from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry
 from stateline.dsl.app import App
 from stateline.log.interface import Log
 from stateline.model.standby_placement import Placeable
+from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler
 from stateline.query.values import HostedPartition
 from stateline.worker.commit_order import Committer
@@ -50,7 +54,7 @@ from stateline.worker.task_manager import TaskManager
 from stateline.worker.task_settings import TaskSettings
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
-from stateline_store import LockedError, RetryLaterError, StateDirectory, StatelineError
+from stateline_store import LockedError, RetryLaterError, StateDirectory, StatelineError, TransactionalStore
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +72,11 @@ _PEACE_S = 30.0
 
 
 class Worker:
-    """One worker. `run` blocks; `stop` may be called from a signal handler."""
+    """One worker. `run` blocks; `stop` may be called from a signal handler. All else is for the thread that runs it, or
+    that goes through it without `run`: `begin`, then `step` and `commit` as often as wanted, then `leave`."""
 
-    def __init__(self, app: App, config: Config, log: Log, *, instance: str) -> None:
+    def __init__(self, app: App, config: Config, log: Log, *, instance: str, clock: Clock = MACHINE_CLOCK) -> None:
+        """`clock`: what its functions and records go by."""
         topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
         self._topology = topology
         self._deployment = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
@@ -85,7 +91,7 @@ class Worker:
         place = None if log.embedded_file is not None else nodes_partition(app.application_id)
         self._lease = Lease(config.session_timeout_ms, place)
         self._tasks = Tasks(self._lease)
-        settings = TaskSettings.of(config, topology, directory, self.failures, self._global_tables.stores)
+        settings = TaskSettings.of(config, topology, directory, self.failures, self._global_tables.stores, clock)
         lag = config.acceptable_recovery_lag
         copies = CopiedTasks(directory, lag)
         followed = StandbyTasks(topology, log, self._admin, settings, lag, reporter.figures, copies)
@@ -101,14 +107,14 @@ class Worker:
         snapshots = SnapshotMaker(directory, topology, hosted)
         declared = {name: definition.description for name, definition in topology.stores.items()}
         self._queries = QuerySocket(self._deployment.socket, hosted, snapshots, declared, self._lease, copies)
-        self._committer = Committer(log, config, topology, config.member_name(instance), self.failures)
+        self._committer = Committer(log, config, topology, config.member_name(instance), self.failures, clock)
         self._commits = CommitSchedule(
             config.commit_interval_ms, self._tasks, self._committer, self._epochs, self._topics,
             Purge(self._admin, topology, config.repartition_purge_interval_ms), reporter.figures, self._queries,
         )  # fmt: skip
         self._executor = TaskExecutor(
             config, topology, self._tasks, self._committer, self._commits, self._topics, self._epochs, self._queries,
-            reporter,
+            reporter, clock,
         )  # fmt: skip
         client_id = self._deployment.client_id(config.consumer.get("client.id"))
         name = config.group_instance_id or client_id
@@ -142,7 +148,7 @@ class Worker:
         stays away, a task that another process does not let go.
         """
         try:
-            self._prepare()
+            self.begin()
             while not self._executor.stopping:
                 try:
                     self._turn()
@@ -151,7 +157,7 @@ class Worker:
                 except RetryLaterError as error:  # what starting over mends; everything else ends the worker
                     self._start_over(error)
             if not self._drained:
-                self._commits.commit(self._group.consumer)
+                self.commit()
         except PartitionsChangedError as error:
             self._manager.drop_all()
             self._deployment.refuse(error.reasons, self._topics)
@@ -160,9 +166,10 @@ class Worker:
             self._manager.drop_all()  # half of a slice may be staged: none of it may be committed
             raise
         finally:
-            self._leave()
+            self.leave()
 
-    def _prepare(self) -> None:
+    def begin(self) -> None:
+        """See that topics and places are as they should be, and make ready to join the group. Raises as `run`."""
         self._topics.prepare(self._deployment.counted_before())
         if self._lease.until_ms is not None:
             ensure_nodes_topic(self._topology.application_id, self._admin)
@@ -176,20 +183,61 @@ class Worker:
         self._committer.settle()
         self._group.join()
 
-    def _turn(self) -> None:
-        """One round: poll, process in slices, restore a slice, commit when due."""
+    def open_tasks(self) -> None:
+        """Join the group and restore what it gives, without a record being processed. Raises as `run`, and
+        `RetryLaterError` where `run` would start over."""
+        while not (self._global_tables.advance(_IDLE_S) and self._group.subscribe() and self._is_settled()):
+            self._manager.open_waiting()
+            self._group.poll(0, 0.0)
+            self._group.run_restored(_IDLE_S)
+
+    def step(self) -> bool:
+        """One round without a rest; whether the next one may have something to do. What was forwarded at least once is
+        on the log then. Raises as `open_tasks`."""
+        before = self._tasks.next_offsets()
+        self._global_tables.look_now()
+        self._epochs.look_now()
+        self._turn(0.0)
+        self._committer.write_out()
+        return self._has_work or not self._is_settled() or self._tasks.next_offsets() != before
+
+    def commit(self) -> bool:
+        """Commit what was processed; whether there was anything. Raises what the log or a store raises."""
+        is_dirty = bool(self._tasks.dirty())
+        self._commits.commit(self._group.consumer)
+        return is_dirty
+
+    def answer_queries(self, wait_s: float) -> None:
+        """Answer what has arrived of servers' queries, or what comes first within this time."""
+        self._queries.serve_pending(wait_s)
+
+    @property
+    def tasks(self) -> Tasks:
+        """Those that it has now."""
+        return self._tasks
+
+    @property
+    def global_stores(self) -> Mapping[str, TransactionalStore]:
+        """Those of global tables, by name: only to be read."""
+        return self._global_tables.stores
+
+    def _is_settled(self) -> bool:
+        return self._tasks.are_settled or not self._topology.subtopologies
+
+    def _turn(self, most_rest_s: float = math.inf) -> None:
+        """One round: poll, process in slices, restore a slice, commit when due. Rests at most so long."""
         if not self._global_tables.advance(_IDLE_S):
             self._queries.serve_pending()
             return
         if self._is_drained():
-            self._queries.serve_pending(_DRAINED_POLL_S)
+            self._queries.serve_pending(min(_DRAINED_POLL_S, most_rest_s))
             self._executor.report(self._group.consumer)
             return
         if self._standbys.advance(beside_work=self._has_work):
             self._group.say_tasks()
         if not self._group.subscribe():
             self._has_work = False
-            self._queries.serve_for(0.0 if self._standbys.is_busy else _IDLE_S)
+            self._queries.serve_for(0.0 if self._standbys.is_busy else min(_IDLE_S, most_rest_s))
             self._executor.report(self._group.consumer)
             return
         self._manager.open_waiting()
@@ -204,7 +252,7 @@ class Worker:
             self._group.run_restored(_IDLE_S)
         self._manager.advance_upgrades()
         self._commits.commit_if_due(consumer)
-        self._executor.between_slices(consumer, self._rests_s())
+        self._executor.between_slices(consumer, min(self._rests_s(), most_rest_s))
         self._housekeeping.clean_if_due([*self._tasks.all, *(task.id for task in self._standbys.tasks)])
 
     def _rests_s(self) -> float:
@@ -231,9 +279,14 @@ class Worker:
         return self._drained
 
     def _start_over(self, error: StatelineError) -> None:
-        """Drop what is not committed, settle the transaction, join again; every task restores from its own offsets."""
+        """`start_over` because of this error, unless it was done too often."""
         pause_s = self._restarts.pause_s(error)
         logger.warning("Starting over from the last commit: %s", error)
+        self.start_over(pause_s)
+
+    def start_over(self, pause_s: float = 0.0) -> None:
+        """Drop what is not committed, abort its transaction, and make ready to join the group again: records that were
+        processed since the last commit are read again. Raises as `begin`."""
         self._manager.drop_all()
         self.failures.take_dead_letters()  # their records are read again
         self._epochs.start_over()
@@ -241,7 +294,11 @@ class Worker:
         time.sleep(pause_s)
         self._join()
 
-    def _leave(self) -> None:
+    def drop(self) -> None:
+        """Close every task; what is not committed is dropped, and stays so: only `leave` comes after it."""
+        self._manager.drop_all()
+
+    def leave(self) -> None:
         """Let go in this order: the group first (its listener commits), then stores, producer, socket, files.
 
         All of it, whatever fails on the way; the last failure is raised then.

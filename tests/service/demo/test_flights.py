@@ -1,8 +1,8 @@
-"""The demo's application on its first real departures, through a worker: what it keeps is what the oracle says."""
+"""The demo's application on its first real departures, in the test driver: what it keeps is what the oracle says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,61 +10,53 @@ import orjson
 import pytest
 
 from stateline.demo import data, oracle
-from stateline.demo.catching_up import last_position
-from stateline.demo.flights import app, by_airport, weather_by_airport
-from stateline.demo.loader import TABLES, Feed, create_topics, load_tables
+from stateline.demo.flights import app
+from stateline.demo.loader import DEPARTURE_PARTITIONS, DEPARTURES, TABLES, create_topics
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.internal_topics import required_topics
-from support.processes.running_worker import Stores, configured, eventually, running
+from stateline.testing import Record, TestDriver
 
 COUNT = 3_000
 
 
+def typed(records: Iterable[data.SourceRecord]) -> list[Record]:
+    return [Record(key.decode(), orjson.loads(value), timestamp_ms) for key, value, timestamp_ms in records]
+
+
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory, departures: list[data.SourceRecord]) -> Iterator[Stores]:
-    """The committed stores after the first departures."""
-    directory = tmp_path_factory.mktemp("demo")
-    log = EmbeddedLog(directory / "log.db")
-    create_topics(log)
-    config = configured(app, directory / "state", processing__guarantee="exactly_once_v2", commit__interval__ms=1000)
-    with closing(Stores(app, config, directory / "scratch")) as stores:
-        with running(app, config, log):
-            load_tables(log)
-            with closing(log.producer()) as producer:
-                feed = Feed(producer, departures)
-                feed.send(COUNT)
-            _caught_up(log, stores, "aircraft", "departures")
-            for name in TABLES:
-                _caught_up(log, stores, name, name)
-            _caught_up(log, stores, "airport_totals", by_airport.name)
-            _caught_up(log, stores, "weather_as_of", weather_by_airport.name)
-        yield stores
+def driver(departures: list[data.SourceRecord]) -> Iterator[TestDriver]:
+    """The application after the first departures."""
+    with TestDriver(app, partitions={DEPARTURES: DEPARTURE_PARTITIONS, **TABLES}) as driver:
+        for name in TABLES:
+            driver.pipe_all(name, typed(data.table(name)))
+        driver.pipe_all(DEPARTURES, typed(departures[:COUNT]))
+        yield driver
 
 
-def _caught_up(log: EmbeddedLog, stores: Stores, store: str, topic: str) -> None:
-    position = last_position(log, topic)
-
-    def reached() -> bool:
-        return all(stores.offset(store, tp.topic, tp.partition) >= offset for tp, offset in position)
-
-    eventually(reached, f"{store} has read {topic}")
+def kept(driver: TestDriver, store: str) -> dict[str, object]:
+    return {entry.key: entry.value for entry in driver.store(store).all(isolation_level="read_committed")}
 
 
-def _json(stores: Stores, store: str, partitions: int) -> dict[str, object]:
-    return {key.decode(): orjson.loads(value) for key, value in stores.rows(store, partitions).items()}
-
-
-def test_the_latest_departure_of_every_aircraft_and_the_totals_of_every_airport_are_kept(
-    stores: Stores,
-) -> None:
+def test_the_latest_departure_of_every_aircraft_and_the_totals_of_every_airport_are_kept(driver: TestDriver) -> None:
     expected = oracle.expected(COUNT)
-    assert _json(stores, "aircraft", 4) == expected.aircraft
-    assert _json(stores, "airport_totals", 2) == expected.airport_totals
+    assert kept(driver, "aircraft") == expected.aircraft
+    assert kept(driver, "airport_totals") == expected.airport_totals
+    times = {entry.key: entry.timestamp for entry in driver.store("aircraft").all()}
+    assert times == expected.aircraft_times
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_row_of_a_table_is_kept(stores: Stores, name: str) -> None:
-    assert _json(stores, name, TABLES[name]) == oracle.expected_table(name)
+def test_every_row_of_a_table_is_kept(driver: TestDriver, name: str) -> None:
+    assert kept(driver, name) == oracle.expected_table(name)
+
+
+def test_the_weather_of_every_hour_is_a_version_under_its_airport(driver: TestDriver) -> None:
+    versions = driver.store("weather_as_of")
+    for origin, wanted in oracle.expected_weather().items():
+        found = versions.versions(origin)
+        assert [(each.value, each.timestamp, each.valid_to) for each in found] == [tuple(each) for each in wanted], (
+            origin
+        )
 
 
 def test_the_app_waits_for_nothing_but_the_topics_that_the_demo_loads(tmp_path: Path) -> None:

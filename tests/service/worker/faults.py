@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import sqlite3
 import time
@@ -97,7 +98,7 @@ class Watched(Worker):
         """One of the worker's rounds, whatever the condition."""
         super()._turn()
 
-    def _turn(self) -> None:
+    def _turn(self, most_rest_s: float = math.inf) -> None:
         self.turn()
         assert time.monotonic() < self.deadline, "The worker never came to the condition."
         if self.until():

@@ -1,0 +1,44 @@
+"""Rows of a pipeline that shows whole micro-batches: each write is one, with its marker, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from stateline.deployment.epoch_marker import EpochMarker
+from stateline.log.interface import Log
+from stateline.model.topology import Topology
+from stateline.processing.records import OutputRecord
+from stateline_store.clock import now_ms
+
+_WRITER = "test-driver"
+
+
+class EpochWriter:
+    """Writes them as a pipeline's sink does. One thread uses it."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._epochs_of = {topic: epochs for epochs, results in topology.whole_epochs().items() for topic in results}
+        self._ends: dict[str, dict[str, dict[str, int]]] = {}  # topic of markers → result → partition → last offset
+        self._batches = 0
+
+    def writes(self, topic: str) -> bool:
+        """Whether rows of this topic are seen a micro-batch at a time."""
+        return topic in self._epochs_of
+
+    def write(self, log: Log, topic: str, rows: Sequence[tuple[OutputRecord, int | None]]) -> None:
+        """Write these records, each into its partition or that of its key, and where the micro-batch ends."""
+        epochs = self._epochs_of[topic]
+        ends = self._ends.setdefault(epochs, {}).setdefault(topic, {})
+        with closing(log.producer(_WRITER)) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for (name, key, value, timestamp_ms, headers, where), number in rows:
+                producer.produce(
+                    name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where
+                )
+            ends |= {str(place.partition): offset for place, offset in producer.flush().items()}
+            marker = EpochMarker(_WRITER, self._batches, (), len(rows), result_ends=self._ends[epochs])
+            producer.produce(epochs, _WRITER.encode(), marker.encode(), timestamp_ms=now_ms())
+            producer.commit_transaction()
+        self._batches += 1

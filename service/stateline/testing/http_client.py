@@ -1,0 +1,117 @@
+"""The server in the test's own process: the ASGI application, asked without a socket.
+
+It runs on a thread of its own, which waits in asyncio; the test's thread has the stores, so while it waits for an
+answer it answers what the server asks the worker.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+
+import httpx
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from stateline.dsl.app import App
+from stateline.server.main import create_app
+from stateline.testing.place import Place
+from stateline.worker.worker import Worker
+from stateline_store import NotReadyError
+
+_BASE_URL = "http://127.0.0.1:8000"
+_TIMEOUT_S = 30.0
+_LOOK_AGAIN_S = 0.001
+_LOOKS = 2_000  # at a server that starts: it is ready at one of the first
+
+
+class ServedClient:
+    """The server of one driver, started when it is first asked, and its client. One thread uses it."""
+
+    def __init__(self, app: App, place: Place, worker: Callable[[], Worker]) -> None:
+        self._app, self._place, self._worker = app, place, worker
+        self._client: httpx.Client | None = None
+        self._server: _Server | None = None
+
+    @property
+    def client(self) -> httpx.Client:
+        """The client, of whichever server there is: after `stop` the next request starts another one."""
+        if self._client is None:
+            self._client = httpx.Client(transport=_Transport(self), base_url=_BASE_URL, timeout=_TIMEOUT_S)
+        return self._client
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """What the server answers."""
+        if self._server is None:
+            self._server = _Server(self._app, self._place, self._worker)
+        return self._server.answer(request)
+
+    def stop(self) -> None:
+        """Stop the server, if there is one."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def close(self) -> None:
+        """`stop`; the client cannot be used any more."""
+        if self._client is not None:
+            self._client.close()
+        self.stop()
+
+
+class _Transport(httpx.BaseTransport):
+    def __init__(self, served: ServedClient) -> None:
+        self._served = served
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._served.answer(request)
+
+
+class _Server:
+    """One server from its start to its end, ready."""
+
+    def __init__(self, app: App, place: Place, worker: Callable[[], Worker]) -> None:
+        self._worker = worker
+        with ExitStack() as resources:
+            self._portal: BlockingPortal = resources.enter_context(start_blocking_portal())
+            api = create_app(app, place.config)
+            self._asgi = httpx.ASGITransport(api, raise_app_exceptions=False)
+            lifespan = self._portal.wrap_async_context_manager(api.router.lifespan_context(api))
+            resources.enter_context(lifespan)
+            self._wait_until_ready()
+            self._resources = resources.pop_all()
+
+    def _wait_until_ready(self) -> None:
+        for _ in range(_LOOKS):
+            answer = self.answer(httpx.Request("GET", f"{_BASE_URL}/readyz"))
+            if answer.status_code == httpx.codes.OK:
+                return
+            self._worker().answer_queries(_LOOK_AGAIN_S)
+        raise NotReadyError(f"The server does not become ready: {answer.text}")
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """Raises `httpx.ReadTimeout` when the answer does not end in the time that the client allows for a read."""
+        request.read()
+        asked = httpx.Request(request.method, request.url, headers=request.headers, content=request.content)
+        future: Future[httpx.Response] = self._portal.start_task_soon(self._ask, asked)
+        most_s = request.extensions.get("timeout", {}).get("read")
+        until_s = math.inf if most_s is None else time.monotonic() + most_s
+        while not future.done():
+            self._worker().answer_queries(_LOOK_AGAIN_S)
+            if time.monotonic() > until_s:
+                future.cancel()
+                raise httpx.ReadTimeout(
+                    f"No whole answer within {most_s} s: a stream without an end cannot be read here, and what takes "
+                    "longer needs another timeout=.",
+                    request=request,
+                )
+        return future.result()
+
+    async def _ask(self, request: httpx.Request) -> httpx.Response:
+        answer = await self._asgi.handle_async_request(request)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=await answer.aread())
+
+    def close(self) -> None:
+        self._resources.close()

@@ -1,0 +1,174 @@
+"""Records of topics as a test writes and reads them: Python objects, through the topics' own serdes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stateline import serdes
+from stateline.log import interface
+from stateline.log.interface import Headers, Log
+from stateline.model.topic import Topic
+from stateline.model.topology import Topology
+from stateline.processing.records import Output, OutputRecord
+from stateline.testing.epochs import EpochWriter
+from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+
+_AT_A_TIME = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a topic. `timestamp_ms` is milliseconds since the epoch; `value` None deletes the key. Of one that is
+    written, None is: of the timestamp the driver's wall clock, of the partition that of the key. Records of different
+    partitions can be equal."""
+
+    key: Any
+    value: Any
+    timestamp_ms: int | None = None
+    headers: Headers = ()
+    partition: int | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", tuple(self.headers))  # equal however they were given
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that was left out and set aside: its own bytes, where it stood, and why (`error` is the exception's
+    type, `message` its text)."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    error: str
+    message: str
+    headers: Headers = field(default=(), compare=False)
+    """All that it has, the record's own before those that say what stands here."""
+
+
+def write(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> None:
+    """Write them, all or none; those without a timestamp have this one. Raises `InvalidArgumentError` for a key, a
+    value or a partition that cannot be."""
+    rows = _rows(log, topic, records, now_ms)
+    with closing(log.producer()) as producer:
+        for (name, key, value, timestamp_ms, headers, where), number in rows:
+            producer.produce(
+                name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where
+            )
+        producer.flush()
+
+
+def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> list[tuple[OutputRecord, int | None]]:
+    """As bytes, each with the partition that it names."""
+    rows = [(_encoded(topic, record, now_ms), record.partition) for record in records]
+    with closing(log.admin()) as admin:
+        count = admin.topics([topic.name])[topic.name].partitions
+    if beyond := [number for _, number in rows if number is not None and not 0 <= number < count]:
+        raise InvalidArgumentError(f"{topic.name!r} has no partition {beyond[0]}: 0 to {count - 1} are there.")
+    return rows
+
+
+def _encoded(topic: Topic, record: Record, now_ms: int) -> OutputRecord:
+    """As bytes, by the code that processors forward with."""
+    output = Output(topic)
+    output.record_starts(now_ms if record.timestamp_ms is None else record.timestamp_ms)
+    try:
+        output.forward(record.key, record.value, headers=record.headers)
+    except InvalidArgumentError as error:
+        types = f"keys of type {topic.key.name} and values of type {topic.value.name}"
+        raise InvalidArgumentError(f"{topic.name!r} has {types}: {error}") from error
+    return output.take()[0]
+
+
+class TopicWriter:
+    """Writes to the topics that a worker of this application reads. One thread uses it."""
+
+    def __init__(self, topology: Topology) -> None:
+        read = [topic for subtopology in topology.subtopologies for topic in subtopology.sources]
+        read += [each.source for each in topology.global_tables.values() if each.source is not None]
+        self._topics = {topic.name: topic for topic in read}
+        self._of_pipelines = {topic.name: p.name for p in topology.pipelines.values() for topic in p.inputs}
+        self._epochs = EpochWriter(topology)
+
+    def write(
+        self, log: Log, topic: str | Topic, records: Iterable[Record], now_ms: int, *, as_bytes: bool = False
+    ) -> None:
+        """As `write`; with `as_bytes` keys and values are bytes that are written as they are. Raises
+        `DoesNotExistError` for a topic that no worker reads, too."""
+        to = self._topic(topic if isinstance(topic, str) else topic.name)
+        to = replace(to, key=serdes.bytes, value=serdes.bytes) if as_bytes else to
+        if self._epochs.writes(to.name):
+            self._epochs.write(log, to.name, _rows(log, to, records, now_ms))
+        else:
+            write(log, to, records, now_ms)
+
+    def _topic(self, name: str) -> Topic:
+        if name in self._topics:
+            return self._topics[name]
+        if name in self._of_pipelines:
+            raise DoesNotExistError(
+                f"{name!r} is read by the pipeline {self._of_pipelines[name]!r} alone, which Spark runs: give its rows "
+                "to run_pipeline."
+            )
+        raise DoesNotExistError(f"No worker of this application reads {name!r}; it reads {_listed(self._topics)}.")
+
+
+class TopicReader:
+    """Reads topics of the application, each record once. One thread uses it."""
+
+    def __init__(self, topology: Topology) -> None:
+        topics = dict(topology.topics_read())
+        topics |= {t.name: t for s in topology.subtopologies for p in s.processors for t in p.forwards}
+        topics |= {t.name: t for p in topology.pipelines.values() for t in p.results}
+        self._topics = topics
+        self._next: dict[TopicPartition, int] = {}
+
+    def read(self, log: Log, topic: str | Topic) -> list[Record]:
+        """What was committed to it since the last call: partition by partition, in the order of their offsets. Raises
+        `DoesNotExistError` for a topic that the application does not have."""
+        name = topic if isinstance(topic, str) else topic.name
+        if name not in self._topics:
+            raise DoesNotExistError(f"This application has no topic {name!r}; it has {_listed(self._topics)}.")
+        return [_typed(self._topics[name], record) for record in self._raw(log, name)]
+
+    def dead_letters(self, log: Log, topic: str) -> list[DeadLetter]:
+        """As `read`, of the topic of dead letters."""
+        return [_dead_letter(record) for record in self._raw(log, topic)]
+
+    def _raw(self, log: Log, topic: str) -> list[interface.Record]:
+        found: list[interface.Record] = []
+        with closing(log.admin()) as admin, closing(log.consumer()) as consumer:
+            count = admin.topics([topic])[topic].partitions
+            ends = admin.committed_ends(TopicPartition(topic, number) for number in range(count))
+            consumer.assign({source: self._next.get(source, 0) for source in ends})
+            while any((consumer.next_offset(source) or 0) < end for source, end in ends.items()):
+                found += consumer.poll(_AT_A_TIME, 0.0)
+            self._next |= {source: max(end, self._next.get(source, 0)) for source, end in ends.items()}
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def _typed(topic: Topic, record: interface.Record) -> Record:
+    key = None if record.key is None else topic.key.deserialize(record.key)
+    value = None if record.value is None else topic.value.deserialize(record.value)
+    return Record(key, value, record.timestamp_ms, record.headers, record.partition)
+
+
+def _dead_letter(record: interface.Record) -> DeadLetter:
+    said = {name: (value or b"").decode() for name, value in record.headers if name.startswith("__streams.errors.")}
+    topic, partition, offset, error, message = (
+        said[f"__streams.errors.{name}"] for name in ("topic", "partition", "offset", "exception", "message")
+    )
+    return DeadLetter(
+        topic, int(partition), int(offset), record.key, record.value, record.timestamp_ms, error, message,
+        record.headers,
+    )  # fmt: skip
+
+
+def _listed(topics: Mapping[str, Topic]) -> str:
+    return ", ".join(sorted(topics)) or "none"

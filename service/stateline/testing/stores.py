@@ -1,0 +1,248 @@
+"""A store as a test sees it: what queries of the server find, as Python objects.
+
+What is stored becomes keys and values by the store's serdes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Literal
+
+from stateline.client.results import Entry, KeyedWindow, Version, Window
+from stateline.model.store_definition import StoreDefinition
+from stateline.serde.plain import Serde, shown
+from stateline.serde.windowed import WindowedSerde
+from stateline.testing.store_partitions import Hosts
+from stateline.worker.worker import Worker
+from stateline_store import (
+    DoesNotExistError,
+    InvalidArgumentError,
+    IsolationLevel,
+    KeyQuery,
+    MultiVersionedKeyQuery,
+    Order,
+    Position,
+    PrefixQuery,
+    Query,
+    RangeQuery,
+    SessionKeyQuery,
+    SessionRangeQuery,
+    StateStore,
+    TransactionalStore,
+    UnknownQueryTypeError,
+    VersionedKeyQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
+    VersionedRecord,
+    Windowed,
+    WindowKeyQuery,
+    WindowRangeQuery,
+)
+from stateline_store.timestamped_rows import split
+
+Level = Literal["read_committed", "read_uncommitted"] | IsolationLevel | None
+_KINDS = {
+    "get": ("key_value", "versioned"),
+    "entry": ("key_value", "versioned"),
+    "range": ("key_value", "versioned"),
+    "fetch": ("window", "session"),
+    "fetch_all": ("window", "session"),
+    "versions": ("versioned",),
+}
+
+
+class TestedStore:
+    """One store of the application, all partitions of it, as it is at each call.
+
+    Every read takes `isolation_level`: "read_committed" sees the last commit, "read_uncommitted" what was processed
+    since as well; without one it is the level of the server's queries that name none. Keys and values are Python
+    objects, times are milliseconds since the epoch. Reads raise `InvalidArgumentError` for a key that is none of the
+    store's type, and `UnknownQueryTypeError` where this kind of store has no such read. One thread uses it.
+    """
+
+    __test__ = False  # pytest takes it for no test
+
+    def __init__(self, look: Callable[[], Hosts], default_level: IsolationLevel) -> None:
+        """`look` says where the store's partitions are now."""
+        self._look = look
+        self._default_level = default_level
+
+    def get(self, key: Any, *, as_of: int | None = None, isolation_level: Level = None) -> Any:
+        """The value of this key, None without one; of a versioned store that of this time."""
+        found = self._entry("get", key, as_of, isolation_level)
+        return None if found is None else found.value
+
+    def entry(self, key: Any, *, as_of: int | None = None, isolation_level: Level = None) -> Entry | None:
+        """As `get`, with the timestamp, where the store keeps one, and of a versioned store the end of its time."""
+        return self._entry("entry", key, as_of, isolation_level)
+
+    def all(self, *, as_of: int | None = None, isolation_level: Level = None) -> list[Entry]:
+        """Every entry, in the order of the keys' bytes."""
+        return self.range(as_of=as_of, isolation_level=isolation_level)
+
+    def range(
+        self,
+        lower: Any = None,
+        upper: Any = None,
+        *,
+        prefix: Any = None,
+        order: Literal["asc", "desc"] = "asc",
+        as_of: int | None = None,
+        isolation_level: Level = None,
+    ) -> list[Entry]:
+        """The entries from `lower` to `upper`, both included, None open; or those whose key begins with `prefix`."""
+        if prefix is not None and (lower is not None or upper is not None):
+            raise InvalidArgumentError("Give a prefix, or bounds: not both.")
+        definition, towards = self._checked("range"), _order(order)
+        low, high, begin = (None if each is None else _bytes(definition.key, each) for each in (lower, upper, prefix))
+        query: Query[Any]
+        if definition.plain_kind == "versioned":
+            query = VersionedRangeQuery(low, high, as_of, towards)
+            query = query if begin is None else VersionedPrefixQuery(begin, as_of, towards)
+        else:
+            query = RangeQuery(low, high, towards) if begin is None else PrefixQuery(begin, towards)
+        return [self._shown(definition, key, stored) for key, stored in self._ask(query, isolation_level)]
+
+    def fetch(
+        self, key: Any, time_from: int | None = None, time_to: int | None = None, *, isolation_level: Level = None
+    ) -> list[Window]:
+        """The windows of this key that start in this time, both ends included, None open; of a session store the
+        sessions that touch it. In the order of time."""
+        definition = self._checked("fetch")
+        asked = _bytes(_inner(definition), key)
+        query: Query[Any]
+        if definition.plain_kind == "session":
+            query = SessionKeyQuery(asked, time_from, time_to, Order.ASCENDING)
+        else:
+            query = WindowKeyQuery(asked, time_from, time_to, Order.ASCENDING)
+        return [
+            Window(start=at.start_ms, end=at.end_ms, value=value, timestamp=timestamp)
+            for at, value, timestamp in self._windows(definition, query, isolation_level)
+        ]
+
+    def fetch_all(
+        self, time_from: int | None = None, time_to: int | None = None, *, isolation_level: Level = None
+    ) -> list[KeyedWindow]:
+        """As `fetch`, of all keys; of sessions those that end in this time."""
+        definition = self._checked("fetch_all")
+        query: Query[Any] = WindowRangeQuery(None, time_from, time_to)
+        if definition.plain_kind == "session":
+            query = SessionRangeQuery(time_from, time_to)
+        serde = _inner(definition)
+        return [
+            KeyedWindow(
+                key=serde.deserialize(at.key), start=at.start_ms, end=at.end_ms, value=value, timestamp=timestamp
+            )
+            for at, value, timestamp in self._windows(definition, query, isolation_level)
+        ]
+
+    def versions(
+        self, key: Any, time_from: int | None = None, time_to: int | None = None, *, isolation_level: Level = None
+    ) -> list[Version]:
+        """The values of this key that were valid in this time, both ends included, None open; oldest first."""
+        definition = self._checked("versions")
+        query = MultiVersionedKeyQuery(_bytes(definition.key, key), time_from, time_to, Order.ASCENDING)
+        found = self._ask(query, isolation_level)
+        return [
+            Version(value=definition.value.deserialize(each.value), timestamp=each.timestamp, valid_to=each.valid_to)
+            for _, each in found
+        ]
+
+    def position(self, *, isolation_level: Level = None) -> Position:
+        """The input that the store reflects: topic, partition, offset."""
+        level, position = self._level(isolation_level), Position()
+        for store in self._look().partitions.values():
+            if isinstance(store, TransactionalStore):
+                position = position.merge(store.position(level))
+        return position
+
+    def of_partition(self, partition: int = 0) -> StateStore:
+        """The store itself, of one partition, as the worker has it: for a store of your own class. Only to be read.
+        Raises `DoesNotExistError` for a partition that there is not."""
+        partitions = self._look().partitions
+        if partition not in partitions:
+            raise DoesNotExistError(f"There is no partition {partition}: {_listed(partitions)} are there.")
+        return partitions[partition]
+
+    def _entry(self, read: str, key: Any, as_of: int | None, level: Level) -> Entry | None:
+        definition = self._checked(read)
+        asked = _bytes(definition.key, key)
+        query: Query[Any] = KeyQuery(asked)
+        if definition.plain_kind == "versioned":
+            query = VersionedKeyQuery(asked, as_of)
+        elif as_of is not None:
+            raise UnknownQueryTypeError(f"Store {definition.name!r} keeps no versions: leave as_of out.")
+        for _, stored in self._ask(query, level):
+            return self._shown(definition, asked, stored)
+        return None
+
+    def _windows(
+        self, definition: StoreDefinition, query: Query[Any], level: Level
+    ) -> Iterator[tuple[Windowed, Any, int | None]]:
+        for at, stored in self._ask(query, level):
+            value, timestamp = _taken_apart(definition, stored)
+            yield at, definition.value.deserialize(value), timestamp
+
+    @staticmethod
+    def _shown(definition: StoreDefinition, key: bytes, stored: bytes | VersionedRecord) -> Entry:
+        shown_key = definition.key.deserialize(key)
+        if isinstance(stored, VersionedRecord):
+            value = definition.value.deserialize(stored.value)
+            return Entry(key=shown_key, value=value, timestamp=stored.timestamp, valid_to=stored.valid_to)
+        raw, timestamp = _taken_apart(definition, stored)
+        return Entry(key=shown_key, value=definition.value.deserialize(raw), timestamp=timestamp)
+
+    def _checked(self, read: str) -> StoreDefinition:
+        definition = self._look().definition
+        if definition.plain_kind in _KINDS[read]:
+            return definition
+        able = [name for name, kinds in _KINDS.items() if definition.plain_kind in kinds] or ["of_partition"]
+        raise UnknownQueryTypeError(
+            f"{definition.name!r} is a {definition.kind} store, which has no {read}: it has {', '.join(able)}."
+        )
+
+    def _ask(self, query: Query[Any], level: Level) -> list[tuple[Any, Any]]:
+        return self._look().entries(query, self._level(level))
+
+    def _level(self, given: Level) -> IsolationLevel:
+        try:
+            return self._default_level if given is None else IsolationLevel(given)
+        except ValueError as error:
+            levels = " or ".join(each.value for each in IsolationLevel)
+            raise InvalidArgumentError(f"isolation_level is {levels}, not {shown(given)}.") from error
+
+
+def _taken_apart(definition: StoreDefinition, stored: bytes) -> tuple[bytes, int | None]:
+    if not definition.timestamped:
+        return stored, None
+    found = split(stored)
+    return found.value, found.timestamp if found.timestamp >= 0 else None
+
+
+def _inner(definition: StoreDefinition) -> Serde:
+    return definition.key.inner if isinstance(definition.key, WindowedSerde) else definition.key
+
+
+def _bytes(serde: Serde, value: Any) -> bytes:
+    try:
+        return serde.serialize(value)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"Keys here are of type {serde.name}: {error}") from error
+
+
+def _order(given: str) -> Order:
+    if given not in ("asc", "desc"):
+        raise InvalidArgumentError(f"order is asc or desc, not {shown(given)}.")
+    return Order.ASCENDING if given == "asc" else Order.DESCENDING
+
+
+def _listed(partitions: Collection[int]) -> str:
+    return ", ".join(map(str, partitions)) or "none"
+
+
+def tested_store(
+    worker: Callable[[], Worker], definitions: Mapping[str, StoreDefinition], name: str, default: IsolationLevel
+) -> TestedStore:
+    """The store of this name, of whichever worker the driver has. Raises as `Hosts.of`."""
+    Hosts.of(worker(), definitions, name)
+    return TestedStore(lambda: Hosts.of(worker(), definitions, name), default)
