@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
-from stateline.log.embedded_group import assignments
+from stateline.log.embedded_group import assignments, has_partition_times
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
 from stateline.log.interface import GroupMember, NewTopic, TopicInfo
@@ -156,6 +156,16 @@ class EmbeddedAdmin:
         del group, partitions  # one machine's
         return {}
 
+    def partition_times(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if not self._file.rows("SELECT 1 FROM sqlite_master WHERE name = 'partition_times'"):
+            return {}
+        query = (
+            "SELECT topic, partition, time_ms FROM partition_times JOIN partitions ON id = partition_id "
+            "WHERE group_name = ?"
+        )
+        found = {TopicPartition(topic, number): at for topic, number, at in self._file.rows(query, (group,))}
+        return {partition: found[partition] for partition in partitions if partition in found}
+
     def members(self, group: str) -> list[GroupMember]:
         with self._file.write() as sql:
             rows, members = (
@@ -237,6 +247,7 @@ def _create(sql: sqlite3.Connection, topic: NewTopic) -> None:
 
 def _delete(sql: sqlite3.Connection, name: str) -> None:
     ids = [id_ for (id_,) in sql.execute("SELECT id FROM partitions WHERE topic = ?", (name,)).fetchall()]
+    times = ["partition_times"] if has_partition_times(sql) else []
     for id_ in ids:
         base = id_ << OFFSET_BITS
         sql.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (base, base + OFFSET_MASK))
@@ -245,7 +256,7 @@ def _delete(sql: sqlite3.Connection, name: str) -> None:
             "WHERE name IN (SELECT group_name FROM assignments WHERE partition_id = ?)",
             (id_,),
         )
-        for table in ("assignments", "group_offsets", "open_ranges"):
+        for table in ("assignments", "group_offsets", "open_ranges", *times):
             sql.execute(f"DELETE FROM {table} WHERE partition_id = ?", (id_,))
     sql.execute("DELETE FROM partitions WHERE topic = ?", (name,))
     sql.execute("DELETE FROM topic_settings WHERE topic = ?", (name,))

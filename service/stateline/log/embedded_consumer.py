@@ -19,7 +19,7 @@ from stateline.log.embedded_group import (
     take,
 )
 from stateline.log.embedded_transactions import visible_ends
-from stateline.log.interface import AssignmentListener, Record
+from stateline.log.interface import NO_TIMES, AssignmentListener, Record
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 from stateline_store.clock import boot_ms
 
@@ -312,10 +312,13 @@ class EmbeddedConsumer:
         if missing := [partition for partition in partitions if partition not in self._places]:
             raise FencedError(f"{missing[0]} is not this member's of {self._group!r}: nothing was committed.")
 
-    def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(
+        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+    ) -> None:
         claim, ids = self.claim(), self.partition_ids(next_offsets)
+        times = {ids[partition]: at for partition, at in partition_times.items() if partition in ids}
         with self._file.write() as sql:
-            commit_offsets(sql, claim, {ids[partition]: at for partition, at in next_offsets.items()})
+            commit_offsets(sql, claim, {ids[partition]: at for partition, at in next_offsets.items()}, times)
 
     def claim(self) -> Claim:
         """On whose behalf this consumer commits; a producer puts it into its transaction."""
