@@ -19,7 +19,7 @@ from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
 from stateline.log.embedded_group import assignments, has_partition_times
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
-from stateline.log.interface import GroupMember, NewTopic, TopicInfo
+from stateline.log.interface import GroupMember, IsolationLevel, NewTopic, TopicInfo
 from stateline.log.patience import Patience
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
@@ -85,9 +85,12 @@ class EmbeddedLog:
         instance_id: str | None = None,
         client_id: str | None = None,
         auto_offset_reset: str = "earliest",
+        isolation_level: IsolationLevel = "read_committed",
     ) -> EmbeddedConsumer:
         del client_id  # there is no broker to show it
-        return EmbeddedConsumer(self._open(), group, instance_id, auto_offset_reset, self._session_timeout_ms)
+        return EmbeddedConsumer(
+            self._open(), group, instance_id, auto_offset_reset, self._session_timeout_ms, isolation_level
+        )
 
     def producer(
         self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None

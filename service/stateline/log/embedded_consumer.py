@@ -19,7 +19,7 @@ from stateline.log.embedded_group import (
     take,
 )
 from stateline.log.embedded_transactions import visible_ends
-from stateline.log.interface import NO_TIMES, AssignmentListener, Record
+from stateline.log.interface import NO_TIMES, AssignmentListener, IsolationLevel, Record
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 from stateline_store.clock import boot_ms
 
@@ -69,13 +69,20 @@ class EmbeddedConsumer:
     """
 
     def __init__(
-        self, file: LogFile, group: str | None, instance_id: str | None, reset: str, session_timeout_ms: int
+        self,
+        file: LogFile,
+        group: str | None,
+        instance_id: str | None,
+        reset: str,
+        session_timeout_ms: int,
+        isolation_level: IsolationLevel = "read_committed",
     ) -> None:
         if reset not in (allowed := ("earliest", "latest") if group else ("earliest", "latest", "error")):
             raise InvalidArgumentError(f"auto_offset_reset is one of {allowed}, not {reset!r}.")
         self._file = file
         self._group = group
         self._instance_id = instance_id
+        self._sees_uncommitted = isolation_level == "read_uncommitted"
         self._reset_to_end = reset == "latest"
         self._session_timeout_ms = session_timeout_ms
         self._heartbeat_interval_ms = min(session_timeout_ms // 10, 1000)
@@ -160,7 +167,8 @@ class EmbeddedConsumer:
         for partition, place in self._places.items():
             if place.partition_id not in ends:
                 raise DoesNotExistError(f"{partition} was deleted from {self._file.path}.")
-            place.end, log_end = ends[place.partition_id]
+            visible, log_end = ends[place.partition_id]
+            place.end = log_end if self._sees_uncommitted else visible
             if not 0 <= place.next_offset <= log_end:  # out of range: as Kafka, by the reset policy
                 place.next_offset = place.end if self._reset_to_end else 0
 

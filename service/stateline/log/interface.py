@@ -20,12 +20,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from stateline.log.patience import Patience
 from stateline_store import StatelineError, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
+IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 NO_TIMES: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
@@ -362,10 +363,12 @@ class Log(Protocol):
         instance_id: str | None = None,
         client_id: str | None = None,
         auto_offset_reset: str = "earliest",
+        isolation_level: IsolationLevel = "read_committed",
     ) -> Consumer:
         """A consumer; `instance_id` makes its group membership static (KIP-345), `client_id` is how a broker names it
         to others. `auto_offset_reset` is "earliest", "latest" or, without a group, "error". The embedded log shows
-        records that were deleted as a gap, to all alike.
+        records that were deleted as a gap, to all alike. At `isolation_level` read_uncommitted it sees the records of
+        open transactions as well, and on Kafka those of aborted ones.
         """
 
     def producer(self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None) -> Producer:

@@ -160,7 +160,12 @@ def _asked(
         if not isinstance(value, dict) or name not in value:
             return None, f"there is no {name!r} in {shown(value)}"
         value = value[name]
-    return _of_text(value) if isinstance(value, str) else _milliseconds(value, "it is")
+    if not isinstance(value, str):
+        return _milliseconds(value, "it is")
+    try:
+        return _milliseconds(zoned_time_ms(value), f"{shown(value)} is")
+    except InvalidArgumentError as error:
+        return None, str(error)
 
 
 def _milliseconds(said: Any, how: str) -> tuple[int, str] | tuple[None, str]:
@@ -177,11 +182,13 @@ def _milliseconds(said: Any, how: str) -> tuple[int, str] | tuple[None, str]:
     return at, ""
 
 
-def _of_text(text: str) -> tuple[int, str] | tuple[None, str]:
+def zoned_time_ms(text: str) -> int:
+    """Milliseconds since the epoch of ISO 8601 text with a zone, the rest of one cut off; negative before 1970. Raises
+    `InvalidArgumentError`, which shows the text, for what is none."""
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
-        return None, f"{shown(text)} is neither a number nor a time of ISO 8601"
+    except ValueError as error:
+        raise InvalidArgumentError(f"{shown(text)} is neither a number nor a time of ISO 8601") from error
     if at.tzinfo is None:
-        return None, f"{shown(text)} has no zone: write Z, or +02:00, behind it"
-    return _milliseconds((at - _EPOCH) // timedelta(milliseconds=1), f"{text} is")
+        raise InvalidArgumentError(f"{shown(text)} has no zone: write Z, or +02:00, behind it")
+    return (at - _EPOCH) // timedelta(milliseconds=1)

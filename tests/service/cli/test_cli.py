@@ -230,6 +230,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "pipeline",
         "topics",
         "produce",
+        "consume",
         "stores",
         "config",
         "inspect",
