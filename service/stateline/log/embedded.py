@@ -13,6 +13,7 @@ import sqlite3
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
@@ -100,6 +101,12 @@ class EmbeddedLog:
 
     def close(self) -> None:
         """Nothing is held here: every object made by this log closes its own connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
 
 class EmbeddedAdmin:
@@ -219,6 +226,12 @@ class EmbeddedAdmin:
 
     def close(self) -> None:
         self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
 
 def _check(topic: NewTopic) -> None:

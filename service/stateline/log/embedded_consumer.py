@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile, decode_headers, monotonic_ms
 from stateline.log.embedded_group import (
@@ -366,6 +367,12 @@ class EmbeddedConsumer:
                 self._revoke(self._subscription, list(self._places))
         finally:
             self._leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def _leave(self) -> None:
         try:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
+from typing import Self
 
 from confluent_kafka import murmur2
 
@@ -284,3 +285,14 @@ class EmbeddedProducer:
         finally:
             self._state = _State.NEW
             self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        """Write what is queued, unless an error or a transaction is under way, which is aborted; and close."""
+        try:
+            if kind is None and self._transactional_id is None:
+                self.flush()
+        finally:
+            self.close()
