@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TextIO
@@ -84,8 +84,8 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: Wanted, out:
     if not log_exists(config):
         raise DoesNotExistError(f"There is no topic {names[0]!r}: {config.bootstrap_servers} holds nothing yet.")
     lines, count = RecordLines(types_known(app.topology()), wanted.format), 0
-    with closing(configured_log(config)) as log:
-        for record in _records(log, names, wanted):
+    with closing(configured_log(config)) as log, closing(_records(log, names, wanted)) as records:
+        for record in records:
             out.write(lines.line(record) + "\n")
             count += 1
             if wanted.follow:
@@ -101,12 +101,14 @@ def types_known(topology: Topology) -> dict[str, Topic]:
     return found | topology.topics_read()
 
 
-def _records(log: Log, names: Sequence[str], wanted: Wanted) -> Iterator[Record]:
+def _records(log: Log, names: Sequence[str], wanted: Wanted) -> Generator[Record]:
     is_committed = wanted.isolation_level == "read_committed"
     with closing(log.admin()) as admin:
-        existing = admin.topics()
-        counts = {name: info.partitions for name, info in existing.items()}
-        partitions = _partitions(counts, names, wanted.partitions)
+        existing = admin.topics(names)
+        if missing := [name for name in names if name not in existing]:
+            there = ", ".join(sorted(admin.topics())) or "none"
+            raise DoesNotExistError(f"There is no topic {missing[0]!r}. There are: {there}.")
+        partitions = _partitions({name: existing[name].partitions for name in names}, wanted.partitions)
         spans = ranges(admin, partitions, wanted.begin, wanted.until, committed=is_committed, follow=wanted.follow)
     left = {each: (start, stop) for each, (start, stop) in spans.items() if stop is None or start < stop}
     if not left or wanted.most == 0:
@@ -131,20 +133,13 @@ def _records(log: Log, names: Sequence[str], wanted: Wanted) -> Iterator[Record]
                 del left[each]
 
 
-def _partitions(counts: Mapping[str, int], names: Sequence[str], numbers: Collection[int]) -> list[TopicPartition]:
-    for name in names:
-        if name not in counts:
-            there = ", ".join(sorted(counts)) or "none"
-            raise DoesNotExistError(f"There is no topic {name!r}. There are: {there}.")
-    most = max((counts[name] for name in names), default=0)
+def _partitions(counts: Mapping[str, int], numbers: Collection[int]) -> list[TopicPartition]:
+    """Those of topics with so many partitions that are wanted. Raises `InvalidArgumentError` for a number of none."""
+    most = max(counts.values(), default=0)
     if others := sorted(number for number in numbers if not 0 <= number < most):
-        raise InvalidArgumentError(f"--partition {others[0]}: {', '.join(names)} has {most}, numbered from 0 on.")
-    return [
-        TopicPartition(name, number)
-        for name in names
-        for number in range(counts[name])
-        if not numbers or number in numbers
-    ]
+        raise InvalidArgumentError(f"--partition {others[0]}: {', '.join(counts)} has {most}, numbered from 0 on.")
+    every = (TopicPartition(name, number) for name, count in counts.items() for number in range(count))
+    return [each for each in every if not numbers or each.partition in numbers]
 
 
 def quietly(app: App, config: Config, names: Sequence[str], wanted: Wanted) -> int:

@@ -15,8 +15,17 @@ import pytest
 
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, InputRecord, Output, StoreView, TumblingWindows, serdes, stores
-from stateline.log import Log
-from stateline_store import RecordError
+from stateline.log import Log, Record
+from stateline.worker.standby_store import StandbyStore
+from stateline.worker.store_restore import RestoredStore, StoreRestore
+from stateline_store import (
+    IsolationLevel,
+    RecordError,
+    StateDirectory,
+    StoreContext,
+    TimestampedKeyValueStore,
+    TopicPartition,
+)
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]
@@ -202,3 +211,32 @@ def test_under_fail_a_record_without_a_time_goes_the_way_of_those_that_cannot_be
     assert kept(scene.rows("kept")) == {"a": [7], "c": [9]}
     letters = scene.written("dead")
     assert [(letter.key, letter.timestamp_ms) for letter in letters] == [(b"b", LOG_MS)] * (policy == "dead-letter")
+
+
+@pytest.mark.parametrize("follows", [StandbyStore, StoreRestore])
+def test_a_copy_that_is_read_on_by_another_process_goes_on_with_its_partitions_time(
+    tmp_path: Path, follows: type[StoreRestore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.store_restore._BATCH_BYTES", 1)
+    topic = App("app").topic(
+        "in", key=serdes.string, value=serdes.json, timestamp="at", on_invalid_timestamp="partition_time"
+    )
+    given = some(80, 3)
+    given[40] = flown("k0", None)
+    records = [Record("in", 0, n, at, key.encode(), value.encode()) for n, (key, value, at) in enumerate(given)]
+    place = TopicPartition("in", 0)
+    for part in (records[:40], records[40:]):
+        store = TimestampedKeyValueStore("kept")
+        store.init(StoreContext("0_0", StateDirectory(tmp_path, "app").task("0_0"), place))
+        of = RestoredStore(store, store.commit, place, topic)
+        restore = follows(of, part[0].offset, part[-1].offset + 1)
+        if isinstance(restore, StandbyStore):
+            restore.read(part, part[-1].offset + 1, part[-1].offset + 1)
+            restore.commit_whole()
+        else:
+            restore.apply(part)
+            restore.finish(0)
+        with store.reader(IsolationLevel.READ_COMMITTED).range(None, None) as rows:
+            found = {key.decode(): int.from_bytes(value[:8]) for key, value in rows}
+        store.close()
+    assert found == {key: times[-1] for key, times in oracle(given).items()}
