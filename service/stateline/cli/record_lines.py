@@ -20,6 +20,7 @@ Types: TypeAlias = tuple[Serde | None, Serde | None]
 """Of key and value; None of unknown ones."""
 Format: TypeAlias = Literal["text", "jsonl"]
 FORMATS: tuple[Format, ...] = ("text", "jsonl")
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -47,7 +48,8 @@ class RecordLines:
             found["headers"] = headers_of(record.headers)
         if letter is not None:
             found["dead_letter"] = {name: text for name, text in letter.items() if name != "stacktrace"}
-        return orjson.dumps(found).decode()
+        # A JSON value is shown as it is: line breaks between its parts would end the line.
+        return orjson.dumps(found).translate(_BREAKS).decode()
 
 
 def dead_letter_of(record: Record) -> dict[str, Any] | None:

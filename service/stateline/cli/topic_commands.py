@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -69,6 +70,8 @@ def produce(
     """
     from stateline.cli import produce as cli_produce
 
+    if isinstance(sys.stdin, io.TextIOWrapper):  # as files are read: what is no UTF-8 is told of its line
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     terms = cli_produce.terms_of(format_, on_error, timestamp, header or (), partition)
     app, config = loaded(target, config_file, settings, to_write=True)
     written = cli_produce.produce(app, config, topic, files or (), terms, sys.stdin)

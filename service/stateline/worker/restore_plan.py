@@ -74,7 +74,13 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     bounds = admin.bounds(logs)
     _say_lost(tasks, bounds)
     planned = [_plan(task, _of(task, committed), bounds) for task in tasks]
-    return [replace(plan, partition_times=_of(task, times)) for task, plan in zip(tasks, planned, strict=True)]
+    # Of one that is read again from before what was committed, its time then is not known.
+    known = {source: at for source, at in times.items() for plan in planned if _goes_on(plan, source, committed)}
+    return [replace(plan, partition_times=_of(task, known)) for task, plan in zip(tasks, planned, strict=True)]
+
+
+def _goes_on(plan: TaskPlan, source: TopicPartition, committed: Mapping[TopicPartition, int]) -> bool:
+    return plan.next_offsets.get(source, -1) >= committed.get(source, 0)
 
 
 def _of(task: Task, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -465,6 +465,14 @@ def test_listing_creates_nothing(project: Path) -> None:
     assert not Path("none").exists()
 
 
+def test_what_is_no_text_is_told_of_its_line_of_standard_input(project: Path) -> None:
+    done = subprocess.run(
+        [SCRIPT, "produce", TARGET, "aircraft"], input=b"a\t1\n\xff\t1\n", capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert b"error: Line 2, key (string): '\\udcff' cannot be written as UTF-8." in done.stderr
+
+
 def test_producing_nothing_is_said_and_the_topic_still_looked_at(project: Path) -> None:
     done = stateline("produce", TARGET, "aircraft", standard_input="")
     assert (done.returncode, done.stdout) == (0, "{}\n")

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,13 @@ def test_a_copy_that_is_read_on_by_another_process_goes_on_with_its_partitions_t
             found = {key.decode(): int.from_bytes(value[:8]) for key, value in rows}
         store.close()
     assert found == {key: times[-1] for key, times in oracle(given).items()}
+
+
+def test_what_is_read_again_from_its_beginning_has_no_partition_time_of_later(tmp_path: Path) -> None:
+    scene = Scene(folded(), tmp_path, partitions=1, settings={"deserialization.exception.handler": "skip"})
+    scene.send("in", [flown("a", None), flown("a", 7)])
+    with closing(scene.log.consumer("app")) as consumer:
+        consumer.commit({TopicPartition("in", 0): 5}, {TopicPartition("in", 0): 900})  # the log has lost its tail since
+    with running(scene.app, scene.config, scene.log) as worker:
+        eventually(lambda: len(scene.written("in-out")) == 1, "the second one is processed")
+    assert (worker.failures.skipped, [r.timestamp_ms for r in scene.written("in-out")]) == (1, [7])
