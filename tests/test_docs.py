@@ -143,7 +143,7 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hello]:
                 if found := re.search(r"Answering at (http://\S+)", line):
                     break
             assert found, said
-            command, position = writing.removeprefix("$ ").splitlines()
+            command, _, position = writing.removeprefix("$ ").splitlines()  # what was said meanwhile has a time in it
             lines, produce = command.split(" | stateline ")
             records = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True).stdout
             assert run_in(directory, "-m", "stateline", *shlex.split(produce), typed=records).strip() == position
