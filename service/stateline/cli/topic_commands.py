@@ -44,7 +44,7 @@ def produce(
     target: Target,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="One that the application reads.")],
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="Else standard input, as for -.", show_default=False)
+        list[str] | None, typer.Argument(metavar="FILE", help="Else standard input, as for -.", show_default=False)
     ] = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
@@ -82,7 +82,7 @@ def produce(
 def consume(
     target: Target,
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Any of the log's.", show_default=False)
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Any of the log's.", show_default=False)
     ] = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
