@@ -32,7 +32,14 @@ from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.log import Record, open_log
 from stateline.log.embedded import EmbeddedLog
-from stateline.log.embedded_file import APPLICATION_ID, OFFSET_BITS, SCHEMA_VERSION, decode_headers, encode_headers
+from stateline.log.embedded_file import (
+    APPLICATION_ID,
+    OFFSET_BITS,
+    PARTITION_TIMES,
+    SCHEMA_VERSION,
+    decode_headers,
+    encode_headers,
+)
 from stateline.processing.changelog import position_headers, staged_rows, types_headers
 from stateline.processing.failures import FailureHandler
 from stateline.server.contract.openapi import RESULTS
@@ -136,7 +143,7 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hello]:
                 if found := re.search(r"Answering at (http://\S+)", line):
                     break
             assert found, said
-            command, position = writing.removeprefix("$ ").splitlines()
+            command, _, position = writing.removeprefix("$ ").splitlines()  # what was said meanwhile has a time in it
             lines, produce = command.split(" | stateline ")
             records = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True).stdout
             assert run_in(directory, "-m", "stateline", *shlex.split(produce), typed=records).strip() == position
@@ -507,6 +514,7 @@ def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
     text = document("docs/formats.md")
     log = EmbeddedLog(tmp_path / "log.db")
     with closing(sqlite3.connect(log.embedded_file)) as sql:
+        sql.execute(PARTITION_TIMES)
         names = [name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         actual = {
             name: [row[1] for row in sql.execute(f"PRAGMA table_info({name})")]

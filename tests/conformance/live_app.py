@@ -11,7 +11,9 @@ from typing import Any
 from stateline import serdes
 from stateline.dsl.app import App
 from stateline.dsl.streams import GroupedStream, Stream, Table
+from stateline.model.event_time import OnInvalid
 from stateline.model.windows import AnyWindows, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows
+from stateline.processing.records import InputRecord
 from support.kafka.java_streams import ADVANCE_MS, DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS
 
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
@@ -51,6 +53,12 @@ class Kept:
     def windows(self, store: str) -> None:
         self._by_key().windowed_by(WINDOWS[store]).count(store)
 
+    def timed(self, store: str, policy: OnInvalid) -> None:
+        topic = self._app.topic(
+            f"{self._prefix}{store}", **TEXTS, timestamp=_time_in_front, on_invalid_timestamp=policy
+        )
+        self._app.stream(topic).group_by_key().windowed_by(WINDOWS["tumbling"]).count(store)
+
     def tablejoin(self) -> None:
         self._table("left").join(self._table("right"), _joined, "tablejoin")
 
@@ -75,9 +83,16 @@ STORES: dict[str, Callable[[Kept], None]] = {
     "count": Kept.count,
     "reduce": Kept.reduce,
     **{store: partial(Kept.windows, store=store) for store in WINDOWS},
+    "timed": partial(Kept.timed, store="timed", policy="partition_time"),
+    "skipped": partial(Kept.timed, store="skipped", policy="skip"),
     "tablejoin": Kept.tablejoin,
     "streamjoin": Kept.streamjoin,
 }
+
+
+def _time_in_front(record: InputRecord, partition_time_ms: int) -> int | None:
+    digits = (record.value or "").partition("-")[0]
+    return int(digits) if digits.isdigit() else None
 
 
 def _joined(one: str, other: str) -> str:

@@ -20,7 +20,10 @@ RECORDS = int(os.environ.get(VARIABLE, long_or_short("20000", "8000")))
 PARTITIONS = 4
 
 # Share of all records that each topic gets.
-SHARES = {"events": 0.5, "table": 0.125, "versioned": 0.125, "left": 0.125, "right": 0.125}
+SHARES = {
+    "events": 0.32, **dict.fromkeys(("table", "versioned", "left", "right"), 0.1), "timed": 0.14, "skipped": 0.14,
+}  # fmt: skip
+TIMED = ("timed", "skipped")  # their values begin with the time that counts
 
 _HOUR_MS = 3_600_000
 _STEP_MS = 50
@@ -49,7 +52,7 @@ def input_of(topic: str, records: int, begin_ms: int) -> Iterator[tuple[bytes | 
     count = round(records * SHARES[topic])
     length_ms = min(count * _STEP_MS, _LONGEST_MS)
     phase = list(SHARES).index(topic)
-    tombstones = 0.03 if topic == "events" else 0.15
+    tombstones = 0.03 if topic in ("events", *TIMED) else 0.15
     row: tuple[bytes | None, bytes | None, int] | None = None
     for number in range(count):
         if row is not None and rng.random() < 0.03:
@@ -64,6 +67,10 @@ def input_of(topic: str, records: int, begin_ms: int) -> Iterator[tuple[bytes | 
         key = None if rng.random() < 0.01 else name
         chance = rng.random()
         value = None if chance < tombstones else b"" if chance > 0.99 else b"%s-%d" % (topic.encode(), number)
+        if topic in TIMED and value is not None:
+            # Each partition has a valid time before the first invalid one: without, Kafka Streams ends.
+            said = b"none" if number > 50 * PARTITIONS and rng.random() < 0.1 else b"%d" % at_ms
+            value, at_ms = b"%s-%s" % (said, value), begin_ms
         row = key, value, at_ms
         yield row
 

@@ -1,40 +1,200 @@
-"""`stateline produce`: records from standard input into a topic of the application's."""
+"""`stateline produce`: records of files, or of standard input, into a topic of the application's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import orjson
 
+from stateline.cli.produced_lines import FORMATS, Format, LineReader, Lines, sources
+from stateline.cli.progress import Progress
+from stateline.cli.record_json import Given, read_timestamp
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
+from stateline.log import Log
 from stateline.log.embedded_producer import MAX_MESSAGE_BYTES
+from stateline.log.interface import Headers, Producer
 from stateline.model.record_size import max_plain_bytes
 from stateline.model.topic import Topic
-from stateline.serde.plain import Serde, shown
+from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.clock import now_ms
 
+logger = logging.getLogger(__name__)
 
-def produce(app: App, config: Config, topic_name: str, lines: Iterable[str]) -> str:
-    """Write ``key<TAB>value`` lines in one go; their Position as JSON, ready to be a query's `position_bound`.
+OnError: TypeAlias = Literal["stop", "skip"]
+_ON_ERROR: tuple[OnError, ...] = ("stop", "skip")
 
-    Raises `InvalidArgumentError` naming the line that is not of that form, that its topic's serdes cannot read, or that
-    is too large; nothing is written then. The Position is empty when there are no lines.
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the command line says of all records: what a line of JSON says itself goes before it, but for `headers`,
+    which go before the line's own."""
+
+    format: Format = "text"
+    on_error: OnError = "stop"
+    timestamp_ms: int | None = None
+    headers: Headers = ()
+    partition: int | None = None
+
+
+@dataclass(slots=True)
+class Written:
+    """What came of it: `position` of all that was written, as JSON ready to be a query's `position_bound`."""
+
+    position: str = "{}"
+    records: int = 0
+    left_out: int = 0
+    took_s: float = 0.0
+    partitions: set[int] = field(default_factory=set)
+
+    def summary(self, topic: str) -> str:
+        """One line for people."""
+        if not self.records and not self.left_out:
+            return "The input was empty: nothing was written."
+        count = len(self.partitions)
+        where = f", {count} partition{'' if count == 1 else 's'}" if count else ""
+        left = f"; {self.left_out:,} lines left out" if self.left_out else ""
+        return f"Written to {topic}: {self.records:,} records{where}, {self.took_s:.1f} s{left}."
+
+
+def terms_of(
+    format_: str, on_error: str, timestamp: str | None, headers: Sequence[str], partition: int | None
+) -> Terms:
+    """What the options say. Raises `InvalidArgumentError` naming the option and what it was given."""
+    chosen = next((each for each in FORMATS if each == format_), None)
+    if chosen is None:
+        raise InvalidArgumentError(f"--format {shown(format_)}: {' or '.join(FORMATS)} is accepted.")
+    then = next((each for each in _ON_ERROR if each == on_error), None)
+    if then is None:
+        raise InvalidArgumentError(f"--on-error {shown(on_error)}: {' or '.join(_ON_ERROR)} is accepted.")
+    pairs = [each.partition("=") for each in headers]
+    for name, equals, value in pairs:
+        if not name or not equals:
+            raise InvalidArgumentError(f"--header {shown(name + value)}: NAME=VALUE is accepted.")
+    try:
+        at = None if timestamp is None else read_timestamp(timestamp)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"--{error}") from error
+    return Terms(chosen, then, at, [(name, value.encode()) for name, _, value in pairs], partition)
+
+
+def produce(
+    app: App,
+    config: Config,
+    topic_name: str,
+    files: Sequence[str] = (),
+    terms: Terms = Terms(),  # frozen
+    standard_input: Iterable[str] = (),
+) -> Written:
+    """Write the records of these files, of standard input without any.
+
+    Raises `InvalidArgumentError` naming file and line of what is no record of the format, what its topic's serdes
+    cannot read, what is too large, or for no partition of the topic; nothing is written then. With `on_error` skip
+    such lines are said and left out. Raises `DoesNotExistError` for a topic that is not there.
     """
-    topic = declared_topic(app, topic_name)
-    records = list(parsed(topic, lines, most_bytes(config)))
-    if not records:
-        return "{}"
-    now = now_ms()
-    with closing(configured_log(config)) as log, closing(log.producer()) as producer:
-        for key, value in records:
-            producer.produce(topic.name, key, value, timestamp_ms=now)
-        written = producer.flush()
-    return orjson.dumps(Position.of(written).to_json()).decode()
+    topic, began_s = declared_topic(app, topic_name), time.monotonic()
+    reading = _Reading(sources(files, standard_input), LineReader(topic, terms.format, most_bytes(config)), terms)
+    found = Written()
+    named: dict[int, str] = {}  # partition → where it was first asked for
+    for place, record in reading.records("Reading", found):
+        found.records += 1
+        named.setdefault(-1 if (partition := _partition_of(record, terms)) is None else partition, place)
+    if found.records:
+        with closing(configured_log(config)) as log:
+            count = _partitions(log, topic.name) if named.keys() - {-1} else sys.maxsize  # which the producer asks for
+            refused = [f"{named[each]}: {_no_partition(topic.name, each, count)}" for each in named if each >= count]
+            if refused and terms.on_error == "stop":
+                raise InvalidArgumentError(refused[0])
+            with closing(log.producer()) as producer:
+                _write(producer, topic.name, reading, found, count)
+    found.took_s = time.monotonic() - began_s
+    return found
+
+
+def _write(producer: Producer, topic: str, reading: _Reading, found: Written, count: int) -> None:
+    terms, at = reading.terms, now_ms() if reading.terms.timestamp_ms is None else reading.terms.timestamp_ms
+    found.records = 0
+    for place, record in reading.records("Writing", None):
+        partition = _partition_of(record, terms)
+        if partition is not None and partition >= count:
+            _leave_out(found, f"{place}: {_no_partition(topic, partition, count)}")
+            continue
+        stamp, headers = at if record.timestamp_ms is None else record.timestamp_ms, (*terms.headers, *record.headers)
+        producer.produce(topic, record.key, record.value, timestamp_ms=stamp, headers=headers, partition=partition)
+        found.records += 1
+    written = producer.flush()
+    found.position = orjson.dumps(Position.of(written).to_json()).decode()
+    found.partitions = {partition.partition for partition in written}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Goes through the lines, as often as it is asked."""
+
+    sources: Sequence[Lines]
+    reader: LineReader
+    terms: Terms
+
+    def records(self, what: str, found: Written | None) -> Iterator[tuple[str, Given]]:
+        """Each record and its place. What is none raises, or is left out: said where there is `found` to count it."""
+        sizes = [each.size for each in self.sources]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        done, records, progress = 0, 0, Progress(sys.stderr, what, total)
+        with closing(progress):
+            for source in self.sources:
+                for number, line in enumerate(source.open(), start=1):
+                    done += len(line)
+                    try:
+                        record = self.reader.read(line)
+                    except InvalidArgumentError as error:
+                        said = f"{source.place(number)}{_joined(str(error))}"
+                        if self.terms.on_error == "stop":
+                            raise InvalidArgumentError(said) from error
+                        if found is not None:
+                            progress.close()
+                            _leave_out(found, said)
+                        continue
+                    if record is not None:
+                        records += 1
+                        yield source.place(number), record
+                    progress.show(records, done)
+
+
+def _joined(error: str) -> str:
+    """A line's error behind its place: `Line 2, value (json): …`, `Line 2: no tab …`."""
+    return f", {error}" if error.startswith(("key (", "value (")) else f": {error}"
+
+
+def _partition_of(record: Given, terms: Terms) -> int | None:
+    return terms.partition if record.partition is None else record.partition
+
+
+def _no_partition(topic: str, partition: int, count: int) -> str:
+    return f"{topic} has no partition {partition}: it has {count}, numbered from 0 on."
+
+
+def _leave_out(found: Written, why: str) -> None:
+    found.left_out += 1
+    logger.warning("Left out: %s", why)
+
+
+def _partitions(log: Log, topic: str) -> int:
+    with closing(log.admin()) as admin:
+        found = admin.topics([topic])
+    if topic not in found:
+        raise DoesNotExistError(
+            f"There is no topic {topic!r} yet: create it, as `stateline topics MODULE:APP --create` does."
+        )
+    return found[topic].partitions
 
 
 def declared_topic(app: App, name: str) -> Topic:
@@ -59,30 +219,3 @@ def most_bytes(config: Config) -> int:
     if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
         return MAX_MESSAGE_BYTES
     return max_plain_bytes(config.producer)
-
-
-def parsed(topic: Topic, lines: Iterable[str], at_most: int) -> Iterator[tuple[bytes, bytes | None]]:
-    """(key, value) of each line; a value of nothing deletes the key. Empty lines are left out."""
-    for number, line in enumerate(lines, start=1):
-        key, tab, value = line.rstrip("\r\n").partition("\t")
-        if not key and not tab:
-            continue
-        if not tab:
-            raise InvalidArgumentError(
-                f"Line {number}: no tab between key and value in {shown(key)}; to delete a key write key, tab, nothing."
-            )
-        key_bytes = _read(topic.key, key, f"Line {number}, key")
-        record = key_bytes, _read(topic.value, value, f"Line {number}, value") if value else None
-        if (size := len(record[0]) + len(record[1] or b"")) > at_most:
-            raise InvalidArgumentError(
-                f"Line {number}: key and value have {size} bytes together, and the log takes {at_most}: make it "
-                "smaller. (Kafka takes more if producer.message.max.bytes and the topic's max.message.bytes say so.)"
-            )
-        yield record
-
-
-def _read(serde: Serde, text: str, where: str) -> bytes:
-    try:
-        return serde.parse_text(text)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{where} ({serde.name}): {error}") from error

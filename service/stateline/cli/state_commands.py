@@ -1,8 +1,7 @@
-"""The commands that look at what an application keeps, and write to its topics; and the demo."""
+"""The commands that look at what an application keeps; and the demo."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,57 +9,6 @@ import typer
 
 from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded, read
 from stateline_store.errors import ConfigurationError
-
-
-def topics(
-    target: Target,
-    settings: Settings = None,
-    config_file: ConfigFile = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the source topics that are missing.")] = False,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, help="Of each topic that --create creates.", show_default="4")
-    ] = None,
-    delete: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOPIC", help="Delete this topic with all that is in it; can be repeated."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the application's topics, create missing ones, delete some.
-
-    Shows what each is for, its partitions and records. Stateline creates its own topics when it starts;
-    source topics are yours, and --create creates them for you. To start a pipeline over, stop it, and
-    delete the topics that it writes, as its message says.
-
-    Example: stateline topics flights:app --create --partitions 8
-    """
-    from stateline.cli import topics as cli_topics
-
-    app, config = loaded(target, config_file, settings, to_write=create or bool(delete))
-    said = cli_topics.topics(app, config, create=create, delete=delete or (), partitions=partitions, as_json=as_json)
-    typer.echo(said)
-
-
-def produce(
-    target: Target,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="One that the application reads.")],
-    settings: Settings = None,
-    config_file: ConfigFile = None,
-) -> None:
-    """Write records to a topic.
-
-    One per line of standard input: the key, a tab, the value. A key, a tab and nothing deletes the key. Prints
-    the Position written, which a query can wait for.
-
-    Example: stateline produce hello:app people < people.tsv
-    """
-    from stateline.cli import produce as cli_produce
-
-    app, config = loaded(target, config_file, settings, to_write=True)
-    written = cli_produce.produce(app, config, topic, sys.stdin)
-    if written == "{}":
-        typer.echo("The input was empty: nothing was written.", err=True)
-    typer.echo(written)
 
 
 def stores(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:

@@ -18,6 +18,7 @@ from stateline.dsl.punctuations import punctuation_of
 from stateline.dsl.streams import Stream, Table
 from stateline.dsl.table_kinds import inner_key, kind_of_table, windows_table
 from stateline.dsl.wrong_kinds import listed, wrong_kind
+from stateline.model.event_time import Extractor, OnInvalid, declared_event_time
 from stateline.model.external_stores import changelog_of, kept_from
 from stateline.model.function_checks import name_of
 from stateline.model.global_table import GlobalTable
@@ -46,10 +47,28 @@ class App:
         self.config: dict[str, Any] = dict(config or {})
 
     def topic(
-        self, name: str, *, key: Serde = serdes.bytes, value: Serde = serdes.bytes, schema: str | None = None
+        self,
+        name: str,
+        *,
+        key: Serde = serdes.bytes,
+        value: Serde = serdes.bytes,
+        schema: str | None = None,
+        timestamp: str | Extractor | None = None,
+        on_invalid_timestamp: OnInvalid | None = None,
     ) -> Topic:
-        """Declare a topic that exists or will be created by its owner, with the types of its records."""
-        return self._declarations.declare(Topic(checked_name("topic", name), key, value, schema))
+        """Declare a topic that exists or will be created by its owner, with the types of its records.
+
+        `timestamp` says where a record has its time from, if not from the log: a field of its JSON value, within
+        another by a dot (a number of milliseconds, or ISO 8601 text with a zone), or a function of the record
+        (`InputRecord`, with the log's timestamp) and its partition's time so far (milliseconds, -1 before the first
+        record) that returns milliseconds. A record without a valid one, which is missing, negative or no number, goes
+        by `on_invalid_timestamp`: `fail` (the default) as one that cannot be read, `skip` leaves it out,
+        `partition_time` gives it the largest time of its partition so far.
+
+        Raises `TopologyError` for a field of other values than JSON, and for a function that cannot be called so.
+        """
+        event_time = declared_event_time(checked_name("topic", name), value, timestamp, on_invalid_timestamp)
+        return self._declarations.declare(Topic(name, key, value, schema, event_time=event_time))
 
     def repartition(
         self,

@@ -15,6 +15,7 @@ from stateline import serdes
 from stateline.dsl.pipeline_checks import check_declared, refuse_other_writers, refuse_shared_results
 from stateline.dsl.punctuations import Punctuated, punctuator
 from stateline.dsl.wrong_kinds import listed, wrong_kind
+from stateline.model.event_time import refuse_in_pipeline
 from stateline.model.external_stores import refuse_writers
 from stateline.model.function_checks import check_function
 from stateline.model.global_table import GlobalTable
@@ -193,6 +194,8 @@ class Declarations:
         """Declare a pipeline. Raises `InvalidArgumentError` unless it can be run."""
         _refuse_second("pipeline", checked_name("pipeline", pipeline.name), self._pipelines)
         check_declared(pipeline)
+        for topic in pipeline.inputs:
+            refuse_in_pipeline(pipeline.name, topic.name, topic.event_time)
         refuse_shared_results(pipeline, self._pipelines.values())
         refuse_other_writers([pipeline], self._writers)
         inputs = (topic.name for topic in pipeline.inputs)

@@ -13,13 +13,14 @@ import sqlite3
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
-from stateline.log.embedded_group import assignments
+from stateline.log.embedded_group import assignments, has_partition_times
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
-from stateline.log.interface import GroupMember, NewTopic, TopicInfo
+from stateline.log.interface import GroupMember, IsolationLevel, NewTopic, TopicInfo
 from stateline.log.patience import Patience
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
@@ -85,9 +86,12 @@ class EmbeddedLog:
         instance_id: str | None = None,
         client_id: str | None = None,
         auto_offset_reset: str = "earliest",
+        isolation_level: IsolationLevel = "read_committed",
     ) -> EmbeddedConsumer:
         del client_id  # there is no broker to show it
-        return EmbeddedConsumer(self._open(), group, instance_id, auto_offset_reset, self._session_timeout_ms)
+        return EmbeddedConsumer(
+            self._open(), group, instance_id, auto_offset_reset, self._session_timeout_ms, isolation_level
+        )
 
     def producer(
         self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None
@@ -97,6 +101,12 @@ class EmbeddedLog:
 
     def close(self) -> None:
         """Nothing is held here: every object made by this log closes its own connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
 
 class EmbeddedAdmin:
@@ -156,6 +166,16 @@ class EmbeddedAdmin:
         del group, partitions  # one machine's
         return {}
 
+    def partition_times(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if not self._file.rows("SELECT 1 FROM sqlite_master WHERE name = 'partition_times'"):
+            return {}
+        query = (
+            "SELECT topic, partition, time_ms FROM partition_times JOIN partitions ON id = partition_id "
+            "WHERE group_name = ?"
+        )
+        found = {TopicPartition(topic, number): at for topic, number, at in self._file.rows(query, (group,))}
+        return {partition: found[partition] for partition in partitions if partition in found}
+
     def members(self, group: str) -> list[GroupMember]:
         with self._file.write() as sql:
             rows, members = (
@@ -207,6 +227,12 @@ class EmbeddedAdmin:
     def close(self) -> None:
         self._file.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
 
 def _check(topic: NewTopic) -> None:
     if not _LEGAL_NAME.fullmatch(topic.name):
@@ -237,6 +263,7 @@ def _create(sql: sqlite3.Connection, topic: NewTopic) -> None:
 
 def _delete(sql: sqlite3.Connection, name: str) -> None:
     ids = [id_ for (id_,) in sql.execute("SELECT id FROM partitions WHERE topic = ?", (name,)).fetchall()]
+    times = ["partition_times"] if has_partition_times(sql) else []
     for id_ in ids:
         base = id_ << OFFSET_BITS
         sql.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (base, base + OFFSET_MASK))
@@ -245,7 +272,7 @@ def _delete(sql: sqlite3.Connection, name: str) -> None:
             "WHERE name IN (SELECT group_name FROM assignments WHERE partition_id = ?)",
             (id_,),
         )
-        for table in ("assignments", "group_offsets", "open_ranges"):
+        for table in ("assignments", "group_offsets", "open_ranges", *times):
             sql.execute(f"DELETE FROM {table} WHERE partition_id = ?", (id_,))
     sql.execute("DELETE FROM partitions WHERE topic = ?", (name,))
     sql.execute("DELETE FROM topic_settings WHERE topic = ?", (name,))

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile, decode_headers, monotonic_ms
 from stateline.log.embedded_group import (
@@ -19,7 +20,7 @@ from stateline.log.embedded_group import (
     take,
 )
 from stateline.log.embedded_transactions import visible_ends
-from stateline.log.interface import AssignmentListener, Record
+from stateline.log.interface import NO_TIMES, AssignmentListener, IsolationLevel, Record
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 from stateline_store.clock import boot_ms
 
@@ -69,13 +70,20 @@ class EmbeddedConsumer:
     """
 
     def __init__(
-        self, file: LogFile, group: str | None, instance_id: str | None, reset: str, session_timeout_ms: int
+        self,
+        file: LogFile,
+        group: str | None,
+        instance_id: str | None,
+        reset: str,
+        session_timeout_ms: int,
+        isolation_level: IsolationLevel = "read_committed",
     ) -> None:
         if reset not in (allowed := ("earliest", "latest") if group else ("earliest", "latest", "error")):
             raise InvalidArgumentError(f"auto_offset_reset is one of {allowed}, not {reset!r}.")
         self._file = file
         self._group = group
         self._instance_id = instance_id
+        self._sees_uncommitted = isolation_level == "read_uncommitted"
         self._reset_to_end = reset == "latest"
         self._session_timeout_ms = session_timeout_ms
         self._heartbeat_interval_ms = min(session_timeout_ms // 10, 1000)
@@ -160,7 +168,8 @@ class EmbeddedConsumer:
         for partition, place in self._places.items():
             if place.partition_id not in ends:
                 raise DoesNotExistError(f"{partition} was deleted from {self._file.path}.")
-            place.end, log_end = ends[place.partition_id]
+            visible, log_end = ends[place.partition_id]
+            place.end = log_end if self._sees_uncommitted else visible
             if not 0 <= place.next_offset <= log_end:  # out of range: as Kafka, by the reset policy
                 place.next_offset = place.end if self._reset_to_end else 0
 
@@ -312,10 +321,13 @@ class EmbeddedConsumer:
         if missing := [partition for partition in partitions if partition not in self._places]:
             raise FencedError(f"{missing[0]} is not this member's of {self._group!r}: nothing was committed.")
 
-    def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(
+        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+    ) -> None:
         claim, ids = self.claim(), self.partition_ids(next_offsets)
+        times = {ids[partition]: at for partition, at in partition_times.items() if partition in ids}
         with self._file.write() as sql:
-            commit_offsets(sql, claim, {ids[partition]: at for partition, at in next_offsets.items()})
+            commit_offsets(sql, claim, {ids[partition]: at for partition, at in next_offsets.items()}, times)
 
     def claim(self) -> Claim:
         """On whose behalf this consumer commits; a producer puts it into its transaction."""
@@ -355,6 +367,12 @@ class EmbeddedConsumer:
                 self._revoke(self._subscription, list(self._places))
         finally:
             self._leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def _leave(self) -> None:
         try:

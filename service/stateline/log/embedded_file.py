@@ -64,6 +64,13 @@ CREATE TABLE group_offsets (
     PRIMARY KEY (group_name, partition_id)) WITHOUT ROWID;
 """
 
+# Made when the first is committed: a file without any is as it always was. On disk: never change.
+PARTITION_TIMES = """
+CREATE TABLE IF NOT EXISTS partition_times (
+    group_name TEXT NOT NULL, partition_id INTEGER NOT NULL, time_ms INTEGER NOT NULL,
+    PRIMARY KEY (group_name, partition_id)) WITHOUT ROWID
+"""
+
 _LENGTH = struct.Struct(">i")
 _NOT_ALLOWED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _DAMAGE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stateline.log.embedded_file import monotonic_ms
+from stateline.log.embedded_file import PARTITION_TIMES, monotonic_ms
 from stateline_store import FencedError, TopicPartition
 
 
@@ -215,8 +215,15 @@ def _is_member(sql: sqlite3.Connection, claim: Claim) -> bool:
     return bool(sql.execute(query, (claim.group, claim.member, claim.incarnation)).fetchall())
 
 
-def commit_offsets(sql: sqlite3.Connection, claim: Claim, next_offsets: Mapping[int, int]) -> None:
-    """Write these offsets (partition id → next offset), in a write transaction.
+def has_partition_times(sql: sqlite3.Connection) -> bool:
+    """Whether any were ever committed in this file."""
+    return bool(sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'partition_times'").fetchall())
+
+
+def commit_offsets(
+    sql: sqlite3.Connection, claim: Claim, next_offsets: Mapping[int, int], partition_times: Mapping[int, int]
+) -> None:
+    """Write these offsets (partition id → next offset) and the partition times with them, in a write transaction.
 
     Raises `FencedError` when the claim does not own one of the partitions: roll the transaction back.
     """
@@ -224,6 +231,16 @@ def commit_offsets(sql: sqlite3.Connection, claim: Claim, next_offsets: Mapping[
     sql.executemany(
         "INSERT OR REPLACE INTO group_offsets VALUES (?, ?, ?)",
         ((claim.group, partition_id, next_offset) for partition_id, next_offset in next_offsets.items()),
+    )
+    if partition_times:
+        sql.execute(PARTITION_TIMES)
+    elif not has_partition_times(sql):
+        return
+    names = [(claim.group, partition_id) for partition_id in next_offsets]
+    sql.executemany("DELETE FROM partition_times WHERE group_name = ? AND partition_id = ?", names)
+    sql.executemany(
+        "INSERT INTO partition_times VALUES (?, ?, ?)",
+        ((claim.group, partition_id, time_ms) for partition_id, time_ms in partition_times.items()),
     )
 
 

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
+from typing import Self
 
 from confluent_kafka import murmur2
 
@@ -22,7 +23,7 @@ from stateline.log.embedded_transactions import (
     hold_back,
     raise_epoch,
 )
-from stateline.log.interface import Consumer, Headers, LeftOut, LogRow
+from stateline.log.interface import NO_TIMES, Consumer, Headers, LeftOut, LogRow
 from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 
@@ -62,7 +63,7 @@ class EmbeddedProducer:
         self._oldest_s = 0.0
         self._left_out: dict[str, LeftOut] = {}
         self._written: dict[TopicPartition, int] = {}
-        self._offsets: list[tuple[Claim, dict[int, int]]] = []
+        self._offsets: list[tuple[Claim, dict[int, int], dict[int, int]]] = []
         self._any_partition = count()
 
     def produce(
@@ -228,14 +229,20 @@ class EmbeddedProducer:
         self._require(_State.READY)
         self._state = _State.OPEN
 
-    def send_offsets_to_transaction(self, next_offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+    def send_offsets_to_transaction(
+        self,
+        next_offsets: Mapping[TopicPartition, int],
+        consumer: Consumer,
+        partition_times: Mapping[TopicPartition, int] = NO_TIMES,
+    ) -> None:
         self._require(_State.OPEN)
         if not isinstance(consumer, EmbeddedConsumer):
             raise InvalidArgumentError(f"{consumer!r} does not read an embedded log.")
         claim, ids = consumer.claim(), consumer.partition_ids(next_offsets)
         with self._file.write() as sql:
             check_ownership(sql, claim, ids.values())
-        self._offsets.append((claim, {ids[partition]: at for partition, at in next_offsets.items()}))
+        times = {ids[partition]: at for partition, at in partition_times.items() if partition in ids}
+        self._offsets.append((claim, {ids[partition]: at for partition, at in next_offsets.items()}, times))
 
     def commit_transaction(self) -> None:
         transactional_id = self._id()
@@ -247,8 +254,8 @@ class EmbeddedProducer:
                     partition: append(sql, self._partition_id(partition), rows)
                     for partition, rows in self._queued.items()
                 }
-                for claim, next_offsets in self._offsets:
-                    commit_offsets(sql, claim, next_offsets)
+                for claim, next_offsets, partition_times in self._offsets:
+                    commit_offsets(sql, claim, next_offsets, partition_times)
                 end_transaction(sql, transactional_id, map(self._partition_id, firsts))
         except DoesNotExistError:
             self._forget_topics()
@@ -278,3 +285,14 @@ class EmbeddedProducer:
         finally:
             self._state = _State.NEW
             self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        """Write what is queued, unless an error or a transaction is under way, which is aborted; and close."""
+        try:
+            if kind is None and self._transactional_id is None:
+                self.flush()
+        finally:
+            self.close()

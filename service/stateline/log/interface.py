@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from stateline.log.patience import Patience
 from stateline_store import StatelineError, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
+IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
+NO_TIMES: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class Record(NamedTuple):
@@ -105,6 +108,10 @@ class Admin(Protocol):
     def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """The client id of who has committed the group's offset of each last, without what transactions have not
         committed yet; absent where nobody has, or has not said. Nothing on the embedded log, where there are none."""
+
+    def partition_times(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The partition times (ms) that were committed with the group's offsets; absent where the last commit named
+        none."""
 
     def members(self, group: str) -> list[GroupMember]:
         """The members of this group now; none of a group that does not exist. One that was killed is a member until
@@ -207,8 +214,11 @@ class Consumer(Protocol):
     def check_ownership(self, partitions: Iterable[TopicPartition]) -> None:
         """Raise `FencedError` when this member knows that it does not own one of these; asks nobody."""
 
-    def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit the group's offsets, outside a transaction, and return when they are kept.
+    def commit(
+        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+    ) -> None:
+        """Commit the group's offsets, outside a transaction, and return when they are kept. `partition_times` (ms), of
+        some of them, are kept with them, as Kafka Streams keeps them in the metadata of its offsets.
 
         Raises `FencedError` when this member no longer owns a partition: nothing was committed.
         """
@@ -306,8 +316,13 @@ class Producer(Protocol):
 
     def begin_transaction(self) -> None: ...
 
-    def send_offsets_to_transaction(self, next_offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
-        """Commit these offsets of the consumer's group with the transaction.
+    def send_offsets_to_transaction(
+        self,
+        next_offsets: Mapping[TopicPartition, int],
+        consumer: Consumer,
+        partition_times: Mapping[TopicPartition, int] = NO_TIMES,
+    ) -> None:
+        """Commit these offsets of the consumer's group with the transaction. `partition_times` as `Consumer.commit`.
 
         Raises `FencedError` when that member no longer owns them: abort.
         """
@@ -348,10 +363,12 @@ class Log(Protocol):
         instance_id: str | None = None,
         client_id: str | None = None,
         auto_offset_reset: str = "earliest",
+        isolation_level: IsolationLevel = "read_committed",
     ) -> Consumer:
         """A consumer; `instance_id` makes its group membership static (KIP-345), `client_id` is how a broker names it
         to others. `auto_offset_reset` is "earliest", "latest" or, without a group, "error". The embedded log shows
-        records that were deleted as a gap, to all alike.
+        records that were deleted as a gap, to all alike. At `isolation_level` read_uncommitted it sees the records of
+        open transactions as well, and on Kafka those of aborted ones.
         """
 
     def producer(self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None) -> Producer:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import KafkaException
 
+from stateline.log.interface import IsolationLevel
 from stateline.log.kafka_admin import KafkaAdmin
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import kafka_error
@@ -116,6 +117,7 @@ class KafkaLog:
         instance_id: str | None = None,
         client_id: str | None = None,
         auto_offset_reset: str = "earliest",
+        isolation_level: IsolationLevel = "read_committed",
     ) -> KafkaConsumer:
         if auto_offset_reset not in (allowed := ("earliest", "latest") if group else ("earliest", "latest", "error")):
             raise InvalidArgumentError(f"auto_offset_reset is one of {allowed}, not {auto_offset_reset!r}.")
@@ -125,6 +127,7 @@ class KafkaLog:
             **self._given["consumer"],
             "group.id": group or _NO_GROUP,
             "auto.offset.reset": auto_offset_reset,
+            **({"isolation.level": isolation_level} if isolation_level != "read_committed" else {}),
             **({"group.instance.id": instance_id} if instance_id else {}),
             **({"client.id": client_id} if client_id else {}),
         }

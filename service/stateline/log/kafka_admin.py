@@ -26,7 +26,7 @@ from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
 from stateline.log.interface import GroupMember, NewTopic, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import asked_offsets, committed_offsets
+from stateline.log.kafka_offsets import asked_offsets, committed_offsets, read_metadata
 from stateline.log.kafka_waiting import waiting_is_said
 from stateline.log.patience import Patience
 from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
@@ -205,7 +205,14 @@ class KafkaAdmin:
         consumer = self._consumer_of(group, "read_uncommitted")  # which waits for no transaction
         timeout_s = self._patience.of(CALL_TIMEOUT_S)
         found = asked_offsets(consumer, group, partitions, self._bootstrap_servers, timeout_s)
-        return {TopicPartition(each.topic, each.partition): each.metadata for each in found if each.metadata}
+        told = {TopicPartition(each.topic, each.partition): read_metadata(each.metadata or "")[0] for each in found}
+        return {partition: client_id for partition, client_id in told.items() if client_id}
+
+    def partition_times(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        timeout_s = self._patience.of(CALL_TIMEOUT_S)
+        found = asked_offsets(self._consumer_of(group), group, partitions, self._bootstrap_servers, timeout_s)
+        told = {TopicPartition(each.topic, each.partition): read_metadata(each.metadata or "")[1] for each in found}
+        return {partition: at for partition, at in told.items() if at is not None}
 
     def _consumer_of(self, group: str, isolation_level: str = "read_committed") -> confluent_kafka.Consumer:
         consumer = self._consumers.get((group, isolation_level))

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, Message
 
-from stateline.log.interface import AssignmentListener, Record
+from stateline.log.interface import NO_TIMES, AssignmentListener, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import committed_offsets
+from stateline.log.kafka_offsets import committed_metadata, committed_offsets
 from stateline.log.kafka_silence import SILENCE_S, SilentPartitions
 from stateline.log.kafka_waiting import within
 from stateline.log.patience import Patience
@@ -343,11 +343,14 @@ class KafkaConsumer:
         if partition not in self._assigned:
             raise InvalidArgumentError(f"{partition} is not assigned to this consumer.")
 
-    def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(
+        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+    ) -> None:
         self.check_ownership(next_offsets)
         if not next_offsets:
             return
-        done = self._call("The offset commit failed", lambda: self._commit(self.offsets_to_commit(next_offsets)))
+        offsets = self.offsets_to_commit(next_offsets, partition_times)
+        done = self._call("The offset commit failed", lambda: self._commit(offsets))
         for each in done or ():
             if each.error is not None:
                 raise meaning(
@@ -444,10 +447,17 @@ class KafkaConsumer:
             level = logging.WARNING if refused.code() in _FORBIDDEN else logging.DEBUG
             LOGGER.log(level, "The group does not confirm that this is a member: %s", refused)
 
-    def offsets_to_commit(self, next_offsets: Mapping[TopicPartition, int]) -> list[confluent_kafka.TopicPartition]:
-        """These, with who commits them: the client id, which `Admin.committed_by` finds there."""
-        said = self._client_id
-        return [confluent_kafka.TopicPartition(*each, at, metadata=said) for each, at in next_offsets.items()]
+    def offsets_to_commit(
+        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+    ) -> list[confluent_kafka.TopicPartition]:
+        """These, with who commits them, the client id, and their partition times: `Admin.committed_by` and
+        `Admin.partition_times` find them there."""
+        return [
+            confluent_kafka.TopicPartition(
+                *each, at, metadata=committed_metadata(self._client_id, partition_times.get(each))
+            )
+            for each, at in next_offsets.items()
+        ]
 
     def group_metadata(self) -> object:
         """What a producer needs to commit offsets on this member's behalf."""

@@ -26,6 +26,17 @@ _NO_COORDINATOR = (
 _POLL_INTERVAL_S = 0.02
 
 
+def committed_metadata(client_id: str, partition_time_ms: int | None) -> str:
+    """What is committed with an offset: ``client id``, or ``client id TAB partition time``. In topics: never change."""
+    return client_id if partition_time_ms is None else f"{client_id}\t{partition_time_ms}"
+
+
+def read_metadata(metadata: str) -> tuple[str, int | None]:
+    """The client id and the partition time in it; what others have written is no partition time."""
+    client_id, _, time = metadata.rpartition("\t") if "\t" in metadata else (metadata, "", "")
+    return client_id, int(time) if time.isascii() and time.isdigit() else None
+
+
 def committed_offsets(
     consumer: confluent_kafka.Consumer,
     group: str,

@@ -15,7 +15,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from stateline.log.interface import Consumer, Headers, LeftOut, LogRow
+from stateline.log.interface import NO_TIMES, Consumer, Headers, LeftOut, LogRow
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_waiting import waiting_is_said, within
@@ -283,11 +283,16 @@ class KafkaProducer:
             raise self._meaning(error, f"begin_transaction of {self._transactional_id!r} failed") from error
         self._in_transaction = True
 
-    def send_offsets_to_transaction(self, next_offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+    def send_offsets_to_transaction(
+        self,
+        next_offsets: Mapping[TopicPartition, int],
+        consumer: Consumer,
+        partition_times: Mapping[TopicPartition, int] = NO_TIMES,
+    ) -> None:
         if not isinstance(consumer, KafkaConsumer):
             raise InvalidArgumentError(f"{consumer!r} does not read from Kafka.")
         consumer.check_ownership(next_offsets)
-        offsets = consumer.offsets_to_commit(next_offsets)
+        offsets = consumer.offsets_to_commit(next_offsets, partition_times)
         self._transactional("send_offsets_to_transaction", self._send_offsets, offsets, consumer.group_metadata())
 
     def _send_offsets(self, *arguments: Any) -> None:

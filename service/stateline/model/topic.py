@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from stateline.model.event_time import EventTime
 from stateline.serde.plain import Serde, check_serde
 from stateline_store import InvalidArgumentError
 
@@ -37,7 +38,7 @@ class Topic:
     `schema` is a Spark DDL string (``"tailnum string, delay double"``) of JSON values, for pipelines.
     Stateline creates `internal` topics and those that a pipeline writes, with `partitions` if it says so;
     every other topic is the user's and must exist. `external` names the Kafka Streams application whose changelog it
-    is: only that creates it and writes to it.
+    is: only that creates it and writes to it. `event_time` says where its records have their time from, None: the log.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Topic:
     partitions: int | None = None
     internal: bool = False
     external: str | None = None
+    event_time: EventTime | None = None
 
     def __post_init__(self) -> None:
         check_serde(self.key)

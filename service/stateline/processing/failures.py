@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 # A dead letter is larger than its record; it should still be one that a broker takes.
 _TRACE_CHARACTERS = 4_000
 _LOG_INTERVAL_S = 60.0
+DEAD_LETTER = "__streams.errors."
+"""With this begin the names of a dead letter's headers: Kafka Streams' (KIP-1034)."""
 
 Policy = Literal["fail", "skip", "dead-letter"]
 
@@ -165,12 +167,13 @@ def dead_letter(topic: str, record: Record, error: Raised) -> OutputRecord:
     """The record for the dead-letter topic: as it is, and what went wrong in Kafka Streams' headers."""
     trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
     added = {
-        "__streams.errors.exception": type(error).__qualname__,
-        "__streams.errors.message": str(error)[:_TRACE_CHARACTERS],
-        "__streams.errors.stacktrace": trace,
-        "__streams.errors.topic": record.topic,
-        "__streams.errors.partition": str(record.partition),
-        "__streams.errors.offset": str(record.offset),
+        "exception": type(error).__qualname__,
+        "message": str(error)[:_TRACE_CHARACTERS],
+        "stacktrace": trace,
+        "topic": record.topic,
+        "partition": str(record.partition),
+        "offset": str(record.offset),
     }
-    headers = [*record.headers, *((name, value.encode("utf-8", "replace")) for name, value in added.items())]
+    told = [(DEAD_LETTER + name, value.encode("utf-8", "replace")) for name, value in added.items()]
+    headers = [*record.headers, *told]
     return OutputRecord(topic, record.key, record.value, record.timestamp_ms, headers)

@@ -156,12 +156,12 @@ class Committer:
         reached("commit:begun")
         self._produce_changes(tasks, queries)
         reached("commit:changes-produced")
-        writer, next_offsets = self._writer(), _next_offsets(tasks)
+        writer, next_offsets, times = self._writer(), _next_offsets(tasks), _partition_times(tasks)
 
         def commit() -> dict[TopicPartition, int]:
             offsets = writer.flush()
             reached("commit:changes-flushed")
-            writer.send_offsets_to_transaction(next_offsets, consumer)
+            writer.send_offsets_to_transaction(next_offsets, consumer, times)
             reached("commit:offsets-sent")
             writer.commit_transaction()
             return offsets
@@ -180,7 +180,8 @@ class Committer:
             # A worker that has lost its partitions, and does not know it yet, must not write its old values behind the
             # new owner's: only the group can tell, and it does when offsets that are committed are committed again.
             again = _merged(task.processing.committed_next_offsets for task in tasks)
-            self._answering(queries, consumer, lambda: consumer.commit(again))
+            times_again = _merged(task.processing.committed_partition_times for task in tasks)
+            self._answering(queries, consumer, lambda: consumer.commit(again, times_again))
             reached("commit:still-owner")
             self._produce_changes(tasks, queries)
             reached("commit:changes-produced")
@@ -190,7 +191,8 @@ class Committer:
             task.commit_unlogged_stores(epochs)
         reached("commit:unlogged-committed")
         some_have = any(task.topology.unlogged for task in tasks)  # made their commit
-        self._answering(queries, consumer, lambda: consumer.commit(_next_offsets(tasks)), uncommitted=some_have)
+        next_offsets, times = _next_offsets(tasks), _partition_times(tasks)
+        self._answering(queries, consumer, lambda: consumer.commit(next_offsets, times), uncommitted=some_have)
         reached("commit:log-committed")
         return offsets
 
@@ -253,6 +255,10 @@ def _pause(queries: QuerySocket, left_s: float) -> float:
 
 def _next_offsets(tasks: Sequence[Task]) -> dict[TopicPartition, int]:
     return _merged(task.processing.next_offsets for task in tasks)
+
+
+def _partition_times(tasks: Sequence[Task]) -> dict[TopicPartition, int]:
+    return _merged(task.processing.partition_times for task in tasks)
 
 
 def _merged(offsets: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:

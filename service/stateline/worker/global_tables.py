@@ -17,6 +17,7 @@ from stateline.model.table_topics import beginning_is_lost
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
 from stateline.processing.changelog import stage
+from stateline.processing.event_times import EventTimes
 from stateline.processing.failures import FailureHandler, Policy
 from stateline.processing.reading import readable
 from stateline.worker.polled_records import by_partition
@@ -39,6 +40,7 @@ class GlobalTables:
         self._tables = [(d, d.source) for d in topology.global_tables.values() if d.source is not None]
         self.stores: dict[str, TransactionalStore] = {}
         self._topics: dict[str, Topic] = {topic.name: topic for _, topic in self._tables}
+        self._times = EventTimes(self._topics.values())
         self._stores_of: dict[str, list[TransactionalStore]] = {}
         self._consumer: Consumer | None = None
         self._ends: dict[TopicPartition, int] = {}  # where topics ended that have not been read so far yet
@@ -51,6 +53,7 @@ class GlobalTables:
         if not self._tables:
             return
         firsts: dict[TopicPartition, int] = {}
+        self._times = EventTimes(self._topics.values())
         with closing(self._log.admin()) as admin:
             there = admin.topics()
             for name in self._topics:
@@ -84,7 +87,8 @@ class GlobalTables:
         self._look_s = now_s + _LOOK_S
         consumer = self._consumer
         for source, records in by_partition(consumer.poll(_MAX_RECORDS, timeout_s if self._ends else 0.0)).items():
-            readables = readable(self._topics[source.topic], records, self._failures, key_required=True)
+            timed = self._times.admitted(self._times.stamped(records), self._failures)
+            readables = readable(self._topics[source.topic], timed, self._failures, key_required=True)
             for store in self._stores_of[source.topic]:
                 stage(store, readables)
         for store in self.stores.values():

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -38,7 +38,8 @@ class TaskPlan:
 
     `positions` says of some stores what they reflect, once restored, beyond what they say themselves; `ends` is
     where the input ended, which no Position can have passed, and where the changelogs did. `unproven` are stores that
-    had applied nothing of their changelog when the plan was made.
+    had applied nothing of their changelog when the plan was made; `partition_times` are the group's of topics with a
+    `timestamp` of their own.
     """
 
     restores: tuple[StoreRestore, ...]
@@ -46,6 +47,7 @@ class TaskPlan:
     positions: Mapping[str, Position]
     ends: Mapping[TopicPartition, int]
     unproven: frozenset[str] = frozenset()
+    partition_times: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def proven_positions(self) -> dict[str, Position]:
         """Once restored: `positions` without the stores whose changelog had no record for them. Such a store may be
@@ -64,11 +66,25 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     Raises `DamagedDataError` when a changelog has lost what its store still has.
     """
     # In this order: a commit writes changelogs before offsets, so where they end is not behind what the group has.
-    committed = admin.committed(group, [source for task in tasks for source in task.topology.sources])
+    sources = [source for task in tasks for source in task.topology.sources]
+    committed = admin.committed(group, sources)
+    timed = [s for task in tasks for s in task.topology.sources if task.topology.topics[s.topic].event_time is not None]
+    times = admin.partition_times(group, timed) if timed else {}
     logs = {log: None for task in tasks for log in (*task.topology.sources, *(log for log, _ in task.topology.logged))}
     bounds = admin.bounds(logs)
     _say_lost(tasks, bounds)
-    return [_plan(task, {s: committed[s] for s in task.topology.sources if s in committed}, bounds) for task in tasks]
+    planned = [_plan(task, _of(task, committed), bounds) for task in tasks]
+    # Of one that is read again from before what was committed, its time then is not known.
+    known = {source: at for source, at in times.items() for plan in planned if _goes_on(plan, source, committed)}
+    return [replace(plan, partition_times=_of(task, known)) for task, plan in zip(tasks, planned, strict=True)]
+
+
+def _goes_on(plan: TaskPlan, source: TopicPartition, committed: Mapping[TopicPartition, int]) -> bool:
+    return plan.next_offsets.get(source, -1) >= committed.get(source, 0)
+
+
+def _of(task: Task, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {source: known[source] for source in task.topology.sources if source in known}
 
 
 def followed(task: Task, admin: Admin, group: str) -> list[StandbyStore]:

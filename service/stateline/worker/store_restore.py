@@ -26,6 +26,7 @@ from stateline.processing.changelog import (
     without_former_owners,
 )
 from stateline.processing.clock import MACHINE_CLOCK, Clock
+from stateline.processing.event_times import PARTITION_TIME, UNKNOWN_MS, EventTimes
 from stateline.processing.reading import readable, timely
 from stateline.worker.polled_records import size_of
 from stateline_store import (
@@ -128,6 +129,7 @@ class StoreRestore:
             of.owner_epoch
         )  # the largest epoch read, and the largest that is staged
         self._left_out = 0
+        self._times = _times_of(of)
 
     @property
     def remaining(self) -> int:
@@ -179,7 +181,9 @@ class StoreRestore:
             owner = {OWNER_EPOCH: self._staged_owner} if is_known else {}
             if self.remaining:  # said first: whoever finds these rows is told that their Position is missing
                 self._set_remaining()
-            self.of.commit({self.changelog: applied - 1, **owner})
+            at = self._times.partition_times.get(self.changelog)
+            times = {} if at is None else {PARTITION_TIME: at}
+            self.of.commit({self.changelog: applied - 1, **owner, **times})
             self.say_remaining()
 
     def say_remaining(self) -> None:
@@ -197,7 +201,8 @@ class StoreRestore:
         if isinstance(self.store, TransactionalStore):
             seen = self.store.position(IsolationLevel.READ_UNCOMMITTED).get(*self.changelog)
         new = [record for record in records if seen is None or record.offset > seen]
-        taken = timely(new, self.of.max_timestamp_ahead_ms, None, self.of.clock)
+        timed = self._times.admitted(self._times.stamped(new), None)
+        taken = timely(timed, self.of.max_timestamp_ahead_ms, None, self.of.clock)
         stage(self.store, readable(topic, taken, None, key_required=True))
         self._position = position_of_input(records[-1:])
         self.restored += len(records)
@@ -226,3 +231,12 @@ class StoreRestore:
                 self.store.close()
                 self.store.wipe()
             raise
+
+
+def _times_of(of: RestoredStore) -> EventTimes:
+    """Those of a table's topic, from where the table has come to."""
+    if of.table_of is None:
+        return EventTimes(())
+    known = of.store.committed_offset(PARTITION_TIME) if isinstance(of.store, TransactionalStore) else None
+    times = {of.changelog: UNKNOWN_MS if known is None else known}
+    return EventTimes([of.table_of], of.max_timestamp_ahead_ms, times, of.clock)

@@ -22,8 +22,10 @@ import enum
 import logging
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from stateline.model.topology import Subtopology
+from stateline.processing.event_times import PARTITION_TIME, UNKNOWN_MS
 from stateline.worker.commit_marks import CommitMarks
 from stateline.worker.epochs import NO_EPOCHS, EpochNumbers
 from stateline.worker.task_processing import TaskProcessing
@@ -172,18 +174,21 @@ class Task:
         next_offsets: Mapping[TopicPartition, int],
         positions: Mapping[str, Position],
         ends: Mapping[TopicPartition, int],
+        partition_times: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
         """Restored: take records from these offsets on.
 
-        `positions` says of a store what it reflects at least, beyond what it says itself; `ends` is where the input
-        and the changelogs ended when the restore began.
+        `partition_times` are those that the group has with its offsets, as `EventTimes` kept them. `positions` says
+        of a store what it reflects at least, beyond what it says itself; `ends` is where the input and the changelogs
+        ended when the restore began.
         """
         self.marks.take_over(ends)
         self._forget_what_is_not_there(ends)
         for name, position in positions.items():
             self._advance_restored(name, position)
         self.stores.announce()
-        self._processing = TaskProcessing(self.topology, self.stores, self.settings, next_offsets)
+        known = {**partition_times, **self._times_of_tables()}
+        self._processing = TaskProcessing(self.topology, self.stores, self.settings, next_offsets, known)
         self._move(TaskState.RUNNING)  # whoever looks at running tasks asks what they process
         self.stores.formats.drop_plain(self.stores.offsets.committed)
         self.stores.publish(StoreState.ACTIVE)
@@ -264,6 +269,18 @@ class Task:
         committed = self.stores.position(name, IsolationLevel.READ_COMMITTED)
         if self.stores.position(name, IsolationLevel.READ_UNCOMMITTED) != committed:
             self.stores.commit_one(name, {})
+
+    def _times_of_tables(self) -> dict[TopicPartition, int]:
+        """The partition times of topics that the tables' own offsets are read by: they have them beside these."""
+        found: dict[TopicPartition, int] = {}
+        for source in self.topology.sources:
+            if self.reads_by_group(source.topic):
+                continue
+            stores = (self.stores.by_name[name] for name in self.topology.tables[source.topic])
+            times = [s.committed_offset(PARTITION_TIME) for s in stores if isinstance(s, TransactionalStore)]
+            # Where they differ the one that is behind says where to read on.
+            found[source] = min((UNKNOWN_MS if at is None else at for at in times), default=UNKNOWN_MS)
+        return found
 
     def _forget_what_is_not_there(self, ends: Mapping[TopicPartition, int]) -> None:
         """A changelog can bring back the Position of a topic that was deleted and created anew, shorter, since."""

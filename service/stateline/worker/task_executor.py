@@ -79,7 +79,7 @@ class TaskExecutor:
             if records[0].offset < passed:
                 self._topics.refuse_to_go_back(source, records[0].offset, passed, self._tasks.by_source, consumer)
             if self._order.holds(source):
-                self._order.add(source, records)
+                self._order.add(source, task.processing.stamped(records))
                 continue
             done = self._process(task, records, consumer, deadline)
             if done < len(records) and not self.stopping:
@@ -93,6 +93,11 @@ class TaskExecutor:
         """Drop what was read of it and not processed: it is read again by whoever goes on."""
         self._epochs.forget(source)
         self._order.forget(source)
+        if (task := self._tasks.by_source.get(source)) is not None and task.state in (
+            TaskState.RUNNING,
+            TaskState.SUSPENDED,
+        ):
+            task.processing.forget(source)
 
     def between_slices(self, consumer: Consumer, rests_s: float = 0.0) -> None:
         """Punctuations that are due by the clock, what is staged for readers elsewhere, queries, and figures. Queries

@@ -163,7 +163,7 @@ class TaskManager:
         """Go on with restoring; a task that is through takes records from now on. Whether there was one."""
         restored = self._restorer.advance(timeout_s)
         for task, plan in restored:
-            task.run(plan.next_offsets, plan.proven_positions(), plan.ends)
+            task.run(plan.next_offsets, plan.proven_positions(), plan.ends, plan.partition_times)
             self._read(task, plan.next_offsets, consumer)
             consumer.resume(task.topology.sources)
             if task.taken_over_s is not None:

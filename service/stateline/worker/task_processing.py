@@ -11,10 +11,12 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
+from types import MappingProxyType
 
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.changelog import position_of_input, stage
+from stateline.processing.event_times import PARTITION_TIME, EventTimes
 from stateline.processing.operators.graph import OperatorGraph
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.stream_times import StreamTimes
@@ -43,7 +45,9 @@ class TaskProcessing:
         stores: TaskStores,
         settings: TaskSettings,
         next_offsets: Mapping[TopicPartition, int],
+        partition_times: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
+        """`partition_times`: those of the input up to `next_offsets`, as `EventTimes` kept them."""
         self.next_offsets = dict(next_offsets)
         self.committed_next_offsets = dict(next_offsets)
         self._topology = topology
@@ -51,6 +55,10 @@ class TaskProcessing:
         self._failures = settings.failures
         self._max_timestamp_ahead_ms = settings.max_timestamp_ahead_ms
         self._clock = settings.clock
+        self._times = EventTimes(
+            topology.topics.values(), settings.max_timestamp_ahead_ms, partition_times, settings.clock
+        )
+        self.committed_partition_times = dict(self._times.partition_times)
         self._is_in_order = topology.subtopology.needs_order()
         self._was_punctuated = False
         own = dict(stores.transactional)
@@ -67,6 +75,12 @@ class TaskProcessing:
         self._by_stream_time: list[Punctuator] = []
         self._by_clock: list[Punctuator] = []
         self._add_functions(settings)
+        self._table_sources = {
+            name: TopicPartition(topic, topology.partition)
+            for topic, names in topology.tables.items()
+            for name in names
+            if self._times.concern(topic)
+        }
         # Topics whose records nobody takes but functions.
         self._runners_alone = {
             name for name in self._runners if not (topology.tables[name] or self._operators.takes(name))
@@ -96,18 +110,36 @@ class TaskProcessing:
     def committed(self) -> None:
         """All that was processed is committed."""
         self.committed_next_offsets = dict(self.next_offsets)
+        self.committed_partition_times = dict(self._times.partition_times)
         self._was_punctuated = False
 
     def time_marks(self, store: str) -> Mapping[TopicPartition, int]:
         """How far in time operators and punctuations have come: the store's next commit writes it with its offsets."""
-        return self._operators.marks(store)
+        marks, source = self._operators.marks(store), self._table_sources.get(store)
+        at = None if source is None else self._times.partition_times.get(source)
+        return marks if at is None else {**marks, PARTITION_TIME: at}
+
+    @property
+    def partition_times(self) -> Mapping[TopicPartition, int]:
+        """Of topics with a `timestamp` of their own, the largest one processed so far: kept with the offsets."""
+        return self._times.partition_times
+
+    def stamped(self, records: Sequence[Record]) -> Sequence[Record]:
+        """These follow in their partitions, with their event times: of a task whose input is put in order of time,
+        before that, each once."""
+        return self._times.stamped(records)
+
+    def forget(self, source: TopicPartition) -> None:
+        """What was stamped of it and not processed is read again."""
+        self._times.forget(source)
 
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
         """Stage the effect of a slice, in offset order; what is to be written out."""
         if not records:
             return []
         outputs: list[OutputRecord] = []
-        for run in self._runs(timely(records, self._max_timestamp_ahead_ms, self._failures, self._clock)):
+        timed = self._times.admitted(records if self._is_in_order else self._times.stamped(records), self._failures)
+        for run in self._runs(timely(timed, self._max_timestamp_ahead_ms, self._failures, self._clock)):
             outputs += self._process_run(self._topology.topics[run[0].topic], run)
             outputs += self._take_punctuated(each.pass_records(run) for each in self._by_stream_time)
         outputs += self._failures.take_dead_letters()

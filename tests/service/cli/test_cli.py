@@ -230,6 +230,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "pipeline",
         "topics",
         "produce",
+        "consume",
         "stores",
         "config",
         "inspect",
@@ -462,6 +463,14 @@ def test_listing_creates_nothing(project: Path) -> None:
     assert '"state": "MISSING' in stateline("topics", TARGET, "--json").stdout
     assert not Path(".stateline").exists()
     assert not Path("none").exists()
+
+
+def test_what_is_no_text_is_told_of_its_line_of_standard_input(project: Path) -> None:
+    done = subprocess.run(
+        [SCRIPT, "produce", TARGET, "aircraft"], input=b"a\t1\n\xff\t1\n", capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert b"error: Line 2, key (string): '\\udcff' cannot be written as UTF-8." in done.stderr
 
 
 def test_producing_nothing_is_said_and_the_topic_still_looked_at(project: Path) -> None:

@@ -1,17 +1,22 @@
 """Lines of text become records of a topic's types."""
 
+import io
+import re
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stateline import serdes
-from stateline.cli.produce import most_bytes, produce
+from stateline.cli.produce import Terms, most_bytes, terms_of
+from stateline.cli.produce import produce as produce_records
+from stateline.cli.progress import Progress
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
-from stateline.log import NewTopic
+from stateline.log import NewTopic, Record
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
 
@@ -27,6 +32,11 @@ def config(tmp_path: Path) -> Config:
     with closing(configured_log(made)) as log, closing(log.admin()) as admin:
         admin.create_topics([NewTopic("people", 1)])
     return made
+
+
+def produce(app: App, config: Config, topic: str, lines: list[str], terms: Terms = Terms()) -> str:  # noqa: B008  # frozen
+    """Lines of standard input; the position."""
+    return produce_records(app, config, topic, (), terms, lines).position
 
 
 def read(config: Config) -> list[tuple[bytes | None, bytes | None]]:
@@ -97,3 +107,127 @@ def test_kafkas_limit_is_the_producers_own() -> None:
 def test_a_topic_that_the_application_does_not_read_is_refused_with_those_it_does(config: Config) -> None:
     with pytest.raises(DoesNotExistError, match="it reads people"):
         produce(application(), config, "cats", [])
+
+
+# --- Files, and lines of JSON
+
+
+def written(config: Config) -> list[Record]:
+    with closing(configured_log(config)) as log, closing(log.consumer()) as consumer, closing(log.admin()) as admin:
+        partitions = admin.topics()["people"].partitions
+        consumer.assign({TopicPartition("people", n): 0 for n in range(partitions)})
+        return sorted(consumer.poll(1000, 0.5), key=lambda record: (record.partition, record.offset))
+
+
+def file(folder: Path, name: str, *lines: str) -> str:
+    (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return str(folder / name)
+
+
+def test_files_are_written_in_their_order_and_what_came_of_it_is_said(config: Config, tmp_path: Path) -> None:
+    one, two = file(tmp_path, "one.tsv", "a\t1", "b\t2"), file(tmp_path, "two.tsv", "a\t3")
+    found = produce_records(application(), config, "people", [one, "-", two], standard_input=["c\t9\n"])
+    assert read(config) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"9"), (b"a", b"3")]
+    assert found.position == '{"people":{"0":3}}'
+    assert re.fullmatch(r"Written to people: 4 records, 1 partition, \d+\.\d s\.", found.summary("people"))
+
+
+def test_what_is_said_of_all_records_goes_before_what_none_says_itself(config: Config) -> None:
+    terms = terms_of("jsonl", "stop", "2013-05-01T12:00:00Z", ["via=test", "empty="], 0)
+    lines = [
+        '{"key": "a", "value": {"n": 1}}',
+        '{"key": "b", "value": null, "timestamp": 7, "headers": [["own", "x"], ["own", null], '
+        '["raw", {"base64": "/w=="}]]}',
+        '{"key": "c", "value": [1], "timestamp": "1970-01-01T00:00:01+00:00", "headers": {"h": "y"}, "partition": 0}',
+        '{"key": "d", "value_base64": "bnVsbA==", "topic": "other", "offset": 3, "dead_letter": {}}',
+    ]
+    assert produce(application(), config, "people", lines, terms) == '{"people":{"0":3}}'
+    every = [("via", b"test"), ("empty", b"")]
+    assert [(r.key, r.value, r.timestamp_ms, list(r.headers)) for r in written(config)] == [
+        (b"a", b'{"n":1}', 1_367_409_600_000, every),
+        (b"b", None, 7, [*every, ("own", b"x"), ("own", None), ("raw", b"\xff")]),
+        (b"c", b"[1]", 1_000, [*every, ("h", b"y")]),
+        (b"d", b"null", 1_367_409_600_000, every),
+    ]
+
+
+WRONG = [
+    ("no JSON", "'no JSON' is not JSON"),
+    ("[1]", "'[1]' is no JSON object"),
+    ('{"kee": 1}', "'kee' is no member of a record: key, value"),
+    ('{"partition": 0}', "has neither key nor value"),
+    ('{"key": 7, "value": 1}', "key (string): 7 is not a string"),
+    ('{"key": "a", "value": 1, "value_base64": ""}', "value and value_base64 are both given"),
+    ('{"key": "a", "value_base64": "?"}', "value_base64: '?' is not base64"),
+    ('{"key": "a", "value": 1, "timestamp": "2013-05-01"}', "timestamp: '2013-05-01' has no zone"),
+    ('{"key": "a", "value": 1, "timestamp": -5}', "timestamp: -5 is not a number of milliseconds"),
+    ('{"key": "a", "value": 1, "headers": ["x"]}', "headers: ['x'] is neither an object nor a list"),
+    ('{"key": "a", "value": 1, "headers": {"x": 1}}', "header 'x': 1 is neither text nor null"),
+    ('{"key": "a", "value": 1, "partition": "0"}', "partition: '0' is not the number of a partition"),
+    ('{"key": "a", "value": 1, "partition": 4}', "people has no partition 4: it has 1"),
+    ('{"key": "a\udcff", "value": 1}', "is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG)
+def test_a_wrong_line_is_named_with_its_file_and_either_stops_all_or_is_left_out(
+    config: Config, tmp_path: Path, line: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "wrong.jsonl"
+    path.write_bytes(f'{{"key": "z", "value": 0}}\n\n{line}\n'.encode(errors="surrogateescape"))
+    with pytest.raises(InvalidArgumentError) as raised:
+        produce_records(application(), config, "people", [str(path)], terms_of("jsonl", "stop", None, [], None))
+    assert re.match(rf"{path} line 3[:,] .*{re.escape(said)}", str(raised.value)), raised.value
+    assert written(config) == []
+    found = produce_records(application(), config, "people", [str(path)], terms_of("jsonl", "skip", None, [], None))
+    assert [record.key for record in written(config)] == [b"z"]
+    assert (found.records, found.left_out) == (1, 1)
+    assert "; 1 lines left out." in found.summary("people")
+    assert caplog.text.count("Left out: ") == 1
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
+        (0, "csv", "--format 'csv': text or jsonl is accepted"),
+        (1, "go", "--on-error 'go': stop or skip is accepted"),
+        (2, "soon", "--timestamp: 'soon' is neither a number nor a time of ISO 8601"),
+        (3, ["novalue"], "--header 'novalue': NAME=VALUE is accepted"),
+    ],
+)
+def test_a_wrong_option_is_named(option: int, given: Any, said: str) -> None:
+    options: list[Any] = ["text", "stop", None, [], None]
+    options[option] = given
+    with pytest.raises(InvalidArgumentError, match=re.escape(said)):
+        terms_of(*options)
+
+
+def test_a_partition_that_there_is_not_is_refused_before_anything_is_written(config: Config) -> None:
+    with pytest.raises(InvalidArgumentError, match="Line 1: people has no partition 1: it has 1"):
+        produce(application(), config, "people", ["a\t1\n"], Terms(partition=1))
+    assert written(config) == []
+
+
+def test_a_file_that_cannot_be_read_is_named(config: Config, tmp_path: Path) -> None:
+    for path in (tmp_path / "none.tsv", tmp_path):
+        with pytest.raises(InvalidArgumentError, match=f"{path} cannot be read: "):
+            produce_records(application(), config, "people", [str(path)])
+    with pytest.raises(InvalidArgumentError, match="named twice"):
+        produce_records(application(), config, "people", ["-", "-"])
+
+
+def test_progress_is_a_line_that_is_written_over_on_a_terminal_alone() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        progress = Progress(stream, "Writing", 200)
+        progress.show(1_000, 100)
+        progress.show(1_001, 101)  # too soon
+        progress.close()
+    assert pipe.getvalue() == ""
+    shown = "Writing [##########          ]  50% 1,000 records"
+    assert terminal.getvalue() == f"\r{shown}\r{' ' * len(shown)}\r"

@@ -236,3 +236,25 @@ def test_who_has_committed_an_offset_is_found_with_it(bench: Bench) -> None:
     said = bench.admin.committed_by(group, asked)
     assert said == ({} if bench.log.embedded_file else {first: "one-of-them", second: "one-of-them"})
     assert bench.admin.committed(group, asked) == {first: 1, second: 2}
+
+
+def test_partition_times_are_kept_with_the_offsets_that_they_were_committed_with(bench: Bench) -> None:
+    """By a transaction, or without; a commit that names none leaves none."""
+    topic = bench.topic(3)
+    first, second, never = (TopicPartition(topic, partition) for partition in range(3))
+    one = bench.member("g", topic, client_id="one-of-them")
+    until(lambda: len(one.owned) == 3, one)
+    group, asked = f"g-{bench.id}", [first, second, never]
+    assert bench.admin.partition_times(group, asked) == {}
+    one.consumer.commit({first: 1, second: 1}, {first: 0, second: 1_700_000_000_000})
+    assert bench.admin.partition_times(group, asked) == {first: 0, second: 1_700_000_000_000}
+    producer = bench.producer("t")
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({second: 2}, one.consumer, {second: 1_800_000_000_000})
+    producer.commit_transaction()
+    assert bench.admin.partition_times(group, asked) == {first: 0, second: 1_800_000_000_000}
+    assert bench.admin.committed(group, asked) == {first: 1, second: 2}
+    said = bench.admin.committed_by(group, asked)
+    assert said == ({} if bench.log.embedded_file else {first: "one-of-them", second: "one-of-them"})
+    one.consumer.commit({second: 2})
+    assert bench.admin.partition_times(group, asked) == {first: 0}

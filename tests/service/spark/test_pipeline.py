@@ -383,3 +383,61 @@ def test_numbers_are_decoded_and_a_static_topic_is_as_it_is_at_each_micro_batch(
         produced.append({"key": -5, "value": value, "newest": value})
         run(plain, "joined")
     assert [value for _, value, _ in sorted(results(log), key=str)] == sorted(produced, key=str)
+
+
+# --- Topics with a time of their own
+
+
+def timed(policy: str) -> App:
+    """Each departure as it is, with the time that its value has; as a stream and as a table."""
+    app = App("flights")
+    told = {"timestamp": "flight.at", "on_invalid_timestamp": policy}
+    source = app.topic("departures", key=serdes.string, value=serdes.json, schema="origin string", **told)  # type: ignore[arg-type]
+
+    @app.pipeline(reads=source, static=[source], writes="hourly", key="origin", timestamp="at", output_mode="append")
+    def streamed(rows: DataFrame, static: DataFrame) -> DataFrame:
+        newest = static.agg(F.max("_timestamp").alias("newest"))
+        return rows.withColumn("at", F.col("_timestamp")).crossJoin(newest)
+
+    @app.pipeline(reads=[], tables=[source], writes="broken-out", key="_key", timestamp="at")
+    def kept(rows: KTable) -> DataFrame:
+        return rows.to_stream().withColumn("at", F.col("_timestamp"))
+
+    return app
+
+
+def departure(at: object, origin: str = "JFK") -> bytes:
+    return json.dumps({"origin": origin, "flight": {"at": at}}).encode()
+
+
+VALID = [(0, 0), (1_367_409_600_123, 1_367_409_600_123), (2.9, 2), ("2013-05-01T12:00:00Z", 1_367_409_600_000)]
+VALID += [("1970-01-01T02:00:00.005+02:00", 5), ("1970-01-01 00:00:01+00:00", 1_000)]
+
+
+def test_a_field_is_the_timestamp_of_a_topics_rows_as_the_worker_reads_it(run: Run, log: EmbeddedLog) -> None:
+    write(log, *(departure(at) for at, _ in VALID))
+    run(timed("fail"), "streamed")
+    assert sorted(at for *_, at in results(log)) == sorted(wanted for _, wanted in VALID)
+    assert {json.dumps(value["newest"]) for _, value, _ in results(log)} == {'"1970-01-01T00:00:01Z"'}  # type: ignore[index]
+
+
+@pytest.mark.parametrize("bad", [-1, None, "soon", "2013-05-01T12:00:00", True, [1], 1e300, "-15", "NaN"], ids=str)
+def test_rows_without_a_valid_time_go_by_the_policy(run: Run, log: EmbeddedLog, config: Config, bad: object) -> None:
+    write(log, departure(7), departure(bad, "LGA"), departure(9), None)
+    with pytest.raises(StatelineError, match=r"departures-0 offset 1 has no valid timestamp \(field 'flight.at'\)"):
+        run(timed("fail"), "streamed")
+    run(timed("skip"), "streamed")
+    assert [(key, at) for key, _, at in results(log)] == [(b"JFK", 7), (b"JFK", 9)]
+
+
+def test_a_deletion_has_no_time_and_skip_leaves_out_no_value_that_is_not_json(run: Run, log: EmbeddedLog) -> None:
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("broken-out", 1)])
+    write(log, departure(7), None)
+    with pytest.raises(StatelineError, match=r"departures-0 offset 1 has no valid timestamp .*it is a deletion"):
+        run(timed("fail"), "kept")
+    run(timed("skip"), "kept")
+    assert [(r.key, r.timestamp_ms) for r in d.read_all(log, "broken-out")] == [(b"k", 7)]
+    write(log, b"no JSON")
+    with pytest.raises(StatelineError, match="departures-0 offset 2 is not JSON"):
+        run(timed("skip"), "kept")

@@ -11,7 +11,8 @@ int32, int64 and float64 as INT, BIGINT and DOUBLE, others, serdes of one's own 
 those in Python only, with a `udf` of the pipeline's own.
 
 **Records that cannot be read** are bytes of another length than the number's, text that is not UTF-8, a value that is
-not JSON of the schema, and in a table a record without a key. They fail the pipeline and are named, unless
+not JSON of the schema, in a table a record without a key, and one without the `timestamp` that its topic declares
+(`event_time`). They fail the pipeline and are named, unless
 ``deserialization.exception.handler`` is ``skip``: then they are left out and counted (the metric `skipped` of the
 pipeline's progress). With ``dead-letter`` they are left out as well, and the sink writes them to the dead-letter topic
 (`stateline.spark.sink.dead_letters`); those of static topics only stay where they are.
@@ -38,6 +39,7 @@ from stateline.spark.operators.packing import struct_type
 from stateline.spark.session import is_local
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.embedded_source import FORMAT, EmbeddedLogSource
+from stateline.spark.sources.event_time import with_event_time, without_time
 from stateline.spark.sources.followed_topic import AS_OF, FollowedTopicSource, as_of_now
 from stateline.spark.sources.followed_topic import FORMAT as FOLLOWED_FORMAT
 from stateline_store import TopologyError
@@ -89,12 +91,12 @@ class TopicFrames:
         reader = reader.option("subscribe", topic.name).option("maxOffsetsPerTrigger", self.max_rows_per_batch)
         if self.source_format == "kafka":
             reader = reader.option("startingOffsets", "earliest").option("failOnDataLoss", "true")
-        return _loaded(reader)
+        return with_event_time(topic, _loaded(reader))
 
     def static(self, topic: Topic) -> DataFrame:
         """The newest record of each key, as of each micro-batch, of which it reads what is new to the one before."""
         reader = self.session.read.format(FOLLOWED_FORMAT).options(**self.followed)
-        return self._shaped(topic, reader.option("subscribe", topic.name).load())
+        return self._shaped(topic, with_event_time(topic, reader.option("subscribe", topic.name).load()))
 
     def settle_statics(self, log: Log, topics: Iterable[Topic]) -> None:
         """From now on the jobs of this thread read these static topics as they are now. Raises `DoesNotExistError` when
@@ -129,7 +131,7 @@ class TopicFrames:
         else:
             rows, not_json = _with_json(topic, rows if table else rows.where(F.col("value").isNotNull()))
             problems = [_problem("key", topic), not_json]
-        problem = F.coalesce(*problems, *([_no_key()] if table else []))
+        problem = F.coalesce(*problems, *([_no_key()] if table else []), *_no_time(topic))
         return rows.select("partition", "offset", problem.alias("problem")).where(F.col("problem").isNotNull())
 
     def _between(self, topic: Topic, start: OffsetsJson, end: OffsetsJson) -> DataFrame:
@@ -141,17 +143,17 @@ class TopicFrames:
         else:
             reader = reader.option("subscribe", topic.name)
         reader = reader.option("startingOffsets", json.dumps(start)).option("endingOffsets", json.dumps(end))
-        return _loaded(reader)
+        return with_event_time(topic, _loaded(reader))
 
     def _readable(self, topic: Topic, rows: DataFrame, *problems: Column, metric: str | None) -> DataFrame:
         """Without the rows that have one of these problems; or with a condition that fails the query there."""
-        problem = F.coalesce(*problems)
+        problem = F.coalesce(*problems, *_no_time(topic))
         if self.fail_on_bad_records:
             failure = F.raise_error(problem).cast("boolean")
-            return rows.where(F.when(problem.isNotNull(), failure).otherwise(F.lit(True)))
+            return rows.where(F.when(problem.isNotNull(), failure).otherwise(~without_time(topic, "skip")))
         if metric is not None:
             rows = rows.observe(f"{metric}.{topic.name}", F.count_if(problem.isNotNull()).alias("records"))
-        return rows.where(problem.isNull())
+        return rows.where(problem.isNull() & ~without_time(topic, "skip"))
 
 
 def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames:
@@ -223,6 +225,18 @@ def _problem(column: str, topic: Topic) -> Column:
     if serde in ("string", "json"):
         return F.when(~F.is_valid_utf8(binary.cast("string")), _refusal(column, "is not UTF-8 text", shown))
     return F.lit(None).cast("string")
+
+
+def _no_time(topic: Topic) -> list[Column]:
+    if topic.event_time is None:
+        return []
+    shown = F.coalesce(F.substring(F.col("value").cast("string"), 1, _SHOWN), F.lit("it is a deletion"))
+    return [
+        F.when(
+            without_time(topic, "fail"),
+            _refusal("value", f"has no valid timestamp ({topic.event_time.described})", shown),
+        )
+    ]
 
 
 def _no_key() -> Column:

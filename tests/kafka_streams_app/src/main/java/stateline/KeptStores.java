@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.function.Supplier;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.StreamsBuilder;
@@ -19,6 +20,9 @@ import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.SlidingWindows;
 import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.LogAndSkipOnInvalidTimestamp;
+import org.apache.kafka.streams.processor.TimestampExtractor;
+import org.apache.kafka.streams.processor.UsePartitionTimeOnInvalidTimestamp;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.Stores;
@@ -33,7 +37,8 @@ import org.apache.kafka.streams.state.WindowStore;
  * <p><code>table</code> the newest values · <code>count</code>, <code>reduce</code> (the largest value) by key ·
  * <code>plain</code> a count without timestamps · <code>tumbling</code> (60 s), <code>hopping</code> (60 s, every 20 s),
  * <code>sliding</code> (20 s), <code>session</code> (gap 10 s) counts · <code>plainwindow</code> a tumbling count without
- * timestamps · <code>versioned</code> two minutes of values, <code>versionedevents</code> of events ·
+ * timestamps · <code>timed</code>, <code>skipped</code> tumbling counts of a topic of the same name, by the times that
+ * values begin with · <code>versioned</code> two minutes of values, <code>versionedevents</code> of events ·
  * <code>tablejoin</code> left and right ·
  * <code>streamjoin</code> events and left · <code>duplicates</code> events joined with themselves within 20 s, whose
  * stores are <code>duplicates-this-join-store</code> and <code>duplicates-other-join-store</code>.
@@ -115,6 +120,11 @@ final class KeptStores {
             case "sliding" -> byKey()
                     .windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(DIFFERENCE, GRACE))
                     .count(counts.get());
+            case "timed", "skipped" -> builder
+                    .stream(prefix + store, STRINGS.withTimestampExtractor(extractor(store)))
+                    .groupByKey(Grouped.with(Serdes.String(), Serdes.String()))
+                    .windowedBy(tumbling)
+                    .count(counts.get());
             case "plainwindow" -> byKey()
                     .windowedBy(tumbling)
                     .count(Materialized.as(Stores.persistentWindowStore(store, SIZE.plus(GRACE), SIZE, false)));
@@ -136,6 +146,24 @@ final class KeptStores {
             default -> throw new IllegalArgumentException("There is no store " + store + " to keep.");
         }
         return StoreDump.Kind.WINDOW;
+    }
+
+    /** The time that a value begins with, as in <code>1234-text</code>; else what Kafka Streams does without one. */
+    private static TimestampExtractor extractor(String store) {
+        TimestampExtractor invalid = store.equals("timed")
+                ? new UsePartitionTimeOnInvalidTimestamp()
+                : new LogAndSkipOnInvalidTimestamp();
+        return (record, partitionTime) -> {
+            String text = record.value() == null ? "" : record.value().toString();
+            int end = text.indexOf('-');
+            return end > 0 && text.chars().limit(end).allMatch(Character::isDigit)
+                    ? Long.parseLong(text.substring(0, end))
+                    : invalid.extract(withoutTimestamp(record), partitionTime);
+        };
+    }
+
+    private static ConsumerRecord<Object, Object> withoutTimestamp(ConsumerRecord<Object, Object> record) {
+        return new ConsumerRecord<>(record.topic(), record.partition(), record.offset(), record.key(), record.value());
     }
 
     private KStream<String, String> events() {

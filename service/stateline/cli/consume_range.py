@@ -1,0 +1,82 @@
+"""From where to where `stateline consume` reads each partition.
+
+| written                | means                                                                        |
+|------------------------|------------------------------------------------------------------------------|
+| ``earliest``           | the first record kept                                                        |
+| ``latest``             | the end as it is now                                                         |
+| ``1200``               | that offset                                                                  |
+| ``2013-05-01T12:00Z``  | the first record whose timestamp in the log is at least that (ISO 8601)       |
+| ``-15m``               | the same, so long ago: ``ms``, ``s``, ``m``, ``h`` or ``d``                   |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stateline.log.interface import Admin
+from stateline.processing.event_times import zoned_time_ms
+from stateline.serde.plain import shown
+from stateline_store import InvalidArgumentError, TopicPartition
+from stateline_store.clock import now_ms
+
+_AGO = re.compile(r"-(\d{1,12})(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ACCEPTED = "earliest, latest, an offset, a time of ISO 8601 with a zone or a duration ago as in -15m is accepted."
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A word, an offset, or a time in milliseconds: one of the three."""
+
+    word: str | None = None
+    offset: int | None = None
+    time_ms: int | None = None
+
+    def offset_in(self, admin: Admin, partition: TopicPartition, first: int, end: int) -> int:
+        """Which offset that is."""
+        if self.word is not None:
+            return first if self.word == "earliest" else end
+        if self.offset is not None:
+            return self.offset
+        assert self.time_ms is not None, "one of the three is given"
+        return admin.offset_at(partition, max(self.time_ms, 0))
+
+
+def place_of(option: str, text: str) -> Place:
+    """What an option was given. Raises `InvalidArgumentError`, which names the option and shows it."""
+    if text in ("earliest", "latest"):
+        return Place(word=text)
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return Place(offset=int(text))
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return Place(time_ms=now_ms() - int(ago[1]) * _UNIT_MS[ago[2]])
+    try:
+        return Place(time_ms=zoned_time_ms(text))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{option} {shown(text)}: {_ACCEPTED}") from error
+
+
+def ranges(
+    admin: Admin,
+    partitions: Sequence[TopicPartition],
+    begin: Place,
+    until: Place | None,
+    *,
+    committed: bool,
+    follow: bool,
+) -> dict[TopicPartition, tuple[int, int | None]]:
+    """Of each partition the offset to begin with and the one to end before: where the partition ends now, unless
+    `until` says less; None to go on for ever. `committed`: what open transactions have written is not there."""
+    found: dict[TopicPartition, tuple[int, int | None]] = {}
+    bounds = admin.bounds(partitions)
+    ends = admin.committed_ends(partitions) if committed else {each: end for each, (_, end) in bounds.items()}
+    for partition in partitions:
+        first, end = bounds[partition][0], ends[partition]
+        start = max(begin.offset_in(admin, partition, first, end), first)
+        stop = None if until is None else until.offset_in(admin, partition, first, end)
+        if not follow:
+            stop = end if stop is None else min(stop, end)
+        found[partition] = start, stop
+    return found

@@ -1,0 +1,39 @@
+"""How far a command is, on a terminal: one line of standard error that is written over."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+_EVERY_S = 0.2
+_WIDTH = 20
+
+
+class Progress:
+    """Shows nothing where standard error is no terminal. One thread's; `close` takes the line away."""
+
+    def __init__(self, stream: TextIO, what: str, total_bytes: int | None) -> None:
+        """`what` goes before the bar; without a total there is none."""
+        self._stream, self._what, self._total = stream, what, total_bytes
+        self._is_shown = stream.isatty()
+        self._next_s = 0.0
+        self._length = 0
+
+    def show(self, records: int, done_bytes: int) -> None:
+        """So much is done, some of which may be said later."""
+        if not self._is_shown or (now_s := time.monotonic()) < self._next_s:
+            return
+        self._next_s = now_s + _EVERY_S
+        share = min(done_bytes / self._total, 1.0) if self._total else None
+        bar = "" if share is None else f" [{'#' * int(share * _WIDTH):<{_WIDTH}}] {share:4.0%}"
+        text = f"{self._what}{bar} {records:,} records"
+        self._stream.write("\r" + text.ljust(self._length))
+        self._stream.flush()
+        self._length = len(text)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._length:
+            self._stream.write("\r" + " " * self._length + "\r")
+            self._stream.flush()
+            self._length = 0

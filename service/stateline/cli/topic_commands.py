@@ -1,0 +1,116 @@
+"""The commands that list an application's topics, write to them and read them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
+
+
+def topics(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the source topics that are missing.")] = False,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Of each topic that --create creates.", show_default="4")
+    ] = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Delete this topic with all that is in it; can be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the application's topics, create missing ones, delete some.
+
+    Shows what each is for, its partitions and records. Stateline creates its own topics when it starts;
+    source topics are yours, and --create creates them for you. To start a pipeline over, stop it, and
+    delete the topics that it writes, as its message says.
+
+    Example: stateline topics flights:app --create --partitions 8
+    """
+    from stateline.cli import topics as cli_topics
+
+    app, config = loaded(target, config_file, settings, to_write=create or bool(delete))
+    said = cli_topics.topics(app, config, create=create, delete=delete or (), partitions=partitions, as_json=as_json)
+    typer.echo(said)
+
+
+def produce(
+    target: Target,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="One that the application reads.")],
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE", help="Else standard input, as for -.", show_default=False)
+    ] = None,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or jsonl.")] = "text",
+    timestamp: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of records without one: ms, or ISO 8601.", show_default="now")
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of every record. Repeatable.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Of records without one.", show_default="by the key")
+    ] = None,
+    on_error: Annotated[
+        str, typer.Option(metavar="WHAT", help="stop: one wrong line and nothing is written; or skip.")
+    ] = "stop",
+) -> None:
+    """Write records to a topic.
+
+    Of text each line is a key, a tab, a value; a key, a tab and nothing deletes the key. Of jsonl it is an object
+    with key, value and, if you like, timestamp, headers and partition. Prints the Position written, which a query
+    can wait for.
+
+    Example: stateline produce hello:app people people.tsv
+    """
+    from stateline.cli import produce as cli_produce
+
+    if isinstance(sys.stdin, io.TextIOWrapper):  # as files are read: what is no UTF-8 is told of its line
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    terms = cli_produce.terms_of(format_, on_error, timestamp, header or (), partition)
+    app, config = loaded(target, config_file, settings, to_write=True)
+    written = cli_produce.produce(app, config, topic, files or (), terms, sys.stdin)
+    typer.echo(written.summary(topic), err=True)
+    typer.echo(written.position)
+
+
+def consume(
+    target: Target,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Any of the log's.", show_default=False)
+    ] = None,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="The dead-letter topic, with reasons.")] = False,
+    begin: Annotated[
+        str, typer.Option("--from", metavar="PLACE", help="earliest, latest, an offset, a time, or -15m.")
+    ] = "earliest",
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="PLACE", help="Before this.", show_default="the end as it is now")
+    ] = None,
+    most: Annotated[int | None, typer.Option("--max", min=0, metavar="N", help="Records at most.")] = None,
+    partition: Annotated[list[int] | None, typer.Option(metavar="N", help="This partition alone. Repeatable.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on as records come, until Ctrl-C.")] = False,
+    isolation_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="read_committed or read_uncommitted.")
+    ] = "read_committed",
+    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or jsonl.")] = "text",
+) -> int:
+    """Show records of topics.
+
+    With the application's types; what has none is text, or base64. Joins no group and commits nothing. What is
+    written as jsonl, produce writes again.
+
+    Example: stateline consume hello:app orders --from -15m --follow
+    """
+    from stateline.cli import consume as cli_consume
+
+    wanted = cli_consume.wanted_of(begin, until, partition or (), most, isolation_level, format_, follow=follow)
+    app, config = loaded(target, config_file, settings)
+    names = cli_consume.topics_of(config, topics or (), dead_letters=dead_letters)
+    return cli_consume.quietly(app, config, names, wanted)
