@@ -172,7 +172,8 @@ OptionalSharedLocation = Annotated[
     Annotated[str, AfterValidator(_location)] | None,
     BeforeValidator(_not_empty),
     Allowed(
-        "the absolute path of a directory that all nodes have mounted there, or a URL, as hdfs://namenode/stateline"
+        "the absolute path of a directory that all nodes have mounted there (without file:), or a URL of a file system "
+        "that they share, as hdfs://namenode/stateline"
     ),
 ]
 OptionalFile = Annotated[Path | None, BeforeValidator(_not_empty), Allowed("a file")]

@@ -186,7 +186,7 @@ def test_open_transactions_are_seen_by_those_who_ask_for_them_alone(log: Log, to
         assert lines(app, config, topic) == []
         assert len(lines(app, config, topic, wanted(isolation_level="read_uncommitted"))) == 1
         producer.commit_transaction()
-    assert len(lines(app, config, topic)) == 1
+    eventually(lambda: len(lines(app, config, topic)) == 1, "the broker has written the transaction's end")
 
 
 def test_dead_letters_say_where_they_come_from_and_why(log: Log, topic: str, config: Config, tmp_path: Path) -> None:

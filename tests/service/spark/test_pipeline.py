@@ -372,6 +372,22 @@ def test_a_result_that_cannot_be_written_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
+def test_a_function_that_raises_is_named_with_its_line(run: Run, log: EmbeddedLog) -> None:
+    wrong = App("flights")
+    source = wrong.topic("numbers", key=serdes.int64, value=serdes.int32)
+
+    @wrong.pipeline(reads=source, writes="hourly", key="key")
+    def boom(frame: DataFrame) -> DataFrame:
+        raise ValueError("my own mistake")
+
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("numbers", 1)])
+    with pytest.raises(
+        StatelineError, match=r"pipeline 'boom' raised ValueError: my own mistake \(.*test_pipeline.py, li"
+    ):
+        run(wrong, "boom")
+
+
 def test_numbers_are_decoded_and_a_static_topic_is_as_it_is_at_each_micro_batch(run: Run, log: EmbeddedLog) -> None:
     with closing(log.admin()) as admin:
         admin.create_topics([NewTopic("numbers", 1)])

@@ -10,6 +10,7 @@ processes of this machine, and one that has stopped would not let go of a lock t
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -212,6 +213,14 @@ def _result_frame(pipeline: Pipeline, frames: TopicFrames) -> DataFrame:
         result = pipeline.function(*streams, *tables, *statics)
     except AnalysisException as error:
         raise TopologyError(f"Pipeline {pipeline.name!r} cannot run: {first_line(str(error))}") from error
+    except StatelineError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise StatelineError(
+            f"The function of pipeline {pipeline.name!r} raised {message_of(error)} ({where.filename}, line "
+            f"{where.lineno})."
+        ) from error
     if isinstance(result, KTable):
         result = result.to_stream()
     if not isinstance(result, DataFrame) or not result.isStreaming:

@@ -11,6 +11,7 @@ more. Nothing is imported here that takes long: `stateline.spark` offers this by
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -52,11 +53,15 @@ class Cut:
         *,
         columns: Sequence[str] | None = None,
         schema: str | StructType | None = None,
+        keys: Sequence[object] | str | None = None,
         **options: str,
     ) -> DataFrame:
-        """One store. All columns unless named, or unless `schema` says which and of what types; `options` are those of
-        the format (`lower`, `upper`, `prefix`, `from`, `to`, `as_of`, `keys`: the rows).
+        """One store. All columns unless named, or unless `schema` says which and of what types; `keys` alone, as a list
+        or in JSON. `options` are those of the format (`lower`, `upper`, `prefix`, `from`, `to`, `as_of`: the rows).
         """
+        _refuse_text("columns", columns)
+        if keys is not None:
+            options["keys"] = keys if isinstance(keys, str) else json.dumps(list(keys))
         reader = self._spark.read.format("stateline").options(**self._given, **options)
         reader = reader.option("snapshot", self.id).option("store", store)
         if columns is not None:
@@ -72,10 +77,25 @@ def cut(spark: SparkSession, url: str, stores: Sequence[str], *, ttl_s: int = 30
     `InvalidArgumentError` for others, what the server refuses, and `NotReadyError` when it does not answer.
     """
     from stateline.spark.reading.pinned import pinned
-    from stateline.spark.reading.source_options import read_options
+    from stateline.spark.reading.source_options import CONNECTION, read_options, spelled
+    from stateline_store import InvalidArgumentError
 
+    _refuse_text("stores", stores)
+    for name in spelled(options, CONNECTION):
+        if name not in CONNECTION:
+            raise InvalidArgumentError(
+                f"cut takes {', '.join(CONNECTION[1:])} and ttl_s, and no {name!r}: what is wanted of a store goes to "
+                "`frame`."
+            )
     given = {"url": url, **options}
     asked = {**given, "stores": ",".join(stores), "store": stores[0] if stores else "", "ttl_s": str(ttl_s)}
     read = read_options(asked, os.environ)
     with pinned(read.server, read.stores, read.ttl_s) as snapshot:
         yield Cut(spark, given, snapshot)
+
+
+def _refuse_text(name: str, given: object) -> None:
+    from stateline_store import InvalidArgumentError
+
+    if isinstance(given, str):
+        raise InvalidArgumentError(f"{name}={given[:60]!r} is a text: give a list, as in [{given[:60]!r}].")

@@ -10,6 +10,7 @@ Executors need this package, pyarrow and pyspark, and never the application: wha
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -47,10 +48,14 @@ class RowsPartition(InputPartition):
     split: str | None = None
 
 
+_INTEGER = re.compile(r"-?[0-9]+")
 _ASKED_AT_ONCE = 8  # partitions: the first look at one has its server replay logs
 
-# Which kinds of stores have such times.
-_TIMES_OF = {("as_of",): ("versioned",), ("from", "to"): ("window", "session", "versioned")}
+# Which kinds of stores have such times; of key-value stores those that keep a timestamp.
+_TIMES_OF = {
+    ("as_of",): ("versioned",),
+    ("from", "to"): ("timestamped_key_value", "window", "session", "versioned"),
+}
 
 
 def described(options: SourceOptions) -> dict[str, Any]:
@@ -60,19 +65,36 @@ def described(options: SourceOptions) -> dict[str, Any]:
     found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
     kind = plain_kind(found["kind"])
     for names, kinds in _TIMES_OF.items():
-        if (given := [name for name in names if name in options.bounds]) and kind not in kinds:
+        given = [name for name in names if name in options.bounds]
+        if given and not {kind, found["kind"]}.intersection(kinds):
             raise InvalidArgumentError(
-                f"{given[0]} is for stores of kind {', '.join(kinds)}, and {options.store!r} is of kind {kind}: leave "
-                "it out."
+                f"{given[0]} is for stores of kind {', '.join(kinds)}, and {options.store!r} is of kind "
+                f"{found['kind']}: leave it out."
             )
     distinct_keys(options.keys or (), options.store, found["key_type"])
+    if found["key_type"] in ("int32", "int64"):
+        _refuse_both_signs(options.bounds)
     return found
+
+
+def _refuse_both_signs(bounds: Mapping[str, str]) -> None:
+    lower, upper = (bounds.get(name, "") for name in ("lower", "upper"))
+    if _INTEGER.fullmatch(lower) and _INTEGER.fullmatch(upper) and int(lower) < 0 <= int(upper):
+        raise InvalidArgumentError(
+            f"lower={lower} and upper={upper}: nothing is between them, for keys are compared as bytes, and negative "
+            f"numbers come behind the others. Read from {lower} to -1, and from 0 to {upper}."
+        )
 
 
 class SnapshotReader(DataSourceReader):
     """Plans and reads one scan. Spark pickles it before it asks for `partitions`."""
 
     def __init__(self, options: SourceOptions, pin: str, schema: StructType, store: Mapping[str, Any]) -> None:
+        if options.columns not in (None, tuple(schema.fieldNames())):
+            raise InvalidArgumentError(
+                f"columns={','.join(options.columns or ())} and a schema of {', '.join(schema.fieldNames())} are both "
+                "given: leave out columns."
+            )
         self._options, self._pin = options, pin
         self._shape = RowShape(schema, store)
         given = options.keys

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from typing import NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
@@ -19,6 +20,7 @@ from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import SnapshotReader, described
 from stateline.spark.reading.source_options import is_of_changes, read_options, spelled
+from stateline_store import InvalidArgumentError
 
 FORMAT = "stateline"
 
@@ -59,6 +61,18 @@ class StatelineSource(DataSource):
         from stateline.spark.reading.change_reader import ChangeReader
 
         return ChangeReader(self._of_changes(), schema)
+
+    @in_one_line()
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Nobody writes to a store but its worker."""
+        raise InvalidArgumentError(
+            "Stores are read here, and not written: write to the topic that the store is made of, or let a pipeline do "
+            "it."
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  # Spark's name
+        """As `writer`."""
+        self.writer(schema, overwrite)
 
     def _of_changes(self) -> dict[str, str]:
         from stateline.spark.reading.change_requests import OPTIONS

@@ -24,10 +24,10 @@ TOKEN_VARIABLE = "STATELINE_TOKEN"
 DEFAULT_TTL_S = 300
 DEFAULT_SPLIT_BYTES = 128 * 1024 * 1024
 _LONGEST_PIN = 64  # characters; what the server takes
-_CONNECTION = ("url", "token", "token_file", "ca_file", "timeout_s", "retry_s")
+CONNECTION = ("url", "token", "token_file", "ca_file", "timeout_s", "retry_s")
 _BOUNDS = ("lower", "upper", "prefix", "from", "to", "as_of")
 SNAPSHOT_OPTIONS = (
-    *_CONNECTION,
+    *CONNECTION,
     *("store", "stores", "snapshot", "pin", "ttl_s", "lease", "renew", "columns", "keys", "split_bytes", "changes"),
     *_BOUNDS,
 )

@@ -73,9 +73,19 @@ def test_a_task_that_cannot_read_a_value(session: SparkSession, kinds: Kinds) ->
     assert said.startswith("stateline_store.errors.DamagedDataError: A value is not of the type that the schema gives")
 
 
+def test_a_store_that_is_to_be_written(session: SparkSession, kinds: Kinds) -> None:
+    writer = session.range(1).write.format("stateline").option("url", kinds.url).option("store", "plain").mode("append")
+    with pytest.raises(PySparkException) as raised:
+        writer.save()
+    assert "InvalidArgumentError: Stores are read here, and not written" in first_line(raised.value)
+
+
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
     [
+        (None, {"changes": "false"}, "InvalidArgumentError: A stream has the changes of a store: say so with"),
+        ("key STRING", {"maxChangesPerTrigger": 0}, "InvalidArgumentError: maxChangesPerTrigger="),
+        ("key STRING", {"nix": 1}, "InvalidArgumentError: There is no option 'nix'"),
         (None, {"from": "nix"}, "InvalidArgumentError: "),
         (
             "key STRING, nix STRING",
@@ -84,7 +94,7 @@ def test_a_task_that_cannot_read_a_value(session: SparkSession, kinds: Kinds) ->
         ),
         ("key STRING, value BIGINT", {}, "DamagedDataError: A value is not of the type that the schema gives"),
     ],
-    ids=["at its beginning", "as it is planned", "in a task"],
+    ids=["changes", "number", "option", "at its beginning", "as it is planned", "in a task"],
 )
 def test_a_query_that_fails(
     session: SparkSession, kinds: Kinds, tmp_path: Path, schema: str | None, options: dict[str, str], said: str

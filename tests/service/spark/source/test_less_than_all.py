@@ -14,10 +14,12 @@ from pyspark.sql import SparkSession
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, reader, rows
 from stateline.client.lean.client import LeanClient, LeanRequest
 from stateline.client.lean.snapshot_rows import Part
+from stateline.spark.reading.cut import cut
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import RowsPartition, SnapshotReader
 from stateline.spark.reading.source_options import read_options
 from stateline.spark.reading.wanted_keys import BYTES_AT_ONCE, KEYS_AT_ONCE, distinct_keys, in_pieces, read_keys
+from stateline_store import InvalidArgumentError
 from support.processes.query_server import OwningWorker
 from support.run.length import long_or_short
 
@@ -87,6 +89,38 @@ def test_keys_of_another_type_are_refused_by_load(
     loaded = reader(session, str(client.base_url), store, keys=keys).schema("key string").load()
     with pytest.raises(PySparkException, match=says):
         loaded.collect()
+
+
+def test_times_bound_the_timestamps_of_a_store_that_keeps_them(session: SparkSession, kinds: Kinds) -> None:
+    expected = kinds.expected("stamped")
+    middle = sorted(row["timestamp"] for row in expected)[len(expected) // 2]
+    found = rows(read(session, kinds.url, "stamped", **{"from": middle}))
+    assert as_counted(found) == as_counted(row for row in expected if row["timestamp"] >= middle)
+
+
+def test_bounds_of_integers_that_have_nothing_between_them_are_refused(
+    session: SparkSession, client: httpx.Client
+) -> None:
+    with pytest.raises(PySparkException, match="Read from -5 to -1, and from 0 to 5"):
+        read(session, str(client.base_url), "counts", lower="-5", upper="5")
+
+
+def test_columns_and_another_schema_are_refused(session: SparkSession, kinds: Kinds) -> None:
+    loaded = reader(session, kinds.url, "plain", columns="key").schema("value STRING").load()
+    with pytest.raises(PySparkException, match="leave out columns"):
+        loaded.collect()
+
+
+def test_a_cut_takes_how_to_ask_and_its_frames_what_of_it(session: SparkSession, kinds: Kinds) -> None:
+    with cut(session, kinds.url, ["plain"], retryS="5") as made:
+        found = rows(made.frame("plain", keys=["a", "zürich"]))
+        assert as_counted(found) == as_counted(row for row in kinds.expected("plain") if row["key"] in ("a", "zürich"))
+        with pytest.raises(InvalidArgumentError, match=r"columns='key' is a text: give a list, as in \['key'\]"):
+            made.frame("plain", columns="key")
+    with pytest.raises(InvalidArgumentError, match="no 'prefix'"), cut(session, kinds.url, ["plain"], prefix="a"):
+        pass
+    with pytest.raises(InvalidArgumentError, match="stores='plain' is a text"), cut(session, kinds.url, "plain"):
+        pass
 
 
 def test_many_keys_are_asked_for_in_pieces() -> None:

@@ -176,7 +176,7 @@ def test_options_that_cannot_be_meant_are_refused(
     [
         ("plain", "as_of", "as_of is for stores of kind versioned, and 'plain' is of kind key_value"),
         ("visits", "as_of", "as_of is for stores of kind versioned, and 'visits' is of kind"),
-        ("plain", "from", "from is for stores of kind window, session, versioned"),
+        ("plain", "from", "from is for stores of kind timestamped_key_value, window, session, versioned"),
     ],
 )
 def test_times_that_a_store_does_not_have_are_refused_by_load(
