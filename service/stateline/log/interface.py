@@ -106,6 +106,13 @@ class Admin(Protocol):
         """The client id of who has committed the group's offset of each last, without what transactions have not
         committed yet; absent where nobody has, or has not said. Nothing on the embedded log, where there are none."""
 
+    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Let a group that nobody is in go on with these offsets; other partitions keep theirs.
+
+        Raises `RetryLaterError`, and changes nothing, while the group has a member (`members`), `DoesNotExistError`
+        when there is no such partition, `ConfigurationError` where the login may not.
+        """
+
     def members(self, group: str) -> list[GroupMember]:
         """The members of this group now; none of a group that does not exist. One that was killed is a member until
         its session times out. On the embedded log all have the empty text as `client_id`.

@@ -18,8 +18,10 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack
+from functools import partial
 
 from stateline.config.settings import Config
+from stateline.deployment.discarding import settle_resets
 from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import ensure_nodes_topic, nodes_partition
 from stateline.deployment.partition_counts import PartitionsChangedError
@@ -73,6 +75,7 @@ class Worker:
     def __init__(self, app: App, config: Config, log: Log, *, instance: str) -> None:
         topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
         self._topology = topology
+        self._settle_resets = partial(settle_resets, config, log)
         self._deployment = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
         self._admin = log.admin()
         self.failures = FailureHandler.of(config)
@@ -163,6 +166,7 @@ class Worker:
             self._leave()
 
     def _prepare(self) -> None:
+        self._settle_resets()
         self._topics.prepare(self._deployment.counted_before())
         if self._lease.until_ms is not None:
             ensure_nodes_topic(self._topology.application_id, self._admin)
