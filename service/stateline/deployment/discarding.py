@@ -18,7 +18,7 @@ from pathlib import Path
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.pipeline_status import pipelines_directory, status_path
-from stateline.deployment.resets import Stale, followed_epoch, newest_reset, refuse_unfinished, say_followed
+from stateline.deployment.resets import Reset, Stale, followed_epoch, newest_reset, refuse_unfinished, say_followed
 from stateline.log.interface import Log
 from stateline_store import LockedError, LogUnavailableError, StateDirectory, TaskLock
 from stateline_store.directory import make_directory
@@ -35,8 +35,8 @@ _OLD = ".deleted-checkpoint"  # on disk: never change
 _logger = logging.getLogger(__name__)
 
 
-def settle_resets(config: Config, log: Log) -> None:
-    """Let go of what is older here than the newest reset; returns at once when there is nothing.
+def settle_resets(config: Config, log: Log) -> Reset | None:
+    """Let go of what is older here than the newest reset; that reset, None when there was none.
 
     Raises `ConfigurationError` when a reset has begun that is not done: its message has the command. Raises
     `LockedError` when another process has been at it for a minute, `RetryLaterError` naming what cannot be deleted, and
@@ -46,7 +46,7 @@ def settle_resets(config: Config, log: Log) -> None:
     reset = newest_reset(log, config.application_id)
     refuse_unfinished(reset, config.application_id)
     if reset is None or followed_epoch(directory.application) >= reset.epoch:
-        return
+        return reset
     with discarding(directory):
         stale = reset.stale(followed_epoch(directory.application))
         found = discard(directory, pipelines_directory(config.state_dir, config.application_id), stale)
@@ -56,6 +56,7 @@ def settle_resets(config: Config, log: Log) -> None:
                 config.application_id, ", ".join(found),
             )  # fmt: skip
         say_followed(directory.application, reset.epoch)
+    return reset
 
 
 def settle_if_reachable(config: Config) -> None:

@@ -41,6 +41,7 @@ from stateline.worker.group_member import GroupMember
 from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.joining import Joining
 from stateline.worker.lost_transactions import LostTransactions
+from stateline.worker.new_stores import say_new_stores
 from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.reporting import Reporter
@@ -166,8 +167,9 @@ class Worker:
             self._leave()
 
     def _prepare(self) -> None:
-        self._settle_resets()
+        reset = self._settle_resets()
         self._topics.prepare(self._deployment.counted_before())
+        say_new_stores(self._topology, self._topics.created, self._admin, reset)
         if self._lease.until_ms is not None:
             ensure_nodes_topic(self._topology.application_id, self._admin)
         self._deployment.say_topology(self._topics)

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stateline.cli.reset.found import Found, others_of
-from stateline.cli.reset.scope import Asked, Scope, check_scope, processed_by, results_of, scope_of, written_by
+from stateline.cli.reset.scope import Asked, Scope, check_scope, results_of, scope_of
 from stateline.cli.reset.where_to import WhereTo
 from stateline.deployment.resets import ResetWork
 from stateline.model.internal_topics import created_topics
 from stateline.model.pipeline import epochs_topic
+from stateline.model.replay import processed_by, written_by
 from stateline.model.topology import Topology
 from stateline_store import DoesNotExistError, TopicPartition
 

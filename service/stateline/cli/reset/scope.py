@@ -16,11 +16,12 @@ again, so what reads that counts it twice unless it starts over too:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from stateline.cli.reset.where_to import WhereTo
 from stateline.model.pipeline import Pipeline
+from stateline.model.replay import processed_by, repartition_topics, users_of, written_by
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import DoesNotExistError, InvalidArgumentError
@@ -59,16 +60,6 @@ class Scope:
             *(f"subtopology {s.ordinal}" for s in self.replayed if topic in written_by(s)),
             *(f"pipeline {p.name}" for p in self.pipelines if topic in results_of(p)),
         ]
-
-
-def written_by(subtopology: Subtopology) -> set[str]:
-    """The topics that its processors write to."""
-    return {topic.name for processor in subtopology.processors for topic in processor.forwards}
-
-
-def processed_by(subtopology: Subtopology) -> set[str]:
-    """The topics that its processors read; not those that only tables are kept of."""
-    return {processor.source.name for processor in subtopology.processors}
 
 
 def results_of(pipeline: Pipeline) -> set[str]:
@@ -110,7 +101,7 @@ def check_scope(topology: Topology, scope: Scope, *, deleted: Collection[str], w
     """Raise `InvalidArgumentError` where something would be counted twice; the message has the way out. `deleted` are
     the topics that go, `with_records` those that have any."""
     _refuse_parted_repartitions(topology, scope)
-    kept = {topic for s in scope.replayed for topic in written_by(s)} - _internal(topology)
+    kept = {topic for s in scope.replayed for topic in written_by(s)} - repartition_topics(topology)
     for topic in sorted(kept | {topic for p in scope.pipelines for topic in results_of(p)}):
         _refuse_second_time(topology, scope, topic)
         for pipeline in scope.pipelines:
@@ -129,12 +120,8 @@ def check_scope(topology: Topology, scope: Scope, *, deleted: Collection[str], w
 
 def _refuse_parted_repartitions(topology: Topology, scope: Scope) -> None:
     chosen = {s.ordinal for s in scope.replayed}
-    for topic in sorted(_internal(topology)):
-        users = {
-            s.ordinal
-            for s in topology.subtopologies
-            if topic in written_by(s) or topic in {source.name for source in s.sources}
-        }
+    for topic in sorted(repartition_topics(topology)):
+        users = users_of(topology, topic)
         if users & chosen and users - chosen:
             raise InvalidArgumentError(
                 f"Subtopologies {_listed(users)} are connected by the repartition topic {topic}, whose records go when "
@@ -190,16 +177,6 @@ def _refuse_late_pipelines(topology: Topology, pipelines: Iterable[Pipeline], to
             f"Pipeline {_listed(names)} starts over with the first records that its topics keep, and nowhere else. "
             f"Leave out where to{way_out}."
         )
-
-
-def _internal(topology: Topology) -> set[str]:
-    return set(_internal_topics(topology))
-
-
-def _internal_topics(topology: Topology) -> Iterator[str]:
-    for subtopology in topology.subtopologies:
-        for processor in subtopology.processors:
-            yield from (topic.name for topic in processor.forwards if topic.internal)
 
 
 def _options(subtopologies: Iterable[int]) -> str:
