@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateline_store import FencedError, InvalidArgumentError, TopicPartition
+from stateline_store import FencedError, InvalidArgumentError, RetryLaterError, TopicPartition
 from stateline_store.clock import boot_ms
 from support.log.log_bench import Bench, Member, until
 
@@ -236,3 +236,18 @@ def test_who_has_committed_an_offset_is_found_with_it(bench: Bench) -> None:
     said = bench.admin.committed_by(group, asked)
     assert said == ({} if bench.log.embedded_file else {first: "one-of-them", second: "one-of-them"})
     assert bench.admin.committed(group, asked) == {first: 1, second: 2}
+
+
+def test_the_offsets_of_a_group_are_altered_while_nobody_is_in_it(bench: Bench) -> None:
+    topic, group = bench.topic(2), f"g-{bench.id}"
+    first, second = (TopicPartition(topic, partition) for partition in range(2))
+    bench.admin.alter_offsets(group, {first: 7})
+    one = bench.member("g", topic)
+    until(lambda: len(one.owned) == 2, one)
+    with pytest.raises(RetryLaterError, match="has members"):
+        bench.admin.alter_offsets(group, {second: 3})
+    one.consumer.close()
+    assert bench.admin.committed(group, [first, second]) == {first: 7}
+    bench.admin.alter_offsets(group, {second: 3})
+    assert bench.admin.committed(group, [first, second]) == {first: 7, second: 3}
+    bench.admin.alter_offsets(group, {})
