@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from stateline.cli.reset import run
 from stateline.cli.reset.scope import Asked
@@ -19,14 +23,24 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.discarding import settle_resets
 from stateline.deployment.nodes_topic import NodeEntry, ensure_nodes_topic, say_node
-from stateline.deployment.resets import newest_reset
+from stateline.deployment.partition_counts import PartitionsChangedError
+from stateline.deployment.resets import ResetWork, begun, done, newest_reset, say_reset
 from stateline.dsl.app import App
 from stateline.log import Log
-from stateline_store import ConfigurationError, InvalidArgumentError, RetryLaterError, TopicPartition
+from stateline.worker.worker import Worker
+from stateline_store import (
+    ConfigurationError,
+    InvalidArgumentError,
+    LockedError,
+    RetryLaterError,
+    TopicPartition,
+    TopologyError,
+)
 from support import TESTS
 from support.apps.counting_app import PARTITIONS, counting, expected, kept
 from support.processes import forked
 from support.processes.running_worker import Stores, create, eventually, produce, running
+from support.run.patience import HANGING_S
 
 KILLED = -signal.SIGKILL
 Rows = list[tuple[bytes, bytes, int]]
@@ -69,6 +83,10 @@ class Scene:
             eventually(lambda: kept(stored) == wanted, f"the stores are {wanted}, and not {kept(stored)}")
             stored.close()
 
+    def works_until_it_ends(self) -> None:
+        """Raises what the worker does."""
+        Worker(self.app, self.config(), self.log, instance="worker-0").run()
+
     def reset(self, asked: Asked | None = None, *, disk: str = "one", dry_run: bool = False) -> list[str]:
         """What it said."""
         said: list[str] = []
@@ -78,20 +96,21 @@ class Scene:
         )  # fmt: skip
         return said
 
-    def command(self, *arguments: str, disk: str = "one", **environment: str) -> tuple[int, str]:
-        """Exit code and output of the real command."""
-        config = self.config(disk)
-        values = config.model_dump()
+    def arguments(self, command: str, *arguments: str, disk: str = "one") -> list[str]:
         settings = [
-            f"state.dir={values['state_dir']}", "commit.interval.ms=50", f"bootstrap.servers={self.bootstrap}",
+            f"state.dir={self.path / disk}", "commit.interval.ms=50", f"bootstrap.servers={self.bootstrap}",
             f"processing.guarantee={self.guarantee}", "session.timeout.ms=6000", f"node.name={disk}",
         ]  # fmt: skip
         given = [part for setting in settings for part in ("--set", setting)]
-        done = forked.run(
-            [arguments[0], "support.apps.counting_app:app", *arguments[1:], *given],
-            env={**os.environ, "COUNTING_ID": self.id, "PYTHONPATH": f"{os.environ.get('PYTHONPATH')}:{TESTS}",
-                 **environment},
-        )  # fmt: skip
+        return [command, "support.apps.counting_app:app", *arguments, *given]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        path = f"{os.environ.get('PYTHONPATH', '')}:{TESTS}"
+        return {**os.environ, "COUNTING_ID": self.id, "PYTHONPATH": path, **more}
+
+    def command(self, *arguments: str, disk: str = "one", **environment: str) -> tuple[int, str]:
+        """Exit code and output of the real command."""
+        done = forked.run(self.arguments(*arguments, disk=disk), env=self.environment(**environment))
         return done.returncode, done.stdout + done.stderr
 
 
@@ -192,6 +211,99 @@ def test_nothing_starts_over_while_a_worker_runs(scene: Scene) -> None:
         assert newest_reset(scene.log, scene.id) is None
         del worker
     scene.reset(disk="other")
+
+
+def test_a_store_of_another_type_is_filled_under_its_old_name(scene: Scene) -> None:
+    scene.write(records(0, 20))
+    scene.works_until(expected(scene.written, scene.written))
+    scene.app = counting(scene.id, as_text=True)
+    with pytest.raises(TopologyError, match="counts"):
+        scene.works_until_it_ends()
+    scene.reset(Asked(subtopologies=(0, 2)))
+    with running(scene.app, scene.config(), scene.log):
+        stored = Stores(scene.app, scene.config(), scene.path / "text")
+        wanted = {key: b"%d" % n for key, n in Counter(key for key, _, _ in scene.written).items()}
+        eventually(lambda: stored.rows("counts", PARTITIONS) == wanted, "the counts are texts")
+        stored.close()
+
+
+def test_a_worker_that_was_killed_is_waited_for_until_its_session_is_over(scene: Scene) -> None:
+    scene.write(records(0, 20))
+    output = scene.path / "worker.txt"
+    with output.open("wb") as file:
+        worker = forked.Forked(scene.arguments("worker"), cwd=scene.path, env=scene.environment(), output=file.fileno())
+    instance = scene.path / "one" / scene.id / "instances" / "worker-0.json"
+    eventually(lambda: instance.exists() and b'"running"' in instance.read_bytes(), "the worker runs")
+    code, said = scene.command("reset", "--yes")
+    assert (code, "worker worker-0 here" in said) == (1, True), said
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    code, said = scene.command("reset", "--yes")
+    if "transaction" in said:  # it was killed amid a commit, which ends by itself
+        return
+    assert (code, "Waiting until the session of one-worker-0 is over" in said) == (0, True), said
+    scene.works_until(expected(scene.written, scene.written))
+
+
+def test_a_worker_that_looked_before_a_reset_began_ends_when_it_is_given_tasks(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scene.bootstrap.startswith("embedded"):
+        return  # where its lock is seen
+    monkeypatch.setattr("stateline.worker.worker.settle_resets", lambda config, log: None)
+    say_reset(scene.log, scene.id, None, begun(None, 0, ResetWork(everything=True)))
+    with pytest.raises(ConfigurationError, match="--resume"):
+        scene.works_until_it_ends()
+
+
+def test_a_worker_that_was_out_of_its_group_during_a_reset_ends_when_it_is_back(scene: Scene) -> None:
+    if scene.bootstrap.startswith("embedded"):
+        return  # where its lock is seen
+    scene.write(records(0, 20))
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            scene.works_until_it_ends()
+        except LockedError as error:
+            raised.append(error)
+
+    first = threading.Thread(target=work)
+    first.start()
+    stored = Stores(scene.app, scene.config(), scene.path / "readers")
+    eventually(lambda: kept(stored) == expected(scene.written, scene.written), "the records are counted")
+    stored.close()
+    say_reset(scene.log, scene.id, None, done(begun(None, 0, ResetWork(everything=True))))
+    with running(scene.app, scene.config("two"), scene.log, instance="worker-1"):
+        eventually(lambda: bool(raised), "the first one ends")
+    first.join()
+    assert "was started over while this worker was out of its group" in str(raised[0])
+
+
+def test_a_topic_with_more_partitions_is_read_again_through_a_repartition_topic(scene: Scene) -> None:
+    if scene.log.embedded_file is not None:
+        return  # its topics cannot grow
+    scene.write(records(0, 20))
+    scene.works_until(expected(scene.written, scene.written))
+    add_partitions(scene.bootstrap, scene.source, PARTITIONS + 1)
+    with pytest.raises(PartitionsChangedError):
+        scene.works_until_it_ends()
+    scene.reset()
+    scene.write(records(20, 40))
+    wanted = dict(Counter(value for _, value, _ in scene.written))
+    with running(scene.app, scene.config(), scene.log):
+        stored = Stores(scene.app, scene.config(), scene.path / "grown")
+        eventually(
+            lambda: {k: int.from_bytes(n) for k, n in stored.rows("by_value", PARTITIONS + 1).items()} == wanted,
+            "each value is counted once",
+        )
+        stored.close()
+
+
+def add_partitions(bootstrap: str, topic: str, total: int) -> None:
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    for future in client.create_partitions([NewPartitions(topic, total)]).values():
+        future.result(HANGING_S)
 
 
 def test_what_is_interrupted_is_completed_and_nothing_starts_before(scene: Scene) -> None:

@@ -18,19 +18,21 @@ from support.processes.running_worker import Stores
 PARTITIONS = 2
 
 
-def counting(application_id: str, *, more: bool = False) -> App:
-    """With `more`, the first subtopology has one more store, `again`."""
+def counting(application_id: str, *, more: bool = False, as_text: bool = False) -> App:
+    """With `more`, the first subtopology has one more store, `again`; with `as_text`, `counts` has texts."""
     app = App(application_id)
     source = app.topic(f"{application_id}-in", key=serdes.string, value=serdes.string)
     app.table(source, store="newest")
-    counts = app.store(stores.key_value("counts", key=serdes.string, value=serdes.int64))
+    number = serdes.string if as_text else serdes.int64
+    counts = app.store(stores.key_value("counts", key=serdes.string, value=number))
     by_value = app.store(stores.key_value("by_value", key=serdes.string, value=serdes.int64))
     sent_on = app.repartition("values", key=serdes.string, value=serdes.string)
     app.table(app.topic(f"{application_id}-alone", key=serdes.string, value=serdes.string), store="alone")
 
     @app.process(source, stores=[counts], forwards=[sent_on])
     def count(record: InputRecord, counts: StoreView, values: Output) -> None:
-        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+        counted = int(counts.get(record.key) or 0) + 1
+        counts.put(record.key, str(counted) if as_text else counted)
         values.forward(record.value, record.key)
 
     @app.process(sent_on, stores=[by_value])
