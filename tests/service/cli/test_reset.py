@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from stateline import serdes
 from stateline.cli.reset import run
 from stateline.cli.reset.scope import Asked
 from stateline.cli.reset.where_to import WhereTo
@@ -24,6 +25,8 @@ from stateline.config.settings import Config
 from stateline.deployment.discarding import settle_resets
 from stateline.deployment.nodes_topic import NodeEntry, ensure_nodes_topic, say_node
 from stateline.deployment.partition_counts import PartitionsChangedError
+from stateline.deployment.pipeline_reports import PipelineReporter, reports_partition
+from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.deployment.resets import ResetWork, begun, done, newest_reset, say_reset
 from stateline.dsl.app import App
 from stateline.log import Log
@@ -60,13 +63,14 @@ class Scene:
         self.source = f"{self.id}-in"
         self.app = counting(self.id)
         self.written: Rows = []
+        self.settings: dict[str, str] = {}
         self._readers = 0
         create(log, {self.source: PARTITIONS, f"{self.id}-alone": 1})
 
     def config(self, disk: str = "one") -> Config:
         settings = {
             "state.dir": str(self.path / disk), "commit.interval.ms": "50", "bootstrap.servers": self.bootstrap,
-            "processing.guarantee": self.guarantee, "session.timeout.ms": "6000", "node.name": disk,
+            "processing.guarantee": self.guarantee, "session.timeout.ms": "6000", "node.name": disk, **self.settings,
         }  # fmt: skip
         return load_config(self.id, environment={}, overrides=[f"{k}={v}" for k, v in settings.items()])
 
@@ -359,6 +363,66 @@ def test_a_node_that_may_live_keeps_an_application_from_starting_over(
     say_node(scene.log, scene.id, "far", NodeEntry("", "127.0.0.1:1", "d", "1.0", "t"))
     with pytest.raises(RetryLaterError, match=r"node far .*stateline node forget MODULE:APP far"):
         scene.reset()
+
+
+def test_nothing_starts_over_while_a_server_answers(scene: Scene) -> None:
+    scene.write(records(0, 5))
+    with (scene.path / "server.txt").open("wb") as file:
+        given = [*scene.arguments("serve"), "--set", "server.port=0"]
+        server = forked.Forked(given, cwd=scene.path, env=scene.environment(), output=file.fileno())
+    eventually(lambda: any((scene.path / "one" / scene.id / "servers").glob("*.sock")), "the server answers")
+    with pytest.raises(RetryLaterError, match="a server here"):
+        scene.reset()
+    server.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    scene.reset()
+
+
+def piped(application_id: str) -> App:
+    app = App(application_id)
+    source = app.topic(f"{application_id}-in", key=serdes.string, value=serdes.json, schema="k string")
+    app.pipeline(reads=source, writes=f"{application_id}-out", key="k", name="p")(_as_it_is)
+    return app
+
+
+def _as_it_is(frame: object) -> object:
+    return frame
+
+
+def test_a_checkpoint_that_all_nodes_reach_goes_at_once(scene: Scene) -> None:
+    if scene.bootstrap.startswith("embedded"):
+        return  # one machine's
+    scene.app, location = piped(scene.id), scene.path / "shared"
+    folders = [root / scene.id / "pipelines" / "p" / "checkpoint" for root in (location, scene.path / "one")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "metadata").write_text("{}")
+    scene.settings = {"pipeline.checkpoint.location": str(location)}
+    said = scene.reset(Asked(pipelines=("p",)))
+    assert f"delete the checkpoint {folders[0]}" in said
+    assert [folder.exists() for folder in folders] == [False, False]
+
+
+def test_a_driver_elsewhere_is_heard_and_one_that_died_is_not_waited_for_for_ever(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scene.bootstrap.startswith("embedded"):
+        return  # one machine's
+    monkeypatch.setattr("stateline.cli.reset.running.SILENT_S", 4.0)
+    monkeypatch.setattr("stateline.deployment.pipeline_reports.REPEAT_S", 1.0)
+    scene.app = piped(scene.id)
+    status = PipelineStatus(
+        "p", 1, "running", "q", 0, 0, 0, 0, 0, 0, 0, 0, None, {}, None, {}, None, {}, 0, None, None, None
+    )
+    reporter = PipelineReporter(scene.log, scene.id, "far", "another-directory")
+    reporter.say("p", status)
+    with closing(scene.log.admin()) as admin:
+        topic = reports_partition(scene.id).topic
+        eventually(lambda: topic in admin.topics([topic]), "it says so")
+    with pytest.raises(RetryLaterError, match="pipeline p on node far"):
+        scene.reset()
+    reporter.close()  # as one that is killed: it does not say that it stops
+    scene.reset()
 
 
 def test_the_command_says_what_it_does_asks_and_refuses(scene: Scene) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from stateline.spark.drivers.process import pipeline_lock
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.sink.checkpoint_folder import HadoopFolder
 from stateline_store import RetryLaterError
+from support.run.patience import HANGING_S
 
 
 @pytest.fixture
@@ -96,3 +99,18 @@ def test_a_checkpoint_at_a_url_is_deleted_whole(session: SparkSession, tmp_path:
     folder.delete()
     assert not (tmp_path / "checkpoint").exists()
     folder.delete()
+
+
+def test_checkpoints_at_urls_are_deleted_by_a_session_of_their_own(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "far/checkpoint/offsets").mkdir(parents=True)
+    program = (
+        "import sys; from stateline.config.loading import load_config; "
+        "from stateline.spark.drivers.deleted_checkpoints import delete_checkpoints; "
+        "delete_checkpoints(load_config('flights', overrides=sys.argv[2:]), [sys.argv[1]])"
+    )
+    url = f"file://{tmp_path}/far/checkpoint"
+    given = [sys.executable, "-c", program, url, *d.settings(str(tmp_path))]
+    done = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, timeout=HANGING_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "far").exists()
+    assert not (tmp_path / "far/checkpoint").exists()
