@@ -20,7 +20,7 @@ from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.pipeline_status import pipelines_directory, status_path
 from stateline.deployment.resets import Reset, Stale, followed_epoch, newest_reset, refuse_unfinished, say_followed
 from stateline.log.interface import Log
-from stateline_store import LockedError, LogUnavailableError, StateDirectory, TaskLock
+from stateline_store import CallerError, LockedError, RetryLaterError, StateDirectory, TaskLock
 from stateline_store.directory import make_directory
 from stateline_store.durable_files import refused
 from stateline_store.relocation_journal import journal_path
@@ -42,8 +42,25 @@ def settle_resets(config: Config, log: Log) -> Reset | None:
     `LockedError` when another process has been at it for a minute, `RetryLaterError` naming what cannot be deleted, and
     what the log raises.
     """
+    return _settle(config, newest_reset(log, config.application_id))
+
+
+def settle_if_known(config: Config) -> None:
+    """As `settle_resets`, for a server, which answers from what is on disk also while the log is away, or without the
+    right to read there: then a worker sees to it. Raises as that does otherwise."""
+    if not log_exists(config):
+        return
+    try:
+        with closing(configured_log(config)) as log, log.patience.for_all(_LOG_PATIENCE_S):
+            reset = newest_reset(log, config.application_id)
+    except (RetryLaterError, CallerError) as error:
+        _logger.warning("Whether the state here is older than a reset is not known now: %s", error)
+        return
+    _settle(config, reset)
+
+
+def _settle(config: Config, reset: Reset | None) -> Reset | None:
     directory = StateDirectory(config.state_dir, config.application_id)
-    reset = newest_reset(log, config.application_id)
     refuse_unfinished(reset, config.application_id)
     if reset is None or followed_epoch(directory.application) >= reset.epoch:
         return reset
@@ -57,18 +74,6 @@ def settle_resets(config: Config, log: Log) -> Reset | None:
             )  # fmt: skip
         say_followed(directory.application, reset.epoch)
     return reset
-
-
-def settle_if_reachable(config: Config) -> None:
-    """As `settle_resets`, for a server, which answers from what is on disk also while the log is away: then a worker
-    sees to it. Raises as that does otherwise."""
-    if not log_exists(config):
-        return
-    try:
-        with closing(configured_log(config)) as log, log.patience.for_all(_LOG_PATIENCE_S):
-            settle_resets(config, log)
-    except LogUnavailableError as error:
-        _logger.warning("Whether the state here is older than a reset is not known now: %s", error)
 
 
 @contextmanager

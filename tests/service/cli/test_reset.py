@@ -27,7 +27,7 @@ from stateline.deployment.nodes_topic import NodeEntry, ensure_nodes_topic, say_
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.pipeline_reports import PipelineReporter, reports_partition
 from stateline.deployment.pipeline_status import PipelineStatus
-from stateline.deployment.resets import ResetWork, begun, done, newest_reset, say_reset
+from stateline.deployment.resets import ResetWork, begun, done, followed_epoch, newest_reset, say_reset
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.worker.worker import Worker
@@ -162,6 +162,22 @@ def test_a_second_disk_with_older_state_does_not_win(scene: Scene) -> None:
     scene.works_until(only_new, disk="two")
     scene.write(records(30, 35))
     scene.works_until(expected(records(20, 35), scene.written), disk="one")
+
+
+def test_a_worker_that_is_killed_while_it_deletes_what_is_older_deletes_the_rest_at_its_next_start(
+    scene: Scene,
+) -> None:
+    scene.write(records(0, 20))
+    scene.works_until(expected(scene.written, scene.written), disk="two")
+    scene.reset(Asked(WhereTo("latest")), disk="one")
+    scene.write(records(20, 30))
+    code, said = scene.command("worker", disk="two", STATELINE_CRASH_AT="reset:stores-deleted")
+    assert code == KILLED, said
+    assert followed_epoch(scene.path / "two" / scene.id) == 0
+    scene.works_until(expected(records(20, 30), scene.written), disk="two")
+    found = newest_reset(scene.log, scene.id)
+    assert found is not None
+    assert followed_epoch(scene.path / "two" / scene.id) == found.epoch
 
 
 def test_a_part_starts_over_alone_where_nothing_is_counted_twice(scene: Scene) -> None:
