@@ -217,6 +217,26 @@ class StateDirectory:
         except OSError as error:
             raise refused(task, "deleted", error) from error
 
+    def delete_store(self, lock: TaskLock, store_name: str) -> bool:
+        """Delete what this task, whose lock this is, has of a store, in whichever format; the task's other stores stay.
+        Whether there was anything. The store must be closed. As `delete_task` of readers, crashes and what raises.
+        """
+        task = lock.path.parent
+        found = [task / f"{store_name}.position", task / store_name]
+        found += [task / "rocksdb" / name for name in (store_name, f"{store_name}-v2")]
+        there = [entry for entry in found if entry.exists()]
+        try:
+            for timestamped in (False, True):
+                notice = notice_path(task, store_name, timestamped=timestamped)
+                if notice.exists():
+                    CommitNotice(notice).withdraw()
+            for number, entry in enumerate(there):
+                os.rename(entry, task / f"{_DELETED}{number}-{entry.name}")
+            _empty_trash(task)
+        except OSError as error:
+            raise refused(task, "deleted", error) from error
+        return bool(there)
+
 
 def _lock(folder: Path) -> TaskLock:
     make_directory(folder)

@@ -110,6 +110,28 @@ def test_a_deleted_task_leaves_no_data_and_tells_its_readers(tmp_path: Path) -> 
     lock.release()
 
 
+def test_a_deleted_store_leaves_the_others_of_its_task_and_tells_its_readers(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path, "app")
+    lock = state.lock_task("0_0")
+    for name in ("s", "other"):
+        store = KeyValueStore(name)
+        store.init(StoreContext("0_0", state.task("0_0")))
+        store.put(b"k", b"old")
+        store.commit({})
+        store.close()
+    (state.task("0_0") / "s.position").touch()
+    paths = state.store("0_0", "s", timestamped=False), state.notice("0_0", "s", timestamped=False)
+    reader = SecondaryReader(*paths, tmp_path / "scratch")
+    assert state.delete_store(lock, "s")
+    assert sorted(os.listdir(state.task("0_0"))) == [".lock", "other.notice", "rocksdb", "s.notice"]
+    assert os.listdir(state.task("0_0") / "rocksdb") == ["other"]
+    with pytest.raises(NotPresentError):
+        reader.refresh()
+    reader.close()
+    assert not state.delete_store(lock, "s")
+    lock.release()
+
+
 def test_a_path_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises((RetryLaterError, InvalidArgumentError), match="file"):

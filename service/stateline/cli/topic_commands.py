@@ -28,8 +28,8 @@ def topics(
     """List the application's topics, create missing ones, delete some.
 
     Shows what each is for, its partitions and records. Stateline creates its own topics when it starts;
-    source topics are yours, and --create creates them for you. To start a pipeline over, stop it, and
-    delete the topics that it writes, as its message says.
+    source topics are yours, and --create creates them for you. `stateline reset` starts over what is
+    made of them.
 
     Example: stateline topics flights:app --create --partitions 8
     """

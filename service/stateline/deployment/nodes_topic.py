@@ -4,8 +4,8 @@
     value := {"url", "peer", "directory", "version", "topology", "rack", "tasks", "wire": [versions that it speaks]}
              JSON; a tombstone when it has left in order
 
-and records whose keys begin with 0x00 are no node's: they say where pipelines run (`deployment.pipelines_node`), and
-what workers tell each other (`deployment.worker_entries`).
+and records whose keys begin with 0x00 are no node's: they say where pipelines run (`deployment.pipelines_node`), what
+workers tell each other (`deployment.worker_entries`), and what was started over (`deployment.resets`).
 
 In the log: never change. What else a value has is a newer build's. It finds the others and nothing more: whether a node
 lives, and what it has, it says itself (`server.nodes.link`).
@@ -30,6 +30,8 @@ from stateline_store.clock import now_ms
 _OTHERS = b"\0"
 PIPELINES_KEY = b"\0pipelines"
 """Of the record that says where pipelines run."""
+RESET_KEY = b"\0reset"
+"""Of the record that says what was started over (`deployment.resets`)."""
 
 _SETTINGS = {"cleanup.policy": "compact"}
 _READ_TIMEOUT_S = 15.0

@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass, field
 
 import orjson
 
-from stateline.deployment.nodes_topic import nodes_partition
-from stateline.log.interface import Consumer, GroupMember, Log, Record
+from stateline.deployment.nodes_topic import RESET_KEY, nodes_partition
+from stateline.deployment.resets import Reset
+from stateline.log.interface import Admin, Consumer, GroupMember, Log, Record
 from stateline_store import DoesNotExistError, LogUnavailableError
 from stateline_store.clock import now_ms
 
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 _KEY = b"\0worker/"
 _STANDBYS_KEY = b"\0standbys/"
+_READ_PAUSE_S = 0.005
 _READ_TIMEOUT_S = 15.0
 SAID_AGAIN_S = 5.0
 """How often one that is about to join says so; one that has not for three times as long does not any more."""
@@ -103,6 +105,7 @@ class WorkerEntries:
         self._found: dict[str, tuple[int, WorkerEntry]] = {}
         self.standbys: dict[str, tuple[float, StandbysEntry]] = {}
         self._own_at: int | None = None  # where its own entry is, until that was read
+        self._reset: bytes | None = None  # the newest, as it was written
 
     def say(self) -> None:
         """Let the others know what this one is, from now on."""
@@ -145,6 +148,8 @@ class WorkerEntries:
 
     def _take(self, record: Record) -> None:
         key, value = record.key or b"", record.value
+        if key == RESET_KEY:
+            self._reset = value
         if value is None:
             return
         if key.startswith(_KEY) and (entry := WorkerEntry.decode(value)) is not None:
@@ -153,6 +158,19 @@ class WorkerEntries:
             # What was said before this one came may be of long ago; the other's clock has no say in what it says since.
             age_s = 0.0 if self._own_at is None else max(0, now_ms() - record.timestamp_ms) / 1000
             self.standbys[_name(key, _STANDBYS_KEY)] = time.monotonic() - age_s, standbys
+
+    def newest_reset(self, admin: Admin) -> Reset | None:
+        """As `resets.newest_reset`, of all that was said before this call; None too while the topic has gone."""
+        if self._consumer is None:
+            return None
+        end = admin.watermarks(self._place)[1]
+        deadline = time.monotonic() + _READ_TIMEOUT_S
+        while self._consumer is not None and (self._consumer.next_offset(self._place) or 0) < end:
+            self.all()
+            time.sleep(_READ_PAUSE_S)
+            if time.monotonic() > deadline:
+                raise LogUnavailableError(f"{self._place.topic} could not be read in {_READ_TIMEOUT_S:g} s.")
+        return None if self._reset is None else Reset.decode(self._reset)
 
     def close(self) -> None:
         """Let go of the log."""

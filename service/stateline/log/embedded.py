@@ -17,13 +17,19 @@ from typing import Self
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
-from stateline.log.embedded_group import assignments, has_partition_times
+from stateline.log.embedded_group import Claim, assignments, commit_offsets, has_partition_times, live_members
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
 from stateline.log.interface import GroupMember, IsolationLevel, NewTopic, TopicInfo
 from stateline.log.patience import Patience
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
-from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
+from stateline_store import (
+    DoesNotExistError,
+    InvalidArgumentError,
+    LogUnavailableError,
+    RetryLaterError,
+    TopicPartition,
+)
 
 _DELETE_AT_ONCE = 10_000  # rows: some 10 ms, for which other writers wait
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
@@ -176,15 +182,19 @@ class EmbeddedAdmin:
         found = {TopicPartition(topic, number): at for topic, number, at in self._file.rows(query, (group,))}
         return {partition: found[partition] for partition in partitions if partition in found}
 
+    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
+        by_id = {self._partition_id(partition): offset for partition, offset in next_offsets.items()}
+        with self._file.write() as sql:
+            if members := live_members(sql, group):
+                raise RetryLaterError(f"Group {group!r} has members: {', '.join(sorted(members))}. Stop them first.")
+            commit_offsets(sql, Claim(group), by_id, {})
+
     def members(self, group: str) -> list[GroupMember]:
         with self._file.write() as sql:
-            rows, members = (
-                assignments(sql, group),
-                sql.execute("SELECT member FROM members WHERE group_name = ?", (group,)).fetchall(),
-            )
+            members, rows = live_members(sql, group), assignments(sql, group)
         return [
             GroupMember(member, "", None, frozenset(row.partition for row in rows if row.owner == member))
-            for (member,) in members
+            for member in members
         ]
 
     def committed_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

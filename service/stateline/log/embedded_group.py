@@ -116,17 +116,28 @@ def leave(sql: sqlite3.Connection, claim: Claim) -> None:
 
 def heartbeat(sql: sqlite3.Connection, claim: Claim) -> None:
     """Say that this member lives, and remove those that were silent too long, in a write transaction."""
-    now = monotonic_ms()
     sql.execute(
         "UPDATE members SET heartbeat_ms = ? WHERE group_name = ? AND member = ? AND incarnation = ?",
-        (now, claim.group, claim.member, claim.incarnation),
+        (monotonic_ms(), claim.group, claim.member, claim.incarnation),
     )
+    if _forget_silent(sql, claim.group) or _topics_changed(sql, claim.group):
+        rebalance(sql, claim.group)
+
+
+def live_members(sql: sqlite3.Connection, group: str) -> list[str]:
+    """The members whose session is not over, in a write transaction; the others are removed."""
+    if _forget_silent(sql, group):
+        rebalance(sql, group)
+    return [member for (member,) in sql.execute("SELECT member FROM members WHERE group_name = ?", (group,)).fetchall()]
+
+
+def _forget_silent(sql: sqlite3.Connection, group: str) -> bool:
+    now = monotonic_ms()
     silent = sql.execute(
         "DELETE FROM members WHERE group_name = ? AND (heartbeat_ms < ? - session_timeout_ms OR heartbeat_ms > ?)",
-        (claim.group, now, now),
+        (group, now, now),
     )
-    if silent.rowcount or _topics_changed(sql, claim.group):
-        rebalance(sql, claim.group)
+    return silent.rowcount > 0
 
 
 def _topics_changed(sql: sqlite3.Connection, group: str) -> bool:

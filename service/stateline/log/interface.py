@@ -113,6 +113,13 @@ class Admin(Protocol):
         """The partition times (ms) that were committed with the group's offsets; absent where the last commit named
         none."""
 
+    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Let a group that nobody is in go on with these offsets; other partitions keep theirs.
+
+        Raises `RetryLaterError`, and changes nothing, while the group has a member (`members`), `DoesNotExistError`
+        when there is no such partition, `ConfigurationError` where the login may not.
+        """
+
     def members(self, group: str) -> list[GroupMember]:
         """The members of this group now; none of a group that does not exist. One that was killed is a member until
         its session times out. On the embedded log all have the empty text as `client_id`.

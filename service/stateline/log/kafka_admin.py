@@ -29,7 +29,13 @@ from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_erro
 from stateline.log.kafka_offsets import asked_offsets, committed_offsets, read_metadata
 from stateline.log.kafka_waiting import waiting_is_said
 from stateline.log.patience import Patience
-from stateline_store import DoesNotExistError, InvalidArgumentError, LogUnavailableError, TopicPartition
+from stateline_store import (
+    DoesNotExistError,
+    InvalidArgumentError,
+    LogUnavailableError,
+    RetryLaterError,
+    TopicPartition,
+)
 
 _POLL_INTERVAL_S = 0.02
 # librdkafka ends the process (an assertion of `rd_kafka_enq_once_del_source_return`, its issue 4605) when a request to
@@ -56,6 +62,8 @@ _NO_COORDINATOR = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
+# What a broker says of the offsets of a group that has members, to who is none of them.
+_IN_USE = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.REBALANCE_IN_PROGRESS)
 _NOT_READY = (*_NO_LEADER, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
@@ -221,6 +229,31 @@ class KafkaAdmin:
             consumer = confluent_kafka.Consumer({**self._settings, **settings}, logger=LOGGER)
             self._consumers[group, isolation_level] = consumer
         return consumer
+
+    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
+        if not next_offsets:
+            return
+        what = f"The offsets of group {group!r} cannot be set"
+        wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in next_offsets.items()]
+        asked = self._submit(
+            what,
+            lambda: self._admin.alter_consumer_group_offsets(
+                [confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_NEVER_S
+            ),
+        )
+        try:
+            done = self._result(asked[group], what, _IN_USE, CALL_TIMEOUT_S)
+        except _PassedOverError as error:
+            raise RetryLaterError(f"Group {group!r} has members. Stop them first.") from error
+        except LogUnavailableError:
+            if not asked[group].done():
+                self._admin = self._client()  # the one that goes takes the request along
+            raise
+        for each in done.topic_partitions:
+            if each.error is not None:
+                if each.error.code() in _IN_USE:
+                    raise RetryLaterError(f"Group {group!r} has members. Stop them first.")
+                raise meaning(each.error, self._bootstrap_servers, f"{what} ({each.topic}-{each.partition})")
 
     def members(self, group: str) -> list[GroupMember]:
         what = f"The members of group {group!r} cannot be asked for"

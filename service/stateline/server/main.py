@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.config.settings import Config
+from stateline.deployment.discarding import settle_if_known
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
 from stateline.server.changes.routes import OPERATIONS as CHANGES
@@ -184,6 +185,7 @@ def _answer(
     for_nodes: socket.socket | None = None,
 ) -> None:
     allow_many()
+    settle_if_known(config)
     config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any
     api = create_app(app, config, announces=announces, for_nodes=for_nodes)
     settings = uvicorn_settings(api, config)

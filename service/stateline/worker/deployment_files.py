@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from stateline.deployment.drain_request import drain_path
+from stateline.deployment.resets import followed_epoch
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
 from stateline.deployment.topology_file import PublishedTopology, publish_refusal, publish_topology, read_counted
 from stateline.log.interface import Consumer, TopicInfo
@@ -43,6 +44,10 @@ class DeploymentFiles:
         """How brokers name this worker to others, as Kafka Streams does: with the id of its directory, by which those
         of another one are told from its own. `prefix` is by default the application's id."""
         return f"{prefix or self._topology.application_id}-{self._process_id}-{self.registration.instance}"
+
+    def followed_epoch(self) -> int:
+        """As `resets.followed_epoch`."""
+        return followed_epoch(self._application)
 
     def counted_before(self) -> dict[str, TopicInfo]:
         """As `topology_file.read_counted`: what the last worker has found."""

@@ -21,10 +21,11 @@ from time import monotonic
 
 from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import nodes_topic_id
+from stateline.deployment.resets import refuse_unfinished
 from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry, entry_name
 from stateline.log.interface import Admin, GroupMember
 from stateline.worker.deployment_files import DeploymentFiles
-from stateline_store import DoesNotExistError, RetryLaterError
+from stateline_store import DoesNotExistError, LockedError, RetryLaterError
 
 _log = logging.getLogger(__name__)
 
@@ -100,9 +101,18 @@ class Joining:
 
     def check(self) -> None:
         """It was given its tasks. Raises `RetryLaterError` when one of another topology, which said so before this one
-        did, has come in at the same time."""
+        did, has come in at the same time; `ConfigurationError` when a reset has begun, which has looked who is in the
+        group before it was joined, and `LockedError` when one was done since this worker started: its session was over
+        meanwhile, and its state is older."""
         if self._entries is None:
             return
+        reset = self._entries.newest_reset(self._admin)
+        refuse_unfinished(reset, self._group)
+        if reset is not None and reset.epoch > self._deployment.followed_epoch():
+            raise LockedError(
+                f"{self._group!r} was started over while this worker was out of its group, so its state is of before: "
+                "start it again, and it begins anew."
+            )
         members = self._admin.members(self._group)
         if len(members) < 2:
             return

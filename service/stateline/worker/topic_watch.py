@@ -9,7 +9,7 @@ to somebody within seconds (``topic.metadata.refresh.interval.ms``).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from stateline.deployment.partition_counts import counted_topics, refuse_grown
@@ -25,7 +25,7 @@ _LOOK_INTERVAL_S = 60.0
 
 class TopicWatch:
     """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids; `counted` those
-    of which stores are made, as they were counted before."""
+    of which stores are made, as they were counted before; `created` those that `prepare` has made."""
 
     def __init__(self, admin: Admin, topology: Topology, dead_letter_topic: str | None) -> None:
         self._admin = admin
@@ -34,6 +34,7 @@ class TopicWatch:
         self.found: dict[str, TopicInfo] = {}
         self.ids: dict[str, str] = {}
         self.counted: dict[str, TopicInfo] = {}
+        self.created: Collection[str] = ()
         self._read_up_to: dict[TopicPartition, int] = {}  # when the ids were looked at last
         self._last_look = time.monotonic()
 
@@ -49,7 +50,8 @@ class TopicWatch:
         """
         self.counted = dict(counted)
         self.found = self._admin.topics()
-        ensure_topics(self._topology, self._admin, also_required=self._also_required, counted=self.counted)
+        counts = ensure_topics(self._topology, self._admin, also_required=self._also_required, counted=self.counted)
+        self.created = counts.keys() - self.found.keys()
         report_other_settings(self._topology, self._admin)
         self.remember()
 

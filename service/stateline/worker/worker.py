@@ -21,8 +21,10 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 
 from stateline.config.settings import Config
+from stateline.deployment.discarding import settle_resets
 from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import ensure_nodes_topic, nodes_partition
 from stateline.deployment.partition_counts import PartitionsChangedError
@@ -43,6 +45,7 @@ from stateline.worker.group_member import GroupMember
 from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.joining import Joining
 from stateline.worker.lost_transactions import LostTransactions
+from stateline.worker.new_stores import say_new_stores
 from stateline.worker.purge import Purge
 from stateline.worker.query_socket import QuerySocket
 from stateline.worker.reporting import Reporter
@@ -79,6 +82,7 @@ class Worker:
         """`clock`: what its functions and records go by."""
         topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
         self._topology = topology
+        self._settle_resets = partial(settle_resets, config, log)
         self._deployment = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
         self._admin = log.admin()
         self.failures = FailureHandler.of(config)
@@ -170,7 +174,9 @@ class Worker:
 
     def begin(self) -> None:
         """See that topics and places are as they should be, and make ready to join the group. Raises as `run`."""
+        reset = self._settle_resets()
         self._topics.prepare(self._deployment.counted_before())
+        say_new_stores(self._topology, self._topics.created, self._admin, reset)
         if self._lease.until_ms is not None:
             ensure_nodes_topic(self._topology.application_id, self._admin)
         self._deployment.say_topology(self._topics)

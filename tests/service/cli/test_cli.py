@@ -235,6 +235,8 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "config",
         "inspect",
         "snapshot",
+        "reset",
+        "status",
         "demo",
         "token",
         "node",

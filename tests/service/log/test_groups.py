@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateline_store import FencedError, InvalidArgumentError, TopicPartition
+from stateline_store import FencedError, InvalidArgumentError, RetryLaterError, TopicPartition
 from stateline_store.clock import boot_ms
 from support.log.log_bench import Bench, Member, until
 
@@ -258,3 +258,18 @@ def test_partition_times_are_kept_with_the_offsets_that_they_were_committed_with
     assert said == ({} if bench.log.embedded_file else {first: "one-of-them", second: "one-of-them"})
     one.consumer.commit({second: 2})
     assert bench.admin.partition_times(group, asked) == {first: 0}
+
+
+def test_the_offsets_of_a_group_are_altered_while_nobody_is_in_it(bench: Bench) -> None:
+    topic, group = bench.topic(2), f"g-{bench.id}"
+    first, second = (TopicPartition(topic, partition) for partition in range(2))
+    bench.admin.alter_offsets(group, {first: 7})
+    one = bench.member("g", topic)
+    until(lambda: len(one.owned) == 2, one)
+    with pytest.raises(RetryLaterError, match="has members"):
+        bench.admin.alter_offsets(group, {second: 3})
+    one.consumer.close()
+    assert bench.admin.committed(group, [first, second]) == {first: 7}
+    bench.admin.alter_offsets(group, {second: 3})
+    assert bench.admin.committed(group, [first, second]) == {first: 7, second: 3}
+    bench.admin.alter_offsets(group, {})

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no
 from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
+from stateline.deployment.discarding import settle_resets
 from stateline.deployment.pipeline_reports import PipelineReporter
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
@@ -111,6 +112,7 @@ def _run(
         if reporter is not None:
             resources.callback(reporter.close)
         driven = [resources.enter_context(closing(_Driven(p, config, log, ending, reporter))) for p in pipelines]
+        settle_resets(config, log)  # behind the locks, by which a reset sees that these run
         if session is None:
             _require_connector(driven, config, log)
         if able := _that_have_their_topics(driven, app, config, log):

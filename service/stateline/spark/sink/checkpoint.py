@@ -88,7 +88,8 @@ def claim(checkpoint: CheckpointFolder, application_id: str, pipeline: str) -> N
             f"The checkpoint {checkpoint} is of pipeline {found.get('pipeline')!r} of application "
             f"{found.get('application')!r}, not of {pipeline!r} of {application_id!r}: it was copied, and going on "
             "from it would leave out what this pipeline has not read. Put this pipeline's own back; or, to start over, "
-            f"delete it, and the topics {application_id}-{pipeline}-epochs and those of the pipeline's results."
+            f"delete it, and the topics {application_id}-{pipeline}-epochs and those of the pipeline's results "
+            f"(stateline reset MODULE:APP --pipeline {pipeline} --delete-results)."
         )
 
 

@@ -118,6 +118,11 @@ class HadoopFolder:
                 stream.cancel()
                 raise
 
+    def delete(self) -> None:
+        """All of it, if it is there. Raises `RetryLaterError` where that is refused."""
+        with self._refused("deleted", ""):
+            self._files.delete(self._path())
+
     @cached_property
     def _files(self) -> Any:
         """Spark's own manager of this checkpoint's files (`CheckpointFileManager`)."""

@@ -208,8 +208,8 @@ class Identity:
     def _start_over(self) -> str:
         topics = ", ".join(topic_names(self.pipeline))
         return (
-            f"delete the checkpoint, where there is one, and the topics {self._epochs}, {topics} (stateline topics "
-            "--delete)"
+            f"delete the checkpoint, where there is one, and the topics {self._epochs}, {topics} (stateline reset "
+            f"MODULE:APP --pipeline {self.pipeline.name} --delete-results)"
         )
 
 

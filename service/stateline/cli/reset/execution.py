@@ -1,0 +1,143 @@
+"""Does what a plan says, in its order (`plan`), and goes on with what was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from stateline.cli.reset.found import checkpoint_place
+from stateline.cli.reset.running import open_transactions, running_elsewhere, running_here, wait_for_sessions
+from stateline.config.directory import make_state_directory
+from stateline.config.settings import Config
+from stateline.deployment.checkpoint_location import is_url
+from stateline.deployment.discarding import delete_checkpoint, discard, discarding
+from stateline.deployment.pipeline_status import pipelines_directory
+from stateline.deployment.resets import (
+    Reset,
+    ResetWork,
+    begun,
+    done,
+    followed_epoch,
+    newest_reset,
+    refuse_unfinished,
+    say_followed,
+    say_reset,
+)
+from stateline.log.interface import Admin, Log
+from stateline.model.topology import Topology
+from stateline.processes.application import only_run
+from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory, TopicPartition
+from stateline_store.steps import reached
+
+
+class Execution:
+    """One reset of an application whose log this is; `say` tells people what is waited for."""
+
+    def __init__(self, config: Config, topology: Topology, log: Log, say: Callable[[str], object]) -> None:
+        self._config, self._topology, self._log, self._say = config, topology, log, say
+        self._directory = StateDirectory(config.state_dir, config.application_id)
+        self._application_id = config.application_id
+
+    def run(self, work: ResetWork) -> None:
+        """Do this. Raises `RetryLaterError` while anything runs, and `ConfigurationError` when an earlier reset is not
+        done: nothing is changed then. Raises what the log and the file system raise: it is interrupted, and `resume`
+        completes it."""
+        before = newest_reset(self._log, self._application_id)
+        refuse_unfinished(before, self._application_id)
+        with self._alone(work) as admin:
+            reset = begun(before, followed_epoch(self._directory.application), work)
+            say_reset(self._log, self._application_id, before, reset)
+            try:
+                self._refuse_what_runs(work, admin)  # again: who starts from now on sees that it has begun
+            except BaseException:
+                say_reset(self._log, self._application_id, reset, before)
+                raise
+            reached("reset:begun")
+            self._do(reset, work, admin)
+
+    def resume(self) -> ResetWork:
+        """Complete what was interrupted; what that was. Raises as `run`, and `DoesNotExistError` when nothing was."""
+        reset = newest_reset(self._log, self._application_id)
+        if reset is None or reset.state == "done" or reset.work is None:
+            raise DoesNotExistError(f"No reset of {self._application_id!r} was interrupted: nothing is to be resumed.")
+        with self._alone(reset.work) as admin:
+            self._do(reset, reset.work, admin)
+        return reset.work
+
+    def running(self, work: ResetWork) -> list[str]:
+        """What is in the way now, for people."""
+        with closing(self._log.admin()) as admin:
+            return self._what_runs(work, admin, holds_run_lock=False)
+
+    @contextmanager
+    def _alone(self, work: ResetWork) -> Iterator[Admin]:
+        """No `stateline run` begins here while the block runs, and nothing runs now."""
+        make_state_directory(self._config)
+        if here := running_here(self._config):
+            raise self._refusal(here)
+        with only_run(self._config), closing(self._log.admin()) as admin:
+            wait_for_sessions(self._config, admin, self._say)
+            self._refuse_what_runs(work, admin)
+            yield admin
+
+    def _refuse_what_runs(self, work: ResetWork, admin: Admin) -> None:
+        if found := self._what_runs(work, admin, holds_run_lock=True):
+            raise self._refusal(found)
+
+    def _what_runs(self, work: ResetWork, admin: Admin, *, holds_run_lock: bool) -> list[str]:
+        found = running_here(self._config, holds_run_lock=holds_run_lock)
+        found += running_elsewhere(self._config, self._topology, self._log, admin)
+        found += [f"a transaction in {topic}, which ends by itself" for topic in open_transactions(work, admin)]
+        return list(dict.fromkeys(found))
+
+    def _refusal(self, found: list[str]) -> RetryLaterError:
+        return RetryLaterError(
+            f"Nothing was changed: {self._application_id!r} runs, or may run. Stop it everywhere, and try again. "
+            f"Found: {'; '.join(found)}."
+        )
+
+    def _do(self, reset: Reset, work: ResetWork, admin: Admin) -> None:
+        admin.delete_topics(_existing(work.changelogs, admin))
+        reached("reset:changelogs-deleted")
+        self._set_offsets(work, admin)
+        reached("reset:offsets-set")
+        admin.delete_topics(_existing((*work.internal, *work.results), admin))
+        reached("reset:topics-deleted")
+        with discarding(self._directory):
+            stale = reset.stale(followed_epoch(self._directory.application))  # of resets that it has missed, too
+            discard(self._directory, pipelines_directory(self._config.state_dir, self._application_id), stale)
+            reached("reset:state-deleted")
+            self._delete_checkpoints(work)
+            say_followed(self._directory.application, reset.epoch)
+        reached("reset:checkpoints-deleted")
+        say_reset(self._log, self._application_id, reset, done(reset))
+
+    def _set_offsets(self, work: ResetWork, admin: Admin) -> None:
+        """Those of topics that are there: what was deleted, by an interrupted one, has no offsets either."""
+        there = admin.topics(work.offsets) if work.offsets else {}
+        offsets = {
+            TopicPartition(topic, int(partition)): offset
+            for topic, of in work.offsets.items()
+            for partition, offset in of.items()
+            if topic in there and int(partition) < there[topic].partitions
+        }
+        if offsets:
+            admin.alter_offsets(self._application_id, offsets)
+
+    def _delete_checkpoints(self, work: ResetWork) -> None:
+        if self._config.pipeline_checkpoint_location is None:
+            return  # they are below the state directory
+        places = [checkpoint_place(self._config, name) for name in work.pipelines]
+        for place in places:
+            if not is_url(place):
+                delete_checkpoint(Path(place))
+        if urls := [place for place in places if is_url(place)]:
+            from stateline.spark.drivers.deleted_checkpoints import delete_checkpoints
+
+            delete_checkpoints(self._config, [f"{place}/checkpoint" for place in urls])
+
+
+def _existing(names: tuple[str, ...], admin: Admin) -> list[str]:
+    """A topic that is not there any more may be one that an interrupted reset has deleted."""
+    return sorted(admin.topics(names)) if names else []

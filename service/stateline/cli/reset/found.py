@@ -1,0 +1,92 @@
+"""What there is of an application that could start over: topics, offsets, what its directory here has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateline.cli.reset.scope import Scope
+from stateline.cli.reset.where_to import WhereTo
+from stateline.config.settings import Config
+from stateline.deployment.checkpoint_location import is_url
+from stateline.deployment.discarding import has_checkpoint, stored
+from stateline.deployment.pipeline_status import pipelines_directory
+from stateline.deployment.resets import Stale
+from stateline.log.interface import Admin, TopicInfo
+from stateline.model.topology import Topology
+from stateline_store import StateDirectory, TopicPartition
+
+Bounds = Mapping[TopicPartition, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`bounds` are (first offset kept, end) of the topics that the scope reads or writes, `committed` the group's next
+    offsets, `at_time` the first ones of the asked time. `stored` is what the directory here has of stores,
+    `checkpoints` where pipelines have theirs: those that there are, and every one at a URL, where nobody looked."""
+
+    topics: Mapping[str, TopicInfo]
+    bounds: Bounds
+    committed: Mapping[TopicPartition, int]
+    at_time: Mapping[TopicPartition, int]
+    stored: tuple[str, ...]
+    checkpoints: Mapping[str, str]
+
+    @property
+    def with_records(self) -> set[str]:
+        """Topics that have any."""
+        return {partition.topic for partition, (first, end) in self.bounds.items() if end > first}
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Those of a topic; none of one that is not there."""
+        info = self.topics.get(topic)
+        return [] if info is None else [TopicPartition(topic, number) for number in range(info.partitions)]
+
+
+def look(topology: Topology, scope: Scope, to: WhereTo, config: Config, admin: Admin) -> Found:
+    """Ask the log and the directory. Raises what the log raises, and `RetryLaterError` naming what cannot be read."""
+    topics = admin.topics()
+    sources = _partitions({t.name for s in scope.replayed for t in s.sources}, topics)
+    results = _partitions({t.name for p in scope.pipelines for t in (*p.results, *p.inputs)}, topics)
+    at_time = {each: admin.offset_at(each, to.value) for each in sources} if to.kind == "time" else {}
+    committed = admin.committed(topology.application_id, sources) if sources else {}
+    directory = StateDirectory(config.state_dir, config.application_id)
+    return Found(
+        topics,
+        admin.bounds(dict.fromkeys([*sources, *results])),
+        committed,
+        at_time,
+        tuple(stored(directory, stale_of(scope))),
+        {name: place for p in scope.pipelines if (place := _checkpoint(config, (name := p.name))) is not None},
+    )
+
+
+def stale_of(scope: Scope) -> Stale:
+    """What a state directory has to let go of."""
+    stores = frozenset(store.name for store in scope.stores)
+    return Stale(scope.everything, stores, frozenset(pipeline.name for pipeline in scope.pipelines))
+
+
+def checkpoint_place(config: Config, pipeline: str) -> str:
+    """Where a pipeline's directory with its checkpoint is, a path or a URL."""
+    if config.pipeline_checkpoint_location is not None and is_url(config.pipeline_checkpoint_location):
+        return f"{config.pipeline_checkpoint_location}/{config.application_id}/pipelines/{pipeline}"
+    root = config.pipeline_checkpoint_location or config.state_dir
+    return str(pipelines_directory(Path(root).resolve(), config.application_id) / pipeline)
+
+
+def _checkpoint(config: Config, pipeline: str) -> str | None:
+    place = checkpoint_place(config, pipeline)
+    return f"{place}/checkpoint" if is_url(place) or has_checkpoint(Path(place)) else None
+
+
+def _partitions(names: Iterable[str], topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    return [TopicPartition(name, n) for name in sorted(names) if name in topics for n in range(topics[name].partitions)]
+
+
+def others_of(application_id: str, topics: Collection[str], known: Collection[str]) -> list[str]:
+    """Topics that look like this application's own, and that its code does not know: of stores that were renamed, say,
+    or of another application whose id begins with this one's."""
+    suffixes = ("-changelog", "-repartition", "-epochs")
+    return sorted(t for t in topics if t.startswith(f"{application_id}-") and t.endswith(suffixes) and t not in known)

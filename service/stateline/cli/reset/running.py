@@ -1,0 +1,155 @@
+"""What runs of an application, as far as can be seen from here: a reset is refused while anything does."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from stateline.config.settings import Config
+from stateline.deployment.instance_file import instances_directory
+from stateline.deployment.nodes_topic import known_nodes, nodes_partition
+from stateline.deployment.pipeline_lease import lease_group
+from stateline.deployment.pipeline_reports import SILENT_S, PipelineReport, follow_reports, reports_partition
+from stateline.deployment.pipeline_status import lock_path as pipeline_lock_path
+from stateline.deployment.pipeline_status import pipelines_directory
+from stateline.deployment.resets import ResetWork
+from stateline.log.interface import Admin, Log
+from stateline.model.topology import Topology
+from stateline_store import StateDirectory, TopicPartition
+from stateline_store.inspection import lock_holder
+
+_LOOK_INTERVAL_S = 0.25
+
+
+def running_here(config: Config, *, holds_run_lock: bool = False) -> list[str]:
+    """What runs on this machine, for people; by locks and sockets, which end with their processes."""
+    directory = StateDirectory(config.state_dir, config.application_id)
+    found = []
+    if not holds_run_lock and lock_holder(directory.application / ".run-lock")[0]:
+        found.append(f"stateline run in {directory.application}")
+    for path in sorted(instances_directory(directory.application).glob("*.lock")):
+        if lock_holder(path)[0] is not False:
+            found.append(f"worker {path.stem} here")
+    for path in sorted(pipelines_directory(config.state_dir, config.application_id).glob("*/")):
+        if lock_holder(pipeline_lock_path(path))[0] is not False or _jvm_holds(path / ".spark-lock"):
+            found.append(f"pipeline {path.name} here")
+    if any(map(_answers, (directory.application / "servers").glob("*.sock"))):
+        found.append("a server here")
+    return found
+
+
+def running_elsewhere(config: Config, topology: Topology, log: Log, admin: Admin) -> list[str]:
+    """What runs on other machines, for people: in groups, and as it says itself. A pipeline's driver that may live is
+    listened to for half a minute. Raises what the log raises."""
+    found = [f"group member {_name(m.instance_id, m.member_id)}" for m in admin.members(config.application_id)]
+    for pipeline in topology.pipelines:
+        found += [
+            f"pipeline {pipeline} on {member.client_id or 'a node'}"
+            for member in admin.members(lease_group(config.application_id, pipeline))
+        ]
+    if log.embedded_file is not None:
+        return found
+    names = (nodes_partition(config.application_id).topic, reports_partition(config.application_id).topic)
+    there = admin.topics(names)
+    if names[0] in there:
+        found += [
+            f"node {name} (stop it; if it is gone for good: stateline node forget MODULE:APP {name})"
+            for name in sorted(known_nodes(log, config.application_id))
+        ]
+    if names[1] in there:
+        found += [f"pipeline {name} on node {node}" for name, node in _living_drivers(log, config).items()]
+    return found
+
+
+def open_transactions(work: ResetWork, admin: Admin) -> list[str]:
+    """The topics of the application's own that a transaction is open in. Raises what the log raises."""
+    names = [*work.changelogs, *work.internal]
+    places = [TopicPartition(n, p) for n, info in admin.topics(names).items() for p in range(info.partitions)]
+    if not places:
+        return []
+    bounds, ends = admin.bounds(places), admin.committed_ends(places)
+    return sorted({each.topic for each in places if ends[each] < bounds[each][1]})
+
+
+def wait_for_sessions(config: Config, admin: Admin, say: Callable[[str], object]) -> None:
+    """Wait until the sessions of members are over that were stopped or killed on this machine: the group shows them
+    until then. Returns at once where others are in it. Raises what the log raises."""
+    until_s = time.monotonic() + config.session_timeout_ms / 1000 + 1
+    is_said = False
+    while time.monotonic() < until_s:
+        members = admin.members(config.application_id)
+        own = str(StateDirectory(config.state_dir, config.application_id).process_id())
+        if not members or any(member.client_id and own not in member.client_id for member in members):
+            return
+        if running_here(config, holds_run_lock=True):
+            return
+        if not is_said:
+            names = ", ".join(sorted(_name(member.instance_id, member.member_id) for member in members))
+            say(f"Waiting until the session of {names} is over ({config.session_timeout_ms / 1000:g} s at most)")
+            is_said = True
+        time.sleep(_LOOK_INTERVAL_S)
+
+
+def _name(instance_id: str | None, member_id: str) -> str:
+    return instance_id or member_id
+
+
+def _jvm_holds(path: Path) -> bool:
+    """Java locks by `fcntl`, which is another kind than `flock`."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _answers(path: Path) -> bool:
+    """Whether a server listens at this socket. It is reached by its folder: its own path may be too long."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            near = Path(f"/proc/self/fd/{folder}")
+            probe.connect(str((near if near.exists() else path.parent) / path.name))
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _living_drivers(log: Log, config: Config) -> dict[str, str]:
+    """Pipeline → node, of drivers with other directories that say again how far they are while this listens."""
+    own = str(StateDirectory(config.state_dir, config.application_id).process_id())
+    newest: dict[str, PipelineReport | None] = {}
+    heard: dict[str, str] = {}
+    until_s: float | None = None  # from when all was read that was said before
+
+    def told(name: str, report: PipelineReport | None) -> bool:
+        nonlocal until_s
+        if name and until_s is not None and report is not None and report.directory != own:
+            heard[name] = report.node
+        if name:
+            newest[name] = report
+        elif until_s is None:
+            until_s = time.monotonic() + SILENT_S
+        unknown = {
+            name for name, found in newest.items() if found is not None and found.directory != own
+        } - heard.keys()
+        return until_s is None or (bool(unknown) and time.monotonic() < until_s)
+
+    follow_reports(log, config.application_id, told, 0.5)
+    return heard

@@ -1,0 +1,91 @@
+"""Where the input is to be read again from: the options of Kafka Streams' application reset tool. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from stateline_store import InvalidArgumentError
+
+Kind = Literal["earliest", "latest", "offset", "time", "shift"]
+
+_DURATION = re.compile(
+    r"P(?=.)(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)S)?)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WhereTo:
+    """`value` is an offset, a time in ms since the epoch, or by how much to shift; 0 of the others."""
+
+    kind: Kind = "earliest"
+    value: int = 0
+
+    def of(self, first: int, end: int, committed: int | None, at_time: int) -> int:
+        """The next offset of a partition with these bounds, as Kafka's tool has it: within them, whatever was asked.
+        `committed` is the group's, None of none: the first; `at_time` the first offset of at least that time."""
+        wanted = {
+            "earliest": first,
+            "latest": end,
+            "offset": self.value,
+            "time": at_time,
+            "shift": (first if committed is None else committed) + self.value,
+        }[self.kind]
+        return min(max(wanted, first), end)
+
+
+def where_to(
+    *,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: str | None,
+    by_duration: str | None,
+    shift_by: int | None,
+    now_ms: int,
+) -> WhereTo:
+    """What these options say, the beginning when there is none. Raises `InvalidArgumentError` for several at once, and
+    for a time or a duration that is none."""
+    given = {
+        "--to-earliest": to_earliest,
+        "--to-latest": to_latest,
+        "--to-offset": to_offset is not None,
+        "--to-datetime": to_datetime is not None,
+        "--by-duration": by_duration is not None,
+        "--shift-by": shift_by is not None,
+    }
+    if len(named := [name for name, is_given in given.items() if is_given]) > 1:
+        raise InvalidArgumentError(f"{' and '.join(named)} are different places: give one of them.")
+    if to_offset is not None:
+        return WhereTo("offset", to_offset)
+    if to_datetime is not None:
+        return WhereTo("time", _time_ms(to_datetime))
+    if by_duration is not None:
+        return WhereTo("time", now_ms - _duration_ms(by_duration))
+    if shift_by is not None:
+        return WhereTo("shift", shift_by)
+    return WhereTo("latest" if to_latest else "earliest")
+
+
+def _time_ms(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--to-datetime {text[:60]!r} is no time: write 2026-11-26T09:30:00Z, or milliseconds since the epoch."
+        ) from None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _duration_ms(text: str) -> int:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise InvalidArgumentError(
+            f"--by-duration {text[:60]!r} is no duration: write PT90M for 90 minutes, P1DT12H for a day and a half."
+        )
+    return int(timedelta(**{unit: float(n) for unit, n in found.groupdict().items() if n}) / timedelta(milliseconds=1))

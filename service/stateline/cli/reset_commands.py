@@ -1,0 +1,115 @@
+"""The commands for an application that changes: `reset` and `status`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
+from stateline_store.errors import InvalidArgumentError
+
+
+def reset(
+    target: Target,
+    subtopologies: Annotated[
+        list[int] | None, typer.Option("--subtopology", metavar="N", help="This part alone. Repeatable.")
+    ] = None,
+    stores: Annotated[
+        list[str] | None, typer.Option("--store", metavar="NAME", help="This store alone. Repeatable.")
+    ] = None,
+    pipelines: Annotated[
+        list[str] | None, typer.Option("--pipeline", metavar="NAME", help="This pipeline alone. Repeatable.")
+    ] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="From the first record; the default.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="From what comes from now on.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, metavar="N", help="From this offset of each partition.")
+    ] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="From this time: ISO 8601, or ms.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="PT1H", help="From so long ago: ISO 8601.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="By so many offsets; back if negative.")
+    ] = None,
+    internal_topics: Annotated[
+        list[str] | None, typer.Option("--internal-topics", metavar="TOPIC", help="Delete this one, too. Repeatable.")
+    ] = None,
+    delete_results: Annotated[
+        bool, typer.Option("--delete-results", help="Delete the topics that the pipelines write, too.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Complete one that was interrupted.")] = False,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+) -> int:
+    """Start over: read topics again, into empty stores.
+
+    The whole application, or what is named: changelogs, internal topics, offsets, state and checkpoints go
+    together. Prints what it does, and asks. Refused while anything runs. State on other machines is
+    deleted there, at the next start. Topics that are not Stateline's own stay.
+
+    Example: stateline reset flights:app --by-duration P1D --dry-run
+    """
+    from stateline.cli.reset import run
+    from stateline.cli.reset.scope import Asked
+    from stateline.cli.reset.where_to import where_to
+    from stateline_store.clock import now_ms
+
+    def warn(text: str) -> None:
+        typer.echo(text, err=True)
+
+    to = where_to(
+        to_earliest=to_earliest, to_latest=to_latest, to_offset=to_offset, to_datetime=to_datetime,
+        by_duration=by_duration, shift_by=shift_by, now_ms=now_ms(),
+    )  # fmt: skip
+    asked = Asked(
+        to, tuple(subtopologies or ()), tuple(stores or ()), tuple(pipelines or ()), tuple(internal_topics or ()),
+        delete_results,
+    )  # fmt: skip
+    app, config = loaded(target, config_file, settings)
+    if resume:
+        if asked != Asked() or dry_run:
+            raise InvalidArgumentError("--resume completes what was begun, as it was asked for then: give it alone.")
+        run.resume(app, config, say=typer.echo, warn=warn)
+        return 0
+
+    def agreed() -> bool:
+        return yes or typer.confirm("Do this?", err=True)
+
+    is_done = run.reset(app, config, asked, dry_run=dry_run, agreed=agreed, say=typer.echo, warn=warn)
+    if is_done:
+        warn("Done. Start the application again.")
+    return 0 if is_done or dry_run else 1
+
+
+def status(
+    target: Target,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="Wait until it has read what is there. 1 when it has not in time.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.0, metavar="S", help="How many seconds to wait for it.")] = 3600.0,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say how far an application is behind its topics.
+
+    As its commits show it. Of pipelines as their drivers on this machine say it. An application that was
+    started beside an old one is ready to be asked when it has caught up.
+
+    Example: stateline status flights:app --until-caught-up --timeout 600
+    """
+    from stateline.cli import status as cli_status
+    from stateline.cli.table import as_text
+
+    app, config = loaded(target, config_file, settings)
+    is_there = True
+    if until_caught_up:
+        is_there = cli_status.wait_until_caught_up(app, config, timeout, lambda text: typer.echo(text, err=True))
+    typer.echo(as_text(cli_status.status(app, config).rows(), as_json=as_json))
+    return 0 if is_there else 1

@@ -1,0 +1,198 @@
+"""What of an application was started over (`stateline reset`), and when: for every state directory that it has.
+
+A record of the topic ``<application.id>-nodes``, on either log, says it; the newest one with this key counts:
+
+    key   := 0x00 "reset"
+    value := {"epoch", "state": "begun" | "done", "everything": epoch,
+              "stores": {store: epoch}, "pipelines": {pipeline: epoch}, "work": what is done, or null}      JSON
+
+and ``<application>/reset.json``, which is ``{"epoch"}``, up to which of these a state directory has followed.
+
+In the log and on disk: never change. An epoch is the time in ms at which a reset began, and larger than any before it:
+so it is larger too where the topic was deleted that knew of those. `everything`, and those by name, are the newest
+resets of each: who has missed several finds all that is to go (`stale`).
+
+A reset is `begun` first and `done` last. Nobody starts in between: `refuse_unfinished`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import orjson
+
+from stateline.deployment.json_files import decoded
+from stateline.deployment.nodes_topic import RESET_KEY, ensure_nodes_topic, nodes_partition, records_until_now
+from stateline.log.interface import Log
+from stateline_store import ConfigurationError, DamagedDataError, FencedError, LockedError
+from stateline_store.clock import now_ms
+from stateline_store.durable_files import replace_file
+
+_FILE = "reset.json"
+
+Offsets = Mapping[str, Mapping[str, int]]
+"""Topic → partition, as text → next offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetWork:
+    """What a reset does, as it was decided when it began; whoever completes it does the same. In the log: never change.
+
+    `subtopologies` are those whose input is read again, `stores` and `pipelines` what is emptied (all of them, and what
+    no code declares any more, with `everything`); `changelogs`, `internal` (repartition topics and markers) and
+    `results` are topics that are deleted, `offsets` where the group goes on.
+    """
+
+    everything: bool = False
+    subtopologies: tuple[int, ...] = ()
+    stores: tuple[str, ...] = ()
+    pipelines: tuple[str, ...] = ()
+    changelogs: tuple[str, ...] = ()
+    internal: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    offsets: Offsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """What a state directory has from before a reset."""
+
+    everything: bool = False
+    stores: frozenset[str] = frozenset()
+    pipelines: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return self.everything or bool(self.stores or self.pipelines)
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The newest reset, and what is left to say of all before it."""
+
+    epoch: int
+    state: Literal["begun", "done"]
+    everything: int = 0
+    stores: Mapping[str, int] = field(default_factory=dict)
+    pipelines: Mapping[str, int] = field(default_factory=dict)
+    work: ResetWork | None = None
+
+    def encode(self) -> bytes:
+        """The value of its record."""
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, value: bytes) -> Reset:
+        """What `encode` wrote. Raises `DamagedDataError` for anything else."""
+        try:
+            tree = orjson.loads(value)
+            work = tree["work"]
+            if work is not None:
+                lists = {name: tuple(found) for name, found in work.items() if isinstance(found, list)}
+                tree["work"] = ResetWork(**{**work, **lists})
+            found = cls(**tree)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedDataError(
+                f"The record {RESET_KEY!r} of the nodes' topic is not what Stateline writes: {value!r:.200}. Run the "
+                "version that wrote it."
+            ) from error
+        return found
+
+    def stale(self, epoch: int) -> Stale:
+        """What is older than this in a directory that has followed all resets up to `epoch`."""
+        return Stale(
+            self.everything > epoch,
+            frozenset(name for name, at in self.stores.items() if at > epoch),
+            frozenset(name for name, at in self.pipelines.items() if at > epoch),
+        )
+
+
+def begun(before: Reset | None, here: int, work: ResetWork) -> Reset:
+    """The next reset, which does this. `before` is the newest one, None of none; `here` the epoch of this directory."""
+    epoch = max(now_ms(), here + 1, 0 if before is None else before.epoch + 1)
+    known = before or Reset(0, "done")
+    if work.everything:
+        return Reset(epoch, "begun", everything=epoch, work=work)
+    stores = {**known.stores, **dict.fromkeys(work.stores, epoch)}
+    pipelines = {**known.pipelines, **dict.fromkeys(work.pipelines, epoch)}
+    return Reset(epoch, "begun", known.everything, stores, pipelines, work)
+
+
+def done(reset: Reset) -> Reset:
+    """The same, through. Its `work` stays: who starts knows by it where the input was to go on."""
+    return replace(reset, state="done")
+
+
+def newest_reset(log: Log, application_id: str) -> Reset | None:
+    """What is committed now; None when nothing was ever started over. Raises what the log raises."""
+    with closing(log.admin()) as admin:
+        place = nodes_partition(application_id)
+        if place.topic not in admin.topics([place.topic]):
+            return None
+    newest = None
+    for record in records_until_now(log, place):
+        if record.key == RESET_KEY:
+            newest = record.value
+    return None if newest is None else Reset.decode(newest)
+
+
+def say_reset(log: Log, application_id: str, found: Reset | None, reset: Reset | None) -> None:
+    """Replace what was found; None: there was no reset after all. Raises `LockedError` when another one has said
+    something meanwhile, and what the log raises."""
+    with closing(log.admin()) as admin:
+        place = ensure_nodes_topic(application_id, admin)
+    with closing(log.producer(f"{application_id}-reset/")) as producer:
+        producer.init_transactions()  # whoever has looked before cannot write any more
+        if newest_reset(log, application_id) != found:
+            raise LockedError(f"Another reset of {application_id!r} runs: wait until it is through.")
+        producer.begin_transaction()
+        value = None if reset is None else reset.encode()
+        producer.produce(place.topic, RESET_KEY, value, timestamp_ms=now_ms(), partition=place.partition)
+        try:
+            producer.flush()
+            producer.commit_transaction()
+        except FencedError as error:
+            raise LockedError(f"Another reset of {application_id!r} has begun: wait until it is through.") from error
+
+
+def refuse_unfinished(reset: Reset | None, application_id: str) -> None:
+    """Raise `ConfigurationError` when it has begun and is not done."""
+    if reset is not None and reset.state == "begun":
+        raise ConfigurationError(
+            f"{application_id!r} is being started over, and that was not completed: offsets, topics and state would be "
+            "of different times. Complete it first: stateline reset MODULE:APP --resume"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    epoch: int
+
+
+def followed_epoch(application: Path) -> int:
+    """Up to which reset this application's directory has followed; 0 of one that knows of none. Raises
+    `DamagedDataError` for a file that is none."""
+    path = application / _FILE
+    try:
+        return decoded(_Followed, path.read_bytes()).epoch
+    except FileNotFoundError:
+        return 0
+    except DamagedDataError as error:
+        raise DamagedDataError(f"{path} is not the JSON that Stateline writes: {error}. Delete that file: the "
+                               "directory's state is taken for older than every reset then.") from error  # fmt: skip
+
+
+def say_followed(application: Path, epoch: int) -> None:
+    """It has nothing any more of before this reset. Raises `RetryLaterError` where nothing can be written."""
+    replace_file(application / _FILE, orjson.dumps({"epoch": epoch}))
+
+
+def is_where_it_was_put(reset: Reset | None, topic: str, partitions: Collection[tuple[int, int]]) -> bool:
+    """Whether a group's offsets (partition, next offset) of this topic are those that the newest reset gave it."""
+    if reset is None or reset.work is None or topic not in reset.work.offsets:
+        return False
+    put = reset.work.offsets[topic]
+    return all(put.get(str(partition)) == offset for partition, offset in partitions)

@@ -1,0 +1,58 @@
+"""Says which stores are new to an application that has run before: they have what comes from now on, and no history.
+
+A store with a changelog is new when this start has made that, although the group has read the store's input already. Of
+one without a changelog nothing tells.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from stateline.deployment.resets import Reset, is_where_it_was_put
+from stateline.log.interface import Admin
+from stateline.model.replay import replayed_with
+from stateline.model.topology import Subtopology, Topology
+from stateline_store import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+def say_new_stores(topology: Topology, created: Collection[str], admin: Admin, reset: Reset | None) -> None:
+    """Warn of each, with the command that fills it. `created` are the topics that this start has made; who was started
+    over, by `reset`, has its changelogs made anew and lacks nothing that was wanted. Raises what the log raises."""
+    for subtopology in topology.subtopologies:
+        new = [
+            store.name
+            for store in subtopology.stores
+            if store.source is None and store.changelog(topology.application_id) in created
+        ]
+        if new and (passed := _passed(topology, subtopology, admin, reset)):
+            _log.warning(
+                "%s of subtopology %d is new, and %s was read before: it gets what comes from now on. To fill it from "
+                "the beginning, stop the application everywhere: stateline reset MODULE:APP %s",
+                ", ".join(new), subtopology.ordinal, ", ".join(passed), _options(topology, subtopology, new),
+            )  # fmt: skip
+
+
+def _passed(topology: Topology, subtopology: Subtopology, admin: Admin, reset: Reset | None) -> list[str]:
+    """The sources that the group is not at the beginning of, unless a reset has put it there."""
+    names = [topic.name for topic in subtopology.sources]
+    places = [TopicPartition(n, p) for n, info in admin.topics(names).items() for p in range(info.partitions)]
+    committed = admin.committed(topology.application_id, places)
+    bounds = admin.bounds(committed)
+    passed: list[str] = []
+    for name in names:
+        own = {each.partition: offset for each, offset in committed.items() if each.topic == name}
+        was_read = any(offset > bounds[TopicPartition(name, partition)][0] for partition, offset in own.items())
+        if was_read and not is_where_it_was_put(reset, name, own.items()):
+            passed.append(name)
+    return passed
+
+
+def _options(topology: Topology, subtopology: Subtopology, new: Collection[str]) -> str:
+    together = replayed_with(topology, [subtopology.ordinal])
+    counting = {store.name for store in subtopology.stores if store.source is None}
+    if together == {subtopology.ordinal} and counting == set(new):
+        return " ".join(f"--store {name}" for name in new)
+    return " ".join(f"--subtopology {number}" for number in sorted(together))

@@ -1,0 +1,62 @@
+"""`stateline status`: how far an application is behind, and whether it has caught up."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from stateline.cli.status import status, wait_until_caught_up
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
+from stateline.log import Log
+from stateline.log.interface import NewTopic
+from stateline_store import DoesNotExistError
+from support.apps.counting_app import counting
+from support.processes.running_worker import create, produce, running
+from support.run.patience import HANGING_S
+
+
+@pytest.fixture
+def application_id() -> str:
+    return f"app-{uuid4().hex[:8]}"
+
+
+def configured(application_id: str, bootstrap: str, state_dir: Path) -> Config:
+    settings = {"state.dir": str(state_dir), "commit.interval.ms": "50", "bootstrap.servers": bootstrap}
+    return load_config(application_id, environment={}, overrides=[f"{k}={v}" for k, v in settings.items()])
+
+
+def test_an_application_has_caught_up_when_a_worker_has_committed_what_is_there(
+    log: Log, bootstrap: str, application_id: str, tmp_path: Path
+) -> None:
+    app, config = counting(application_id), configured(application_id, bootstrap, tmp_path)
+    said: list[str] = []
+    create(log, {f"{application_id}-in": 2, f"{application_id}-alone": 1})
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic(f"{application_id}-values-repartition", 2)])
+    with closing(log.producer(f"{application_id}-p")) as producer:
+        producer.init_transactions()
+        for n in range(30):  # each transaction ends with an offset that is no record
+            producer.begin_transaction()
+            producer.produce(f"{application_id}-in", b"k%d" % n, b"v", timestamp_ms=n)
+            producer.commit_transaction()
+    assert status(app, config).lag(f"{application_id}-in") >= 30
+    assert not wait_until_caught_up(app, config, 0.0, said.append)
+    assert "no worker is in the group" in said[-1]
+    with running(app, config, log):
+        assert wait_until_caught_up(app, config, HANGING_S, said.append), said
+        produce(log, f"{application_id}-in", [(b"k", b"v", 1)])
+        assert wait_until_caught_up(app, config, HANGING_S, said.append), said
+        found = status(app, config)
+        assert found.lag(f"{application_id}-in") == 0
+        assert {row["name"] for row in found.rows()} >= {f"{application_id}-in", f"{application_id}-alone"}
+
+
+def test_there_is_no_status_of_topics_that_are_not_there(
+    log: Log, bootstrap: str, application_id: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DoesNotExistError, match="Topics are missing"):
+        status(counting(application_id), configured(application_id, bootstrap, tmp_path))

@@ -1,0 +1,82 @@
+"""What docs/changes.md shows is what happens: its commands are run, on the application of the README."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.processes.running_worker import eventually
+from support.run.patience import HANGING_S
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/changes.md").read_text(encoding="utf-8")
+SETTINGS = ("--set", "commit.interval.ms=50", "--set", "session.timeout.ms=2000")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def stateline(directory: Path, *arguments: str, typed: str = "") -> str:
+    command = [sys.executable, "-m", "stateline", *arguments]
+    done = subprocess.run(
+        command, cwd=directory, input=typed, capture_output=True, text=True, timeout=HANGING_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def worker(directory: Path, said: Path) -> Iterator[None]:
+    """One that has caught up."""
+    command = [sys.executable, "-m", "stateline", "worker", "hello:app", *SETTINGS]
+    with said.open("wb") as output:
+        process = subprocess.Popen(command, cwd=directory, stdout=output, stderr=output)
+    file = directory / ".stateline/hello/instances/worker-0.json"
+    try:  # who was stopped before is in the group until its session is over
+        eventually(lambda: file.exists() and '"running"' in file.read_text(), "the worker runs")
+        stateline(directory, "status", "hello:app", "--until-caught-up", "--timeout", str(HANGING_S), *SETTINGS)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANGING_S) == 0, said.read_text()
+
+
+def entries(directory: Path, store: str) -> dict[str, int]:
+    looked_for = ["--store", store, "--from", "a", "--to", "z", "--value-type", "int64", "--json"]
+    told = json.loads(stateline(directory, "inspect", ".stateline", *looked_for))
+    return {entry["key"]: entry["value"] for entry in told["entries"]}
+
+
+def test_a_new_store_gets_its_history_as_the_page_says(tmp_path: Path) -> None:
+    module = tmp_path / "hello.py"
+    module.write_text(blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")[0])
+    starting, filling = blocks(PAGE, "console")
+    stateline(tmp_path, "topics", "hello:app", "--create", "--partitions", "1")
+    typed = 'alice\t{"amount": 30}\nbob\t{"amount": 5}\nalice\t{"amount": 12}\n'
+    stateline(tmp_path, "produce", "hello:app", "orders", typed=typed)
+    with worker(tmp_path, tmp_path / "first"):
+        pass
+    shown = starting.splitlines()
+    assert stateline(tmp_path, *shlex.split(shown[0][2:])[1:], *SETTINGS).splitlines() == shown[1:-1]
+    module.write_text(module.read_text() + "\n\n" + blocks(PAGE, "python")[0])
+    with worker(tmp_path, tmp_path / "second"):
+        pass
+    warned = next(line.strip() for line in PAGE.splitlines() if "is new, and orders was read before" in line)
+    assert warned in (tmp_path / "second").read_text()
+    stateline(tmp_path, *shlex.split(filling[2:])[1:], *SETTINGS)
+    with worker(tmp_path, tmp_path / "third"):
+        pass
+    assert entries(tmp_path, "totals") == {"alice": 42, "bob": 5}
+    assert entries(tmp_path, "counts") == {"alice": 2, "bob": 1}
+    stateline(tmp_path, *shlex.split(shown[-1][2:])[1:], *SETTINGS)
+    with worker(tmp_path, tmp_path / "fourth"):
+        pass
+    assert entries(tmp_path, "totals") == {"alice": 42, "bob": 5}
