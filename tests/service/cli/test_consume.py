@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -262,6 +263,7 @@ def test_it_follows_until_it_is_interrupted_and_ends_well(project: Path) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # the shell's & has it ignored
     )
     assert process.stdout is not None
     for n in range(2):

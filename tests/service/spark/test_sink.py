@@ -74,9 +74,9 @@ class Batches:
         (self._checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{offsets}")
         frame = self._session.createDataFrame(list(rows), self._columns)
         self.sink(frame, batch_id)
-        assert self.sink.last is not None
-        assert self.sink.last.batch_id == batch_id
-        return self.sink.last
+        written = self.sink.written(batch_id)
+        assert written is not None
+        return written
 
     def close(self) -> None:
         self.sink.close()

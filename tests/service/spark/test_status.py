@@ -55,7 +55,11 @@ class Told:
         self.listener.onQueryStarted(Event(id=QUERY, name="delays"))
 
     def _listener(self) -> Any:  # its events are not Spark's own
-        return StatusListener(self.file, self.reports.append, lambda: self.written)
+        return StatusListener(
+            self.file,
+            self.reports.append,
+            lambda number: self.written if self.written and self.written.batch_id == number else None,
+        )
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ class PipelineRun:
             letters, operators, self.may_write, planned,
             TransactionTimeouts(self.config.transaction_timeout_ms, self.config.pipeline_transaction_timeout_max_ms),
         )  # fmt: skip
-        listener = StatusListener(self.status, progress, lambda: sink.last)
+        listener = StatusListener(self.status, progress, sink.written)
         streams = self.frames.session.streams
         streams.addListener(listener)
         try:

@@ -112,9 +112,9 @@ def _run(
         if reporter is not None:
             resources.callback(reporter.close)
         driven = [resources.enter_context(closing(_Driven(p, config, log, ending, reporter))) for p in pipelines]
-        settle_resets(config, log)  # behind the locks, by which a reset sees that these run
         if session is None:
             _require_connector(driven, config, log)
+        settle_resets(config, log)  # behind the locks, by which a reset sees that these run
         if able := _that_have_their_topics(driven, app, config, log):
             application = config.state_dir / config.application_id
             has_started = resources.enter_context(in_turn(application, ending.stopping))

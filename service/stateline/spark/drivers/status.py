@@ -126,8 +126,8 @@ def _left_by_another(directory: Path) -> PipelineStatus | None:
 class StatusListener(StreamingQueryListener):
     """Turns Spark's events about one query into its `PipelineStatus`. Spark calls it on a thread of its own."""
 
-    def __init__(self, status: StatusFile, progress: Progress, written: Callable[[], Written | None]) -> None:
-        """`written` gives what the sink says of the newest micro-batch, None before the first."""
+    def __init__(self, status: StatusFile, progress: Progress, written: Callable[[int], Written | None]) -> None:
+        """`written` gives what the sink says of a micro-batch, None of one that it knows nothing of."""
         self._status = status
         self._pipeline = status.now.pipeline
         self._progress = progress
@@ -149,8 +149,7 @@ class StatusListener(StreamingQueryListener):
         if str(p.id) != self._query_id:
             return
         self._say_ready()
-        written = self._written()
-        changes = _batch(p, written if written and written.batch_id == p.batchId else Written(p.batchId))
+        changes = _batch(p, self._written(p.batchId) or Written(p.batchId))
         totals = _added(self._status.now.totals, changes)
         self._progress(self._status.change(state="running", query_id=self._query_id, totals=totals, **changes))
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -60,6 +61,7 @@ from stateline_store.steps import reached
 _logger = logging.getLogger(__name__)
 _ATTEMPTS = 5  # with pauses of 0.1, 0.2, 0.4 and 0.8 s; after that the query fails and its supervisor starts anew
 _FIRST_PAUSE_S = 0.1
+_TOLD_LATER = 1000  # micro-batches that Spark may be behind with its reports
 
 
 Planned = Callable[[str, int], Ends]
@@ -70,8 +72,7 @@ class EpochSink:
     """Writes micro-batches; pass it to Spark's `foreachBatch`.
 
     Spark calls it from a thread of its own; everything of the log lives on one thread of this object. What
-    a call raised stays in `failure`, because Spark keeps only its text. `last` is the newest micro-batch, before Spark
-    reports its progress.
+    a call raised stays in `failure`, because Spark keeps only its text.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class EpochSink:
         checkpoint: what Spark itself says of a micro-batch of a query.
         """
         self.failure: Exception | None = None
-        self.last: Written | None = None
+        self._written: deque[Written] = deque(maxlen=_TOLD_LATER)
         self._log = log
         self._pipeline = pipeline
         self._checkpoint = checkpoint
@@ -133,6 +134,11 @@ class EpochSink:
     def after_a_change(self) -> str:
         """What to do about a checkpoint that the pipeline's code does not fit any more."""
         return self._identity.after_a_change
+
+    def written(self, batch_id: int) -> Written | None:
+        """What this micro-batch came to; None unless it is one of the newest. Spark reports progress on another thread,
+        when further ones may have been written. Thread-safe."""
+        return next((each for each in reversed(tuple(self._written)) if each.batch_id == batch_id), None)
 
     def close(self) -> None:
         """Release everything; a transaction that is open is aborted."""
@@ -216,7 +222,7 @@ class EpochSink:
         """Write it, unless the topics hold it."""
         clock.passed("compute")
         if self._identity.is_replay(marker, self._writer.markers):
-            self.last = Written(marker.batch_id, **clock.steps_ms)
+            self._written.append(Written(marker.batch_id, **clock.steps_ms))
             return
         at_ms = now_ms()
         records = records_of(rows, self._pipeline, at_ms, self._partitions)
@@ -258,4 +264,4 @@ class EpochSink:
         if self._table is not None and difference is not None:
             self._table.moved(difference)
         counts = len(epoch.records), tombstones, len(epoch.dead_letters)
-        self.last = Written(epoch.marker.batch_id, *counts, **clock.steps_ms)
+        self._written.append(Written(epoch.marker.batch_id, *counts, **clock.steps_ms))
