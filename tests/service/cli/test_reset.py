@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
+import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
@@ -381,12 +383,21 @@ def test_a_node_that_may_live_keeps_an_application_from_starting_over(
         scene.reset()
 
 
+def answers(said: Path) -> bool:
+    """Whether the server that writes there answers at the address that it has written."""
+    found = re.search(r"Answering at (http://\S+)", said.read_text())
+    with suppress(httpx.TransportError):
+        return found is not None and httpx.get(f"{found[1]}/healthz").is_success
+    return False
+
+
 def test_nothing_starts_over_while_a_server_answers(scene: Scene) -> None:
     scene.write(records(0, 5))
     with (scene.path / "server.txt").open("wb") as file:
         given = [*scene.arguments("serve"), "--set", "server.port=0"]
         server = forked.Forked(given, cwd=scene.path, env=scene.environment(), output=file.fileno())
-    eventually(lambda: any((scene.path / "one" / scene.id / "servers").glob("*.sock")), "the server answers")
+    eventually(lambda: answers(scene.path / "server.txt"), "the server answers")
+    assert any((scene.path / "one" / scene.id / "servers").glob("*.sock"))
     with pytest.raises(RetryLaterError, match="a server here"):
         scene.reset()
     server.send_signal(signal.SIGTERM)
