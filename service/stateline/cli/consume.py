@@ -9,14 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TextIO
 
+from stateline.cli.choices import word_of
 from stateline.cli.consume_range import Place, place_of, ranges
-from stateline.cli.record_lines import FORMATS, Format, RecordLines
+from stateline.cli.record_json import FORMATS, Format
+from stateline.cli.record_lines import RecordLines
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.dsl.app import App
 from stateline.log.interface import IsolationLevel, Log, Record
-from stateline.model.topic import Topic
-from stateline.model.topology import Topology
 from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
@@ -49,16 +49,10 @@ def wanted_of(
     follow: bool,
 ) -> Wanted:
     """What the options say. Raises `InvalidArgumentError` naming the option and what it was given."""
-    level = next((each for each in _ISOLATION_LEVELS if each == isolation_level), None)
-    if level is None:
-        raise InvalidArgumentError(
-            f"--isolation-level {shown(isolation_level)}: {' or '.join(_ISOLATION_LEVELS)} is accepted."
-        )
-    chosen = next((each for each in FORMATS if each == format_), None)
-    if chosen is None:
-        raise InvalidArgumentError(f"--format {shown(format_)}: {' or '.join(FORMATS)} is accepted.")
+    level = word_of("--isolation-level", isolation_level, _ISOLATION_LEVELS)
+    form = word_of("--format", format_, FORMATS)
     end = None if until is None else place_of("--to", until)
-    return Wanted(place_of("--from", begin), end, tuple(partitions), most, follow, level, chosen)
+    return Wanted(place_of("--from", begin), end, tuple(partitions), most, follow, level, form)
 
 
 def topics_of(config: Config, names: Sequence[str], *, dead_letters: bool) -> list[str]:
@@ -83,7 +77,7 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: Wanted, out:
     """
     if not log_exists(config):
         raise DoesNotExistError(f"There is no topic {names[0]!r}: {config.bootstrap_servers} holds nothing yet.")
-    lines, count = RecordLines(types_known(app.topology()), wanted.format), 0
+    lines, count = RecordLines(app.topology().topics_known(), wanted.format), 0
     with closing(configured_log(config)) as log, closing(_records(log, names, wanted)) as records:
         for record in records:
             out.write(lines.line(record) + "\n")
@@ -92,13 +86,6 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: Wanted, out:
                 out.flush()
     out.flush()
     return count
-
-
-def types_known(topology: Topology) -> dict[str, Topic]:
-    """The topics that the application reads or writes, with their types."""
-    found = {to.name: to for s in topology.subtopologies for each in s.processors for to in each.forwards}
-    found |= {topic.name: topic for pipeline in topology.pipelines.values() for topic in pipeline.results}
-    return found | topology.topics_read()
 
 
 def _records(log: Log, names: Sequence[str], wanted: Wanted) -> Generator[Record]:

@@ -12,9 +12,10 @@ from typing import Literal, TypeAlias
 
 import orjson
 
-from stateline.cli.produced_lines import FORMATS, Format, LineReader, Lines, sources
+from stateline.cli.choices import word_of
+from stateline.cli.produced_lines import LineReader, Lines, sources
 from stateline.cli.progress import Progress
-from stateline.cli.record_json import Given, read_timestamp
+from stateline.cli.record_json import FORMATS, Format, Given, read_timestamp
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
@@ -70,12 +71,7 @@ def terms_of(
     format_: str, on_error: str, timestamp: str | None, headers: Sequence[str], partition: int | None
 ) -> Terms:
     """What the options say. Raises `InvalidArgumentError` naming the option and what it was given."""
-    chosen = next((each for each in FORMATS if each == format_), None)
-    if chosen is None:
-        raise InvalidArgumentError(f"--format {shown(format_)}: {' or '.join(FORMATS)} is accepted.")
-    then = next((each for each in _ON_ERROR if each == on_error), None)
-    if then is None:
-        raise InvalidArgumentError(f"--on-error {shown(on_error)}: {' or '.join(_ON_ERROR)} is accepted.")
+    form, then = word_of("--format", format_, FORMATS), word_of("--on-error", on_error, _ON_ERROR)
     pairs = [each.partition("=") for each in headers]
     for name, equals, value in pairs:
         if not name or not equals:
@@ -84,7 +80,7 @@ def terms_of(
         at = None if timestamp is None else read_timestamp(timestamp)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"--{error}") from error
-    return Terms(chosen, then, at, [(name, value.encode()) for name, _, value in pairs], partition)
+    return Terms(form, then, at, [(name, value.encode()) for name, _, value in pairs], partition)
 
 
 def produce(

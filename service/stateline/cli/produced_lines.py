@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TextIO, TypeAlias
+from typing import TextIO
 
-from stateline.cli.record_json import Given, read_record
+from stateline.cli.record_json import Format, Given, read_record
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, shown
 from stateline_store import InvalidArgumentError
 
-Format: TypeAlias = Literal["text", "jsonl"]
-FORMATS: tuple[Format, ...] = ("text", "jsonl")
 STANDARD_INPUT = "-"
 
 

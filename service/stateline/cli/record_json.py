@@ -15,7 +15,7 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import orjson
 
@@ -25,6 +25,9 @@ from stateline.serde.plain import Serde, holds_large_integer, load_exactly, show
 from stateline_store import InvalidArgumentError
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
+Format: TypeAlias = Literal["text", "jsonl"]
+"""What lines are: for people, or this."""
+FORMATS: tuple[Format, ...] = ("text", "jsonl")
 _MEMBERS = ("key", "value", "key_base64", "value_base64", "timestamp", "headers", "partition")
 _PASSED_OVER = ("topic", "offset", "dead_letter")
 

@@ -6,11 +6,11 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
-from stateline.cli.record_json import headers_of, members_of
+from stateline.cli.record_json import Format, headers_of, members_of
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.failures import DEAD_LETTER
@@ -18,8 +18,6 @@ from stateline.serde.plain import Serde
 
 Types: TypeAlias = tuple[Serde | None, Serde | None]
 """Of key and value; None of unknown ones."""
-Format: TypeAlias = Literal["text", "jsonl"]
-FORMATS: tuple[Format, ...] = ("text", "jsonl")
 _BREAKS = bytes.maketrans(b"\r\n", b"  ")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stateline.cli.choices import word_of
 from stateline.client.lean.client import PLANNING_S, LeanClient, LeanRequest, segment
 from stateline.spark.reading.pinned import pinned
 from stateline.spark.reading.source_options import read_server
@@ -71,13 +72,11 @@ def export_of(
     ttl_s: int,
 ) -> Export:
     """What the command line asks for. Raises `InvalidArgumentError` for a format that is none."""
-    chosen = next((each for each in _FORMATS if each == format_), None)
-    if chosen is None:
-        raise InvalidArgumentError(f"--to {format_[:60]!r}: {' or '.join(_FORMATS)} is accepted.")
+    form = word_of("--to", format_, _FORMATS)
     bounds = {"prefix": prefix, "as_of": as_of}
     return Export(
         tuple(dict.fromkeys(stores)),
-        chosen,
+        form,
         directory,
         None if columns is None else tuple(name.strip() for name in columns.split(",")),
         {name: text for name, text in bounds.items() if text is not None},

@@ -108,7 +108,7 @@ def _look(topology: Topology, config: Config, log: Log, admin: Admin) -> Status:
     there = admin.topics(names)
     if missing := [name for name in names if name not in there]:
         raise DoesNotExistError(f"Topics are missing: {', '.join(missing)} (stateline topics MODULE:APP).")
-    places = [TopicPartition(name, number) for name in names for number in range(there[name].partitions)]
+    places = [place for name in names for place in there[name].places]
     committed = admin.committed(topology.application_id, places)
     ends, bounds = admin.committed_ends(places), admin.bounds(places)
     done = {each: committed.get(each, bounds[each][0]) for each in places}

@@ -16,7 +16,7 @@ from stateline.model.internal_topics import created_topics, required_topics
 from stateline.model.pipeline import epochs_topic
 from stateline.model.table_topics import kept_for_ever, table_settings
 from stateline.model.topology import Topology
-from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+from stateline_store import DoesNotExistError, InvalidArgumentError
 
 logger = logging.getLogger(__name__)
 
@@ -135,5 +135,5 @@ def _state(role: str, exists: bool) -> str:
 
 def _records(admin: Admin, topic: TopicInfo) -> int:
     """Offsets from the first kept to the end: the records, and what compaction and transactions left out."""
-    marks = (admin.watermarks(TopicPartition(topic.name, p)) for p in range(topic.partitions))
+    marks = map(admin.watermarks, topic.places)
     return sum(end - first for first, end in marks)

@@ -123,8 +123,7 @@ def last_records(log: Log, topic: str) -> dict[TopicPartition, tuple[int, bytes]
         info = admin.topics().get(topic)
         if info is None:
             raise DoesNotExistError(f"There is no topic {topic!r} yet.")
-        partitions = [TopicPartition(topic, number) for number in range(info.partitions)]
-        marks = {partition: admin.watermarks(partition) for partition in partitions}
+        marks = {partition: admin.watermarks(partition) for partition in info.places}
     starts = {p: max(first, end - _LOOK_BACK) for p, (first, end) in marks.items() if end > first}
     last: dict[TopicPartition, tuple[int, bytes]] = {}
     deadline = time.monotonic() + _POLL_TIMEOUT_S

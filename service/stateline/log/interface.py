@@ -50,6 +50,11 @@ class TopicInfo:
     partitions: int
     topic_id: str
 
+    @property
+    def places(self) -> list[TopicPartition]:
+        """Its partitions, in order."""
+        return [TopicPartition(self.name, number) for number in range(self.partitions)]
+
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:

@@ -120,6 +120,13 @@ class Topology:
         topics += [d.source for d in self.global_tables.values() if d.source is not None]
         return {topic.name: topic for topic in topics}
 
+    def topics_known(self) -> dict[str, Topic]:
+        """Topics that the application reads or writes, by name: `topics_read`, those that processors forward to, and
+        results of pipelines."""
+        found = {topic.name: topic for s in self.subtopologies for each in s.processors for topic in each.forwards}
+        found |= {topic.name: topic for pipeline in self.pipelines.values() for topic in pipeline.results}
+        return found | self.topics_read()
+
     def external_topics(self) -> dict[str, str]:
         """Changelogs of Kafka Streams applications that stores are kept of → the application's id."""
         sources = [topic for subtopology in self.subtopologies for topic in subtopology.sources]

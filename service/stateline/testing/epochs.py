@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from typing import TypeAlias
 
 from stateline.deployment.epoch_marker import EpochMarker
-from stateline.log.interface import Log
+from stateline.log.interface import Log, Producer
 from stateline.model.topology import Topology
 from stateline.processing.records import OutputRecord
 from stateline_store.clock import now_ms
 
 _WRITER = "test-driver"
+
+Row: TypeAlias = tuple[OutputRecord, int | None]
+"""A record as bytes, and the partition that it names, if it does."""
+
+
+def produce_rows(producer: Producer, rows: Iterable[Row]) -> None:
+    """Each into its partition, or that of its key."""
+    for (name, key, value, timestamp_ms, headers, where), number in rows:
+        producer.produce(
+            name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where
+        )
 
 
 class EpochWriter:
@@ -26,17 +38,14 @@ class EpochWriter:
         """Whether rows of this topic are seen a micro-batch at a time."""
         return topic in self._epochs_of
 
-    def write(self, log: Log, topic: str, rows: Sequence[tuple[OutputRecord, int | None]]) -> None:
+    def write(self, log: Log, topic: str, rows: Sequence[Row]) -> None:
         """Write these records, each into its partition or that of its key, and where the micro-batch ends."""
         epochs = self._epochs_of[topic]
         ends = self._ends.setdefault(epochs, {}).setdefault(topic, {})
         with closing(log.producer(_WRITER)) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            for (name, key, value, timestamp_ms, headers, where), number in rows:
-                producer.produce(
-                    name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where
-                )
+            produce_rows(producer, rows)
             ends |= {str(place.partition): offset for place, offset in producer.flush().items()}
             marker = EpochMarker(_WRITER, self._batches, (), len(rows), result_ends=self._ends[epochs])
             producer.produce(epochs, _WRITER.encode(), marker.encode(), timestamp_ms=now_ms())

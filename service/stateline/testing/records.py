@@ -12,8 +12,9 @@ from stateline.log import interface
 from stateline.log.interface import Headers, Log
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
+from stateline.processing.failures import DEAD_LETTER
 from stateline.processing.records import Output, OutputRecord
-from stateline.testing.epochs import EpochWriter
+from stateline.testing.epochs import EpochWriter, Row, produce_rows
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
 _AT_A_TIME = 1_000
@@ -57,14 +58,11 @@ def write(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> Non
     value or a partition that cannot be."""
     rows = _rows(log, topic, records, now_ms)
     with closing(log.producer()) as producer:
-        for (name, key, value, timestamp_ms, headers, where), number in rows:
-            producer.produce(
-                name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where
-            )
+        produce_rows(producer, rows)
         producer.flush()
 
 
-def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> list[tuple[OutputRecord, int | None]]:
+def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> list[Row]:
     """As bytes, each with the partition that it names."""
     rows = [(_encoded(topic, record, now_ms), record.partition) for record in records]
     with closing(log.admin()) as admin:
@@ -123,10 +121,7 @@ class TopicReader:
     """Reads topics of the application, each record once. One thread uses it."""
 
     def __init__(self, topology: Topology) -> None:
-        topics = dict(topology.topics_read())
-        topics |= {t.name: t for s in topology.subtopologies for p in s.processors for t in p.forwards}
-        topics |= {t.name: t for p in topology.pipelines.values() for t in p.results}
-        self._topics = topics
+        self._topics = topology.topics_known()
         self._next: dict[TopicPartition, int] = {}
 
     def read(self, log: Log, topic: str | Topic) -> list[Record]:
@@ -160,9 +155,9 @@ def _typed(topic: Topic, record: interface.Record) -> Record:
 
 
 def _dead_letter(record: interface.Record) -> DeadLetter:
-    said = {name: (value or b"").decode() for name, value in record.headers if name.startswith("__streams.errors.")}
+    said = {name: (value or b"").decode() for name, value in record.headers if name.startswith(DEAD_LETTER)}
     topic, partition, offset, error, message = (
-        said[f"__streams.errors.{name}"] for name in ("topic", "partition", "offset", "exception", "message")
+        said[f"{DEAD_LETTER}{name}"] for name in ("topic", "partition", "offset", "exception", "message")
     )
     return DeadLetter(
         topic, int(partition), int(offset), record.key, record.value, record.timestamp_ms, error, message,

@@ -38,7 +38,7 @@ def say_new_stores(topology: Topology, created: Collection[str], admin: Admin, r
 def _passed(topology: Topology, subtopology: Subtopology, admin: Admin, reset: Reset | None) -> list[str]:
     """The sources that the group is not at the beginning of, unless a reset has put it there."""
     names = [topic.name for topic in subtopology.sources]
-    places = [TopicPartition(n, p) for n, info in admin.topics(names).items() for p in range(info.partitions)]
+    places = [place for info in admin.topics(names).values() for place in info.places]
     committed = admin.committed(topology.application_id, places)
     bounds = admin.bounds(committed)
     passed: list[str] = []

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spark.departures import settings
+from service.spark.departures import create_topics, settings
 from stateline.config.loading import load_config
+from stateline.config.settings import Config
+from stateline.log.embedded import EmbeddedLog
 from stateline.spark.session import close_session, spark_session
 from support import REPOSITORY
 from support.kafka.kafka_broker import missing_is_a_failure
@@ -44,6 +46,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster | None
     """None unless ``SPARK_ON=cluster`` has the tests run on one."""
     with wanted_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Of the application in `departures`, on an embedded log: that of `log`."""
+    return load_config("flights", overrides=settings(str(tmp_path)))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EmbeddedLog:
+    """With the topics of `departures`."""
+    made = EmbeddedLog(tmp_path / "log.db")
+    create_topics(made)
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from service.spark import departures as d
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
-from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.dsl.app import App
@@ -38,18 +37,6 @@ from stateline_store import (
 from support.kafka.shared_broker import SharedBroker
 
 Run = Callable[..., list[PipelineStatus]]
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return load_config("flights", overrides=d.settings(str(tmp_path)))
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> EmbeddedLog:
-    made = EmbeddedLog(tmp_path / "log.db")
-    d.create_topics(made)
-    return made
 
 
 @pytest.fixture

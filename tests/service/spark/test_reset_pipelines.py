@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from service.spark import departures as d
 from stateline.cli.reset import run
 from stateline.cli.reset.scope import Asked
-from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.resets import followed_epoch, newest_reset, say_followed
 from stateline.log.embedded import EmbeddedLog
@@ -21,18 +20,6 @@ from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.sink.checkpoint_folder import HadoopFolder
 from stateline_store import RetryLaterError
 from support.run.patience import HANGING_S
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return load_config("flights", overrides=d.settings(str(tmp_path)))
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> EmbeddedLog:
-    made = EmbeddedLog(tmp_path / "log.db")
-    d.create_topics(made)
-    return made
 
 
 def reset(config: Config, **asked: object) -> list[str]:

@@ -41,7 +41,7 @@ class Found:
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Those of a topic; none of one that is not there."""
         info = self.topics.get(topic)
-        return [] if info is None else [TopicPartition(topic, number) for number in range(info.partitions)]
+        return [] if info is None else info.places
 
 
 def look(topology: Topology, scope: Scope, to: WhereTo, config: Config, admin: Admin) -> Found:
@@ -82,7 +82,7 @@ def _checkpoint(config: Config, pipeline: str) -> str | None:
 
 
 def _partitions(names: Iterable[str], topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
-    return [TopicPartition(name, n) for name in sorted(names) if name in topics for n in range(topics[name].partitions)]
+    return [place for name in sorted(names) if name in topics for place in topics[name].places]
 
 
 def others_of(application_id: str, topics: Collection[str], known: Collection[str]) -> list[str]:

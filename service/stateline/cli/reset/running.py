@@ -19,7 +19,7 @@ from stateline.deployment.pipeline_status import pipelines_directory
 from stateline.deployment.resets import ResetWork
 from stateline.log.interface import Admin, Log
 from stateline.model.topology import Topology
-from stateline_store import StateDirectory, TopicPartition
+from stateline_store import StateDirectory
 from stateline_store.inspection import lock_holder
 
 _LOOK_INTERVAL_S = 0.25
@@ -68,7 +68,7 @@ def running_elsewhere(config: Config, topology: Topology, log: Log, admin: Admin
 def open_transactions(work: ResetWork, admin: Admin) -> list[str]:
     """The topics of the application's own that a transaction is open in. Raises what the log raises."""
     names = [*work.changelogs, *work.internal]
-    places = [TopicPartition(n, p) for n, info in admin.topics(names).items() for p in range(info.partitions)]
+    places = [place for info in admin.topics(names).values() for place in info.places]
     if not places:
         return []
     bounds, ends = admin.bounds(places), admin.committed_ends(places)

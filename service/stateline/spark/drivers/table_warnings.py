@@ -12,7 +12,6 @@ from stateline.model.table_topics import beginning_is_lost
 from stateline.model.topology import Topology
 from stateline.spark.sink.checkpoint import checkpoint_query_id
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder
-from stateline_store import TopicPartition
 
 _logger = logging.getLogger(__name__)
 
@@ -31,9 +30,7 @@ def warn_of_tables(topology: Topology, admin: Admin, checkpoints: Iterable[tuple
         named |= {topic.name for topic in (*pipeline.static, *pipeline.tables, *pipeline.results)}
     report_other_settings(topology, admin, of=named)
     there = admin.topics()
-    wanted = [
-        TopicPartition(name, p) for name in sorted(from_beginning & there.keys()) for p in range(there[name].partitions)
-    ]
+    wanted = [place for name in sorted(from_beginning & there.keys()) for place in there[name].places]
     firsts = {partition: first for partition, (first, _) in admin.bounds(wanted).items() if first > 0}
     for name in sorted({partition.topic for partition in firsts}):
         cut = {partition: first for partition, first in firsts.items() if partition.topic == name}

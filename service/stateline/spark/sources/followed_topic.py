@@ -32,6 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from stateline.log import Log, Record, open_log
+from stateline.log.interface import Admin, TopicInfo
 from stateline.spark.one_line import in_one_line
 from stateline.spark.sources.embedded_source import SCHEMA
 from stateline.spark.sources.newest_files import Span, newest_records
@@ -58,7 +59,8 @@ class Share(InputPartition):
 def as_of_now(log: Log, topics: Iterable[str]) -> str:
     """What tasks are to read of these topics: up to the last stable offset of each partition, in JSON. Raises
     `DoesNotExistError` when there is no such topic."""
-    return json.dumps({topic: [astuple(span) for span in _spans(log, topic)] for topic in topics})
+    with closing(log.admin()) as admin:
+        return json.dumps({topic: [astuple(span) for span in _spans(admin, topic)] for topic in topics})
 
 
 class FollowedTopicSource(DataSource):
@@ -85,8 +87,8 @@ class FollowedTopicReader(DataSourceReader):
     @in_one_line()
     def partitions(self) -> list[Share]:
         """As many as there are tasks. Raises `DoesNotExistError` when there is no such topic."""
-        with closing(self._log()) as log:
-            count = len(_spans(log, self._topic))
+        with closing(self._log()) as log, closing(log.admin()) as admin:
+            count = _known(admin, self._topic).partitions
         tasks = min(count, int(self._options.get("tasks", count)))
         return [Share(number, tasks) for number in range(tasks)]
 
@@ -105,8 +107,8 @@ class FollowedTopicReader(DataSourceReader):
         told = json.loads((context and context.getLocalProperty(AS_OF)) or "{}")
         if self._topic in told:
             return [Span(*each) for each in told[self._topic]]
-        with closing(self._log()) as log:
-            return _spans(log, self._topic)
+        with closing(self._log()) as log, closing(log.admin()) as admin:
+            return _spans(admin, self._topic)
 
     def changes(self, span: Span, since: int) -> Iterator[list[Record]]:
         """The partition's records from `since` to the end of `span`. Raises `LogUnavailableError` when none come."""
@@ -134,14 +136,17 @@ class FollowedTopicReader(DataSourceReader):
         )
 
 
-def _spans(log: Log, name: str) -> list[Span]:
-    with closing(log.admin()) as admin:
-        topic = admin.topics([name]).get(name)
-        if topic is None:
-            raise DoesNotExistError(f"There is no topic {name!r}: create it, then start again.")
-        places = [TopicPartition(name, number) for number in range(topic.partitions)]
-        firsts, ends = admin.bounds(places), admin.committed_ends(places)
-    return [Span(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in places]
+def _known(admin: Admin, name: str) -> TopicInfo:
+    topic = admin.topics([name]).get(name)
+    if topic is None:
+        raise DoesNotExistError(f"There is no topic {name!r}: create it, then start again.")
+    return topic
+
+
+def _spans(admin: Admin, name: str) -> list[Span]:
+    topic = _known(admin, name)
+    firsts, ends = admin.bounds(topic.places), admin.committed_ends(topic.places)
+    return [Span(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in topic.places]
 
 
 def _beginning(options: Mapping[str, str], prefix: str) -> dict[str, str]:
