@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,24 +35,24 @@ def stateline(directory: Path, *arguments: str, typed: str = "") -> str:
 
 
 @contextmanager
-def worker(directory: Path, said: Path) -> Iterator[None]:
+def worker(directory: Path, said: Path, target: str = "hello:app", application_id: str = "hello") -> Iterator[None]:
     """One that has caught up."""
-    command = [sys.executable, "-m", "stateline", "worker", "hello:app", *SETTINGS]
+    command = [sys.executable, "-m", "stateline", "worker", target, *SETTINGS]
     with said.open("wb") as output:
         process = subprocess.Popen(command, cwd=directory, stdout=output, stderr=output)
-    file = directory / ".stateline/hello/instances/worker-0.json"
+    file = directory / ".stateline" / application_id / "instances/worker-0.json"
     try:  # who was stopped before is in the group until its session is over
         eventually(lambda: file.exists() and '"running"' in file.read_text(), "the worker runs")
-        stateline(directory, "status", "hello:app", "--until-caught-up", "--timeout", str(HANGING_S), *SETTINGS)
+        stateline(directory, "status", target, "--until-caught-up", "--timeout", str(HANGING_S), *SETTINGS)
         yield
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(HANGING_S) == 0, said.read_text()
 
 
-def entries(directory: Path, store: str) -> dict[str, int]:
+def entries(directory: Path, store: str, application_id: str = "hello") -> dict[str, int]:
     looked_for = ["--store", store, "--from", "a", "--to", "z", "--value-type", "int64", "--json"]
-    told = json.loads(stateline(directory, "inspect", ".stateline", *looked_for))
+    told = json.loads(stateline(directory, "inspect", f".stateline/{application_id}", *looked_for))
     return {entry["key"]: entry["value"] for entry in told["entries"]}
 
 
@@ -80,3 +81,31 @@ def test_a_new_store_gets_its_history_as_the_page_says(tmp_path: Path) -> None:
     with worker(tmp_path, tmp_path / "fourth"):
         pass
     assert entries(tmp_path, "totals") == {"alice": 42, "bob": 5}
+
+
+def test_blue_and_green_change_places_while_orders_come_in(tmp_path: Path) -> None:
+    old = blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")[0]
+    new = old.replace('"hello"', '"hello-2"').replace('order.value["amount"])', '2 * order.value["amount"])')
+    assert new.count("hello-2") == 1
+    assert "2 * " in new
+    (tmp_path / "hello.py").write_text(old)
+    (tmp_path / "hello2.py").write_text(new)
+    recipe = PAGE.split("## Blue and green\n", 1)[1]
+    (waiting,) = re.findall(r"`stateline (status .*?)`", recipe.split("\n\n", 2)[1])
+    (deleting,) = re.findall(r"`stateline (topics .*?)`", recipe.split("\n\n", 2)[1])
+    stateline(tmp_path, "topics", "hello:app", "--create", "--partitions", "1")
+    stateline(tmp_path, "produce", "hello:app", "orders", typed='alice\t{"amount": 30}\nbob\t{"amount": 5}\n')
+    with worker(tmp_path, tmp_path / "old"):
+        not_yet = [sys.executable, "-m", "stateline", *shlex.split(waiting)[:-1], "0", *SETTINGS]
+        nobody = subprocess.run(not_yet, cwd=tmp_path, capture_output=True, check=False, timeout=HANGING_S)
+        assert nobody.returncode == 1, "without a worker in the group nothing has caught up"
+        with worker(tmp_path, tmp_path / "new", "hello2:app", "hello-2"):
+            stateline(tmp_path, "produce", "hello:app", "orders", typed='alice\t{"amount": 12}\n')
+            stateline(tmp_path, *shlex.split(waiting), *SETTINGS)
+    assert entries(tmp_path, "totals", "hello") == {"alice": 42, "bob": 5}
+    assert entries(tmp_path, "totals", "hello-2") == {"alice": 84, "bob": 10}
+    stateline(tmp_path, *shlex.split(deleting), *SETTINGS)
+    shutil.rmtree(tmp_path / ".stateline/hello")
+    with worker(tmp_path, tmp_path / "later", "hello2:app", "hello-2"):
+        pass
+    assert entries(tmp_path, "totals", "hello-2") == {"alice": 84, "bob": 10}
