@@ -4,6 +4,7 @@
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
 # make test-cluster  operators of pipelines, and kills of their drivers, on a standalone Spark cluster with HDFS
 # make check   lint, formatting, types, who imports whom
+# make wheel   dist/: the wheel and the source distribution
 # make bench   the benchmarks (BENCH=name for one)
 # make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30; CLUSTER=3 for three nodes, as root; STANDBYS=1)
 # make lock    renew requirements.lock
@@ -14,7 +15,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-cluster check bench chaos lock clean java maven
+.PHONY: help demo test test-all test-cluster check wheel bench chaos lock clean java maven
 
 # Some machines keep Python from writing what it has compiled: every process would compile Stateline anew then, a third
 # of a second, and every process of the tests all of the tests, ten seconds.
@@ -48,6 +49,11 @@ check: $(INSTALLED)
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+wheel: $(INSTALLED)
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . > /dev/null
+	@ls dist/*
 
 bench: $(INSTALLED) java maven
 	@for file in tests/benchmarks/bench_$(BENCH).py; do echo "== $$file"; $(BIN)/python "$$file"; done
