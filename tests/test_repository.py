@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-TARGETS = ("demo", "test", "test-all", "test-cluster", "check", "wheel", "bench", "lock", "clean")
+TARGETS = ("demo", "test", "test-all", "test-cluster", "check", "wheel", "docs", "bench", "lock", "clean")
 
 
 def imported(path: Path) -> Iterator[str]:
