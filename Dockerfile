@@ -10,6 +10,8 @@
 #     CMD ["serve", "flights:app"]
 
 FROM python:3.12-slim-bookworm AS build
+# What is installed besides, by names of pyproject.toml's extras, with commas between them. `slim` alone can be without spark.
+ARG EXTRAS=spark
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY service service
@@ -17,8 +19,10 @@ COPY store store
 # The lock only pins: packages that just the tests need stay out of the image, and so does pip. Spark's jars, 450 MB,
 # are for those who run pipelines.
 RUN python -m venv --without-pip /opt/stateline \
-    && pip --python /opt/stateline/bin/python install --no-cache-dir --constraint requirements.lock . \
-    && mv /opt/stateline/lib/python3.12/site-packages/pyspark/jars /opt/jars
+    && pip --python /opt/stateline/bin/python install --no-cache-dir --constraint requirements.lock ".[$EXTRAS]" \
+    && mkdir /opt/jars \
+    && if test -d /opt/stateline/lib/python3.12/site-packages/pyspark; then \
+        mv /opt/stateline/lib/python3.12/site-packages/pyspark/jars /opt/; fi
 
 # Spark's Kafka connector, as jars in the folder where Stateline looks for them. Of pipelines alone.
 FROM python:3.12-slim-bookworm AS connector

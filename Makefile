@@ -4,6 +4,8 @@
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
 # make test-cluster  operators of pipelines, and kills of their drivers, on a standalone Spark cluster with HDFS
 # make check   lint, formatting, types, who imports whom
+# make wheel   dist/: the wheel and the source distribution
+# make docs    dist/site: the documentation as a site, with a reference of the Python API
 # make bench   the benchmarks (BENCH=name for one)
 # make chaos   a worker under faults of itself, its brokers and its disk (MINUTES=30; CLUSTER=3 for three nodes, as root; STANDBYS=1)
 # make lock    renew requirements.lock
@@ -14,7 +16,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-cluster check bench chaos lock clean java maven
+.PHONY: help demo test test-all test-cluster check wheel docs bench chaos lock clean java maven
 
 # Some machines keep Python from writing what it has compiled: every process would compile Stateline anew then, a third
 # of a second, and every process of the tests all of the tests, ten seconds.
@@ -23,6 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+DOCS := .venv-docs
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
 BENCH ?= *
@@ -49,6 +52,21 @@ check: $(INSTALLED)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
+wheel: $(INSTALLED)
+	@rm -f dist/stateline-*
+	@$(BIN)/python -m build --outdir dist . > /dev/null
+	@ls dist/stateline-*
+
+# Without --quiet, which hides the warnings that --strict fails for. What makes it is in an environment of its own, and none of the tests'.
+docs: $(DOCS)/.installed
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "Open dist/site/index.html, or serve it: python3 -m http.server --directory dist/site"
+
+$(DOCS)/.installed: pyproject.toml
+	@test -x $(DOCS)/bin/pip || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/pip --quiet --disable-pip-version-check install --constraint requirements.lock '.[docs]'
+	@touch $@
+
 bench: $(INSTALLED) java maven
 	@for file in tests/benchmarks/bench_$(BENCH).py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
@@ -63,7 +81,7 @@ lock: $(INSTALLED)
 	@touch $(INSTALLED)
 
 clean:
-	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log dist
+	@rm -rf .venv $(DOCS) .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log dist
 	@find service store tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): requirements.lock pyproject.toml

@@ -94,7 +94,8 @@ def test_the_image_has_sparks_kafka_connector_where_it_is_looked_for() -> None:
 
 def test_packages_of_the_image_are_those_of_the_lock() -> None:
     (install,) = [line for line in instructions("RUN") if " install --no-cache-dir" in line]
-    assert "--constraint requirements.lock ." in install
+    assert '--constraint requirements.lock ".[$EXTRAS]"' in install
+    assert instructions("ARG") == ["EXTRAS=spark"]
 
 
 def test_the_image_asks_for_its_own_health() -> None:

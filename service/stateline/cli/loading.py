@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+from stateline.config.extras import extra_of, install_line
 from stateline.dsl.app import App
 from stateline_store.errors import ConfigurationError
 
@@ -67,7 +68,9 @@ def _import_failed(name: str, error: BaseException) -> ConfigurationError:
     text = " ".join(str(error).split()) or "no message"
     place = _place(error)
     at = "" if place in text else f" at {place}"  # what was declared wrongly tells where itself
-    return ConfigurationError(f"Importing {name} failed{at}: {type(error).__name__}: {text}")
+    extra = extra_of(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    hint = f": run `{install_line(extra)}`." if extra is not None else ""
+    return ConfigurationError(f"Importing {name} failed{at}: {type(error).__name__}: {text}{hint}")
 
 
 def _place(error: BaseException) -> str:

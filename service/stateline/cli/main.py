@@ -17,10 +17,12 @@ import typer
 from stateline.cli import node, reset_commands, run_commands, state_commands, tokens, topic_commands
 from stateline.cli.errors import explained
 from stateline.cli.help import FLAGS, PlainHelp
+from stateline.cli.new_project import new
 from stateline.processes.logging import say_error, set_up_logging
 
 TRACEBACK_VARIABLE = "STATELINE_TRACEBACK"
 _COMMANDS = (
+    new,
     *(run_commands.run, run_commands.worker, run_commands.serve, run_commands.pipeline),
     *(topic_commands.topics, topic_commands.produce, topic_commands.consume),
     *(state_commands.stores, state_commands.config, state_commands.inspect, state_commands.snapshot),

@@ -27,12 +27,15 @@ def run(target: Target, settings: Settings = None, config_file: ConfigFile = Non
 
     Example: stateline run flights:app --set num.workers=2
     """
+    from stateline.config.extras import need_extra
     from stateline.processes.application import application_children, only_run
     from stateline.processes.supervisor import SAYS, Supervisor
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_start
 
     app, config = loaded(target, config_file, settings)
+    if app.topology().pipelines and config.runs_pipelines:
+        need_extra("spark", "Pipelines")
     with only_run(config):
         check_start(config)
         if node_keys(config) is not None:
@@ -116,12 +119,14 @@ def pipeline(
 
     Example: stateline pipeline flights:app delays
     """
+    from stateline.config.extras import need_extra
     from stateline.deployment.pipelines_node import be_pipelines_node
     from stateline.processes.application import chosen_pipelines, pipeline_children, share_a_driver
     from stateline.processes.supervisor import Supervisor
 
     app, config = loaded(target, config_file, settings, to_write=True)
     chosen = chosen_pipelines(app, names or ())
+    need_extra("spark", "Pipelines")
     be_pipelines_node(config)
     if available_now or share_a_driver(config, chosen):
         from stateline.deployment.configured_log import configured_log

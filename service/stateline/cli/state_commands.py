@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded, read
-from stateline_store.errors import ConfigurationError
 
 
 def stores(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
@@ -132,12 +131,11 @@ def demo(
 
     Example: stateline demo --once
     """
-    try:
-        from stateline.demo.run import run_demo
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "rich":
-            raise
-        raise ConfigurationError("The demo needs rich: run `pip install stateline[demo]`.") from error
+    from stateline.config.extras import need_extra
+
+    need_extra("demo", "The demo's parts")
+    from stateline.demo.run import run_demo
+
     if nodes is not None:
         from stateline.demo.nodes.run import run_nodes_demo
 

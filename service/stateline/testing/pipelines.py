@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
-
+from stateline.config.extras import need_extra
 from stateline.dsl.app import App
 from stateline.model.pipeline import Pipeline
-from stateline.spark.drivers.one_pipeline import pipeline_of
-from stateline.spark.drivers.several_pipelines import run_pipelines
-from stateline.spark.session import spark_session
 from stateline.testing.place import Place
 from stateline.testing.records import Record, TopicReader, write
 from stateline_store import DoesNotExistError
 from stateline_store.clock import now_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def run_pipeline(
@@ -36,9 +35,17 @@ def run_pipeline(
     one to run in, which stays; without it that of this process, which is started if there is none, and then takes some
     seconds. `config` are settings over those of the `App`.
 
-    Raises `DoesNotExistError` for a pipeline that there is not, or a topic that it does not read,
-    `InvalidArgumentError` for a record that is not of its topic's types, and whatever ends the pipeline.
+    Raises `ConfigurationError` where Spark is not installed, `DoesNotExistError` for a pipeline that there is not, or a
+    topic that it does not read, `InvalidArgumentError` for a record that is not of its topic's types, and whatever ends
+    the pipeline.
     """
+    need_extra("spark", "Pipelines")
+    from pyspark.sql import SparkSession
+
+    from stateline.spark.drivers.one_pipeline import pipeline_of
+    from stateline.spark.drivers.several_pipelines import run_pipelines
+    from stateline.spark.session import spark_session
+
     pipeline = pipeline_of(app, name)
     inputs = {topic.name: topic for topic in pipeline.inputs}
     if unread := sorted(rows.keys() - inputs.keys()):

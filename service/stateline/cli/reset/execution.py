@@ -9,6 +9,7 @@ from pathlib import Path
 from stateline.cli.reset.found import checkpoint_place
 from stateline.cli.reset.running import open_transactions, running_elsewhere, running_here, wait_for_sessions
 from stateline.config.directory import make_state_directory
+from stateline.config.extras import need_extra
 from stateline.config.settings import Config
 from stateline.deployment.checkpoint_location import is_url
 from stateline.deployment.discarding import delete_checkpoint, discard, discarding
@@ -41,8 +42,8 @@ class Execution:
 
     def run(self, work: ResetWork) -> None:
         """Do this. Raises `RetryLaterError` while anything runs, and `ConfigurationError` when an earlier reset is not
-        done: nothing is changed then. Raises what the log and the file system raise: it is interrupted, and `resume`
-        completes it."""
+        done, or Spark is missing that deletes checkpoints at a URL: nothing is changed then. Raises what the log and
+        the file system raise: it is interrupted, and `resume` completes it."""
         before = newest_reset(self._log, self._application_id)
         refuse_unfinished(before, self._application_id)
         with self._alone(work) as admin:
@@ -73,6 +74,8 @@ class Execution:
     @contextmanager
     def _alone(self, work: ResetWork) -> Iterator[Admin]:
         """No `stateline run` begins here while the block runs, and nothing runs now."""
+        if any(map(is_url, self._checkpoints(work))):
+            need_extra("spark", "Checkpoints at a URL")
         make_state_directory(self._config)
         if here := running_here(self._config):
             raise self._refusal(here)
@@ -125,10 +128,14 @@ class Execution:
         if offsets:
             admin.alter_offsets(self._application_id, offsets)
 
-    def _delete_checkpoints(self, work: ResetWork) -> None:
+    def _checkpoints(self, work: ResetWork) -> list[str]:
+        """Where they are that are not below the state directory."""
         if self._config.pipeline_checkpoint_location is None:
-            return  # they are below the state directory
-        places = [checkpoint_place(self._config, name) for name in work.pipelines]
+            return []
+        return [checkpoint_place(self._config, name) for name in work.pipelines]
+
+    def _delete_checkpoints(self, work: ResetWork) -> None:
+        places = self._checkpoints(work)
         for place in places:
             if not is_url(place):
                 delete_checkpoint(Path(place))

@@ -1,0 +1,74 @@
+"""`stateline new`: a folder with an application to begin with. The files are those of `project_template`."""
+
+from __future__ import annotations
+
+import keyword
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stateline_store.errors import ConfigurationError, InvalidArgumentError
+
+_TEMPLATE, _SUFFIX = "project_template", ".template"
+_OTHER_NAMES = {"module.py": "{name}.py", "test_module.py": "test_{name}.py", "gitignore": ".gitignore"}
+_TAKEN = {"stateline", "stateline_store", "pytest"}  # what the new module's folder would hide
+
+
+def new(name: Annotated[str, typer.Argument(metavar="NAME", help="Of the module, the App, and the folder.")]) -> None:
+    """Begin an application.
+
+    Writes the folder NAME: a module, its tests, settings, a Dockerfile, a Compose file with a broker. It has to be new,
+    or empty.
+
+    Example: stateline new flights
+    """
+    files = project_files(name)
+    folder = Path(name)
+    write_project(folder, files)
+    typer.echo(f"Written to {folder}: {', '.join(sorted(files))}. Next:")
+    for line in (
+        f"cd {name} && python -m pytest",
+        f"stateline topics {name}:app --create",
+        f"stateline run {name}:app",
+    ):
+        typer.echo(f"  {line}")
+
+
+def project_files(name: str) -> dict[str, str]:
+    """The files of an application of this name: file name → text.
+
+    Raises `InvalidArgumentError` for what cannot be a module's name, or is one of Python's or of Stateline's.
+    """
+    from importlib import resources
+    from importlib.metadata import version
+
+    if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+        raise InvalidArgumentError(
+            f"{name!r} cannot be a Python module: take letters, digits and '_', not a digit first, as in my_flights."
+        )
+    if name in sys.stdlib_module_names or name in _TAKEN:
+        raise InvalidArgumentError(f"A module {name!r} would hide the one that is there: take another name.")
+    values = {"%NAME%": name, "%VERSION%": version("stateline")}
+    files = {}
+    for template in resources.files(__package__).joinpath(_TEMPLATE).iterdir():
+        text = template.read_text(encoding="utf-8")
+        for placeholder, value in values.items():
+            text = text.replace(placeholder, value)
+        plain = template.name.removesuffix(_SUFFIX)
+        files[_OTHER_NAMES.get(plain, plain).format(name=name)] = text
+    return files
+
+
+def write_project(folder: Path, files: dict[str, str]) -> None:
+    """Write these into a folder that is made, or is there and empty. Nothing is ever overwritten.
+
+    Raises `ConfigurationError` where something is in the way.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"{folder.resolve()} is there and not an empty folder: take another name, or move it.")
+    folder.mkdir(exist_ok=True)
+    for file, text in files.items():
+        with (folder / file).open("x", encoding="utf-8") as output:
+            output.write(text)

@@ -1,0 +1,97 @@
+"""`stateline new`: what it writes runs, and it writes over nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # PyYAML brings no types of its own
+
+from stateline.cli import main
+from stateline.cli.new_project import project_files
+from stateline.config.loading import load_config
+from stateline.config.sources import PREFIX
+from stateline_store import InvalidArgumentError
+from support import TESTS
+
+ROOT = TESTS.parent
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_tests_of_a_new_application_pass(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "my_flights"]) == 0
+    said = capfd.readouterr().out
+    assert "stateline run my_flights:app" in said.splitlines()[-1]
+    path = os.pathsep.join([str(ROOT / "service"), str(ROOT / "store")])
+    tests = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        tests,
+        cwd=here / "my_flights",
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+
+
+def test_nothing_of_the_template_is_left_in_it() -> None:
+    files = project_files("my_flights")
+    assert files.keys() == {
+        *("my_flights.py", "test_my_flights.py", "stateline.toml", "requirements.txt"),
+        *("Dockerfile", "compose.yaml", ".gitignore", "README.md"),
+    }
+    for name, text in files.items():
+        assert "%" not in text, name
+        assert "my_flights" in text or name in (".gitignore", "requirements.txt"), name
+    assert len(files["README.md"].splitlines()) <= 20
+
+
+def test_its_settings_are_accepted_and_its_containers_name_its_files_and_commands() -> None:
+    files = project_files("flights")
+    assert load_config("flights", file=tomllib.loads(files["stateline.toml"])).commit_interval_ms == 1000
+    services: dict[str, Any] = yaml.safe_load(files["compose.yaml"])["services"]
+    for service in (services["topics"], services["app"]):
+        environment = {name: value for name, value in service["environment"].items() if name.startswith(PREFIX)}
+        config = load_config("flights", environment=environment)
+        assert (config.bootstrap_servers, config.node) == ("kafka:9092", "flights-1")
+    assert services["topics"]["command"] == ["topics", "flights:app", "--create"]
+    of_the_repository = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))["services"]["kafka"]
+    assert services["kafka"]["image"] == of_the_repository["image"]
+    assert services["kafka"]["environment"].items() <= of_the_repository["environment"].items()
+    copied = [line.split()[1:-1] for line in files["Dockerfile"].splitlines() if line.startswith("COPY")]
+    assert copied == [["flights.py", "stateline.toml"]]
+    assert 'CMD ["run", "flights:app"]' in files["Dockerfile"]
+
+
+@pytest.mark.parametrize("name", ["my-flights", "1st", "class", "", "../flights", "flüge", "json", "stateline"])
+def test_a_name_that_no_module_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=repr(name)):
+        project_files(name)
+
+
+@pytest.mark.parametrize("taken", ["flights", "flights/notes.txt"])
+def test_nothing_is_written_where_something_is(here: Path, taken: str, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / taken).parent.mkdir(exist_ok=True)
+    (here / taken).write_text("mine")
+    assert main(["new", "flights"]) == 2
+    assert "is there and not an empty folder" in capfd.readouterr().err
+    assert [path.name for path in here.rglob("*") if path.is_file()] == [Path(taken).name]
+    assert (here / taken).read_text() == "mine"
+
+
+def test_an_empty_folder_is_taken(here: Path) -> None:
+    (here / "flights").mkdir()
+    assert main(["new", "flights"]) == 0
+    assert (here / "flights" / "flights.py").is_file()
