@@ -42,10 +42,12 @@ _INSTEAD = {
 if not TYPE_CHECKING:  # a type checker knows what there is, and says so itself
 
     def __getattr__(name: str) -> NoReturn:
-        use = (
-            f"use serdes.{_INSTEAD[name]}" if name in _INSTEAD else f"there are serdes.{', serdes.'.join(__all__[3:])}"
-        )
-        raise AttributeError(f"There is no serde {name!r}: {use}.")
+        import difflib
+
+        there = __all__[3:]
+        near = [_INSTEAD[name]] if name in _INSTEAD else difflib.get_close_matches(name.lower(), there, n=1)
+        use = f"use serdes.{near[0]}. There" if near else "there"
+        raise AttributeError(f"There is no serde {name!r}: {use} are serdes.{', serdes.'.join(there)}.")
 
 
 def windowed(inner: Serde) -> WindowedSerde:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
 from stateline.model.store_definition import DeclaredKind, StoreDefinition
 from stateline.model.topic import checked_store_name
@@ -18,11 +19,13 @@ from stateline_store import InvalidArgumentError, StateStore
 _MILLISECOND = timedelta(milliseconds=1)
 
 
+@says_where
 def key_value(name: str, *, key: Serde, value: Serde, persistent: bool = True, logged: bool = True) -> StoreDefinition:
     """A value by key."""
     return StoreDefinition(checked_store_name(name), "key_value", key, value, persistent, logged)
 
 
+@says_where
 def timestamped_key_value(
     name: str, *, key: Serde, value: Serde, persistent: bool = True, logged: bool = True
 ) -> StoreDefinition:
@@ -30,6 +33,7 @@ def timestamped_key_value(
     return StoreDefinition(checked_store_name(name), "timestamped_key_value", key, value, persistent, logged)
 
 
+@says_where
 def window(
     name: str,
     *,
@@ -64,6 +68,7 @@ def window(
     )
 
 
+@says_where
 def session(
     name: str,
     *,
@@ -81,6 +86,7 @@ def session(
     return StoreDefinition(name, kind, key, value, persistent, logged, retention_ms=retention_ms)
 
 
+@says_where
 def versioned(
     name: str, *, key: Serde, value: Serde, history: timedelta, persistent: bool = True, logged: bool = True
 ) -> StoreDefinition:
@@ -90,6 +96,7 @@ def versioned(
     return StoreDefinition(name, "versioned", key, value, persistent, logged, retention_ms=history_ms)
 
 
+@says_where
 def custom(
     name: str,
     factory: Callable[[str], StateStore],

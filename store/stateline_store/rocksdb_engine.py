@@ -254,7 +254,7 @@ class RocksDBEngine:
         """Refuse, before a log is touched, what `_check_format` refuses; what is damaged, RocksDB says later."""
         with contextlib.suppress(DamagedDataError), OfflineStore(self.directory, damage) as store:
             if store.format is not None:
-                _check(store.format, layout, types, store.commit, self.directory)
+                check_format(store.format, layout, types, store.commit, self.directory)
 
     def _check_format(self, layout: Layout, types: StoreTypes | None) -> Layout:
         """The layout of the rows that are there. Refuses a newer format, another layout or other types; marks a new
@@ -263,7 +263,7 @@ class RocksDBEngine:
         if stored is None:
             self._mark([*format_rows(layout), *([] if types is None else [types_row(types)])])
             return layout
-        found = _check(stored, layout, types, self.last_commit(), self.directory)
+        found = check_format(stored, layout, types, self.last_commit(), self.directory)
         if types is not None and types != stored.types:
             self._mark([types_row(types)])
         return found
@@ -275,7 +275,7 @@ class RocksDBEngine:
             raise translated(error, self.directory) from error
 
 
-def _check(stored: Format, layout: Layout, types: StoreTypes | None, commit: Commit, directory: Path) -> Layout:
+def check_format(stored: Format, layout: Layout, types: StoreTypes | None, commit: Commit, directory: Path) -> Layout:
     """The layout of a database's rows. Raises `TopologyError` when it, or what their bytes mean, is declared to be
     another."""
     found = stored.layout or (layout if layout.kind == "key_value" else KEY_VALUE)

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from stateline.config.extras import extra_of, install_line
 from stateline.dsl.app import App
+from stateline.model.declared_at import Place
 from stateline_store.errors import ConfigurationError
 
 _LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -66,18 +67,20 @@ def _imported(name: str) -> ModuleType:
 
 def _import_failed(name: str, error: BaseException) -> ConfigurationError:
     text = " ".join(str(error).split()) or "no message"
-    place = _place(error)
-    at = "" if place in text else f" at {place}"  # what was declared wrongly tells where itself
+    if isinstance(error, SyntaxError):
+        text = error.msg  # without file and line, which Python puts behind it
+    # What was declared wrongly tells where itself, once.
+    at = "" if hasattr(error, "declared_at") else f" ({_place(error)})"
     extra = extra_of(error.name or "") if isinstance(error, ModuleNotFoundError) else None
     hint = f": run `{install_line(extra)}`." if extra is not None else ""
-    return ConfigurationError(f"Importing {name} failed{at}: {type(error).__name__}: {text}{hint}")
+    return ConfigurationError(f"Importing {name} failed: {type(error).__name__}: {text}{at}{hint}")
 
 
-def _place(error: BaseException) -> str:
-    """``file:line`` of the deepest line that is the user's own, not a library's."""
+def _place(error: BaseException) -> Place:
+    """The deepest line that is the user's own, not a library's."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
+        return Place(error.filename, error.lineno or 0)
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
     frame = (users or frames)[-1]
-    return f"{frame.filename}:{frame.lineno}"
+    return Place(frame.filename, frame.lineno or 0)

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from stateline.cli import node, reset_commands, run_commands, state_commands, tokens, topic_commands
+from stateline.cli import check_command, node, reset_commands, run_commands, state_commands, tokens, topic_commands
 from stateline.cli.errors import explained
 from stateline.cli.help import FLAGS, PlainHelp
 from stateline.cli.new_project import new
@@ -24,6 +24,7 @@ TRACEBACK_VARIABLE = "STATELINE_TRACEBACK"
 _COMMANDS = (
     new,
     *(run_commands.run, run_commands.worker, run_commands.serve, run_commands.pipeline),
+    check_command.check,
     *(topic_commands.topics, topic_commands.produce, topic_commands.consume),
     *(state_commands.stores, state_commands.config, state_commands.inspect, state_commands.snapshot),
     *(reset_commands.reset, reset_commands.status, state_commands.demo),

@@ -89,6 +89,12 @@ def read_config(
     )
 
 
+def check_names(settings: Mapping[str, object], origin: str) -> None:
+    """Raise `ConfigurationError` for a name that no setting has, with the nearest that one has."""
+    for name, given in from_tree(settings, origin):
+        _check_known(name, given)
+
+
 def _check_known(name: str, given: Given) -> None:
     if name in _FIELDS or name.startswith(tuple(_PREFIXES)):
         return

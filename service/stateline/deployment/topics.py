@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from stateline.deployment.partition_counts import refuse_grown, refuse_other_changelogs
@@ -32,18 +32,10 @@ def ensure_topics(
     partitions than its stores were made for. Calling it from several processes at once is fine.
     """
     found = admin.topics()
+    for error in refusals(topology, found, also_required=also_required, counted=counted):
+        raise error
     existing = {name: info.partitions for name, info in found.items()}
-    _refuse_without_changelog(topology.external_topics(), existing)
-    missing = _missing(topology, also_required, existing)
-    if missing:
-        raise TopologyError(
-            f"Missing {missing}. Create what is missing first (`stateline topics … --create`): Stateline creates only "
-            "its own topics."
-        )
     wanted = wanted_partitions(created_topics(topology), existing)
-    refuse_grown(topology, counted, found)
-    refuse_other_changelogs(topology, existing, wanted)
-    _check_declared(topology, existing)
     new = [
         NewTopic(topic.name, wanted[topic.name], topic.settings)
         for topic in created_topics(topology)
@@ -53,6 +45,42 @@ def ensure_topics(
         admin.create_topics(new)
         logger.info("Created topics %s", ", ".join(f"{t.name} ({t.partitions})" for t in new))
     return {**wanted, **existing}
+
+
+def refusals(
+    topology: Topology,
+    found: Mapping[str, TopicInfo],
+    *,
+    also_required: Iterable[str] = (),
+    counted: Mapping[str, TopicInfo] = MappingProxyType({}),
+) -> Iterator[TopologyError]:
+    """What `ensure_topics` raises where these topics are there: each reason why no worker would start. While topics
+    are missing, how many partitions others need is not known. Pure."""
+    existing = {name: info.partitions for name, info in found.items()}
+
+    def refuse_missing() -> None:
+        if missing := _missing(topology, also_required, existing):
+            raise TopologyError(
+                f"Missing {missing}. Create what is missing first (`stateline topics … --create`): Stateline creates "
+                "only its own topics."
+            )
+
+    def refuse_others() -> None:
+        refuse_other_changelogs(topology, existing, wanted_partitions(created_topics(topology), existing))
+
+    missing = [*_raised(lambda: _refuse_without_changelog(topology.external_topics(), existing), refuse_missing)]
+    yield from missing
+    yield from _raised(lambda: refuse_grown(topology, counted, found))
+    if not missing:
+        yield from _raised(refuse_others, lambda: _check_declared(topology, existing))
+
+
+def _raised(*checks: Callable[[], None]) -> Iterator[TopologyError]:
+    for check in checks:
+        try:
+            check()
+        except TopologyError as error:
+            yield error
 
 
 def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[str]) -> None:
@@ -98,33 +126,41 @@ _DOES_NOT_FIT = (
 
 
 def report_other_settings(topology: Topology, admin: Admin, *, of: Container[str] | None = None) -> None:
-    """Log one warning for each of Stateline's own topics whose settings are not those it would be created with, for
-    each topic of the user's that deletes what a table of it needs, and for each changelog of a Kafka Streams
-    application whose settings do not fit what was declared of its store; of these topics alone, if they are given.
+    """Log `setting_warnings`, each once; of these topics alone, if they are given. Somebody may have meant it so:
+    nothing is altered. A login that may not ask gets no warnings."""
+    try:
+        for warning in setting_warnings(topology, admin, of=of):
+            logger.warning("%s", warning)
+    except ConfigurationError as error:
+        logger.info("Whether topics have the settings that Stateline gives them is not known: %s", error)
 
-    Somebody may have meant it so: nothing is altered. All settings are asked for in one request; a login that may not
-    ask gets no warnings.
+
+def setting_warnings(topology: Topology, admin: Admin, *, of: Container[str] | None = None) -> list[str]:
+    """What to say of each of Stateline's own topics whose settings are not those it would be created with, of each
+    topic of the user's that deletes what a table of it needs, and of each changelog of a Kafka Streams application
+    whose settings do not fit what was declared of its store; of these topics alone, if they are given.
+
+    All settings are asked for in one request. Raises `ConfigurationError` where the login may not ask.
     """
     tables = table_settings(topology)
     wanted = {topic.name: topic.settings for topic in created_topics(topology)}
     external = {d.source.name: d for d in topology.stores.values() if d.source is not None and d.external is not None}
-    try:
-        found = admin.topic_settings([name for name in {**wanted, **external, **tables} if of is None or name in of])
-    except ConfigurationError as error:
-        logger.info("Whether topics have the settings that Stateline gives them is not known: %s", error)
-        return
+    found = admin.topic_settings([name for name in {**wanted, **external, **tables} if of is None or name in of])
+    said: list[str] = []
     for name, settings in found.items():
         if name not in wanted and name not in external:
             if loses_rows(topology, name, settings):
-                logger.warning(_LOSES_ROWS, name, _age(settings), alter_command(name, tables[name]))
+                said.append(_LOSES_ROWS % (name, _age(settings), alter_command(name, tables[name])))
             continue
         expected = settings_of_changelog(external[name]) if name in external else wanted[name]
         if others := other_settings(expected, settings):
             listed = "; ".join(f"{each}: found {there}, wanted {ours}" for each, (there, ours) in others.items())
             if name in external:
-                logger.warning(_DOES_NOT_FIT, name, listed)
+                said.append(_DOES_NOT_FIT % (name, listed))
             else:
-                logger.warning(_IS_OTHER, name, listed, alter_command(name, {each: expected[each] for each in others}))
+                command = alter_command(name, {each: expected[each] for each in others})
+                said.append(_IS_OTHER % (name, listed, command))
+    return said
 
 
 def alter_command(topic: str, settings: Mapping[str, str]) -> str:

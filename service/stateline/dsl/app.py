@@ -18,6 +18,7 @@ from stateline.dsl.punctuations import punctuation_of
 from stateline.dsl.streams import Stream, Table
 from stateline.dsl.table_kinds import inner_key, kind_of_table, windows_table
 from stateline.dsl.wrong_kinds import listed, wrong_kind
+from stateline.model.declared_at import says_where
 from stateline.model.event_time import Extractor, OnInvalid, declared_event_time
 from stateline.model.external_stores import changelog_of, kept_from
 from stateline.model.function_checks import name_of
@@ -27,12 +28,13 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology
 from stateline.processing.operators import TableSource
-from stateline.serde.plain import Serde
-from stateline_store import TopologyError
+from stateline.serde.plain import Serde, shown
+from stateline_store import InvalidArgumentError, TopologyError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@says_where
 class App:
     """An application; `application_id` prefixes its internal topics and names its directory and its group.
 
@@ -44,7 +46,7 @@ class App:
     def __init__(self, application_id: str, *, config: Mapping[str, Any] | None = None) -> None:
         self._declarations = Declarations(application_id)
         self.application_id = application_id
-        self.config: dict[str, Any] = dict(config or {})
+        self.config: dict[str, Any] = _settings(config)
 
     def topic(
         self,
@@ -289,6 +291,18 @@ class App:
         Raises `TopologyError` for a store that no processor uses, and for writers to a store of another application.
         """
         return self._declarations.topology()
+
+
+def _settings(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Values are looked at where all sources are known. Raises `ConfigurationError` for names that no setting has."""
+    if config is None:
+        return {}
+    if not isinstance(config, Mapping):
+        raise InvalidArgumentError(f"config={shown(config)}: give a dict of settings, {{'commit.interval.ms': 1000}}.")
+    from stateline.config.loading import check_names  # here: who sets nothing need not load every setting
+
+    check_names(config, "App(config=…)")
+    return dict(config)
 
 
 def _not_given(*frames: object) -> object:

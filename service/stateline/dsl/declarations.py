@@ -6,17 +6,19 @@ that Kafka would refuse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stateline import serdes
+from stateline.dsl.names import Names
 from stateline.dsl.pipeline_checks import check_declared, refuse_other_writers, refuse_shared_results
 from stateline.dsl.punctuations import Punctuated, punctuator
 from stateline.dsl.wrong_kinds import listed, wrong_kind
+from stateline.model.declared_at import here
 from stateline.model.event_time import refuse_in_pipeline
-from stateline.model.external_stores import refuse_writers
+from stateline.model.external_stores import written_by_us
 from stateline.model.function_checks import check_function
 from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Root
@@ -24,10 +26,10 @@ from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.processor import Processor, Punctuation, processor_of
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic, checked_name
-from stateline.model.topology import Topology, subtopologies
+from stateline.model.topology import Topology, subtopologies, unused_stores
 from stateline.processing.operators import StreamSource
-from stateline.serde.plain import Serde
-from stateline_store import TopologyError
+from stateline.serde.plain import Serde, shown
+from stateline_store import InvalidArgumentError, TopologyError
 
 if TYPE_CHECKING:
     from stateline.processing.operators.interface import OperatorContext, Source
@@ -38,6 +40,7 @@ class Declarations:
 
     def __init__(self, application_id: str) -> None:
         self.application_id = checked_name("application", application_id)
+        self._names = Names()
         self._processors: dict[str, Processor] = {}
         self._pipelines: dict[str, Pipeline] = {}
         self._punctuations: dict[str, Punctuated] = {}
@@ -61,8 +64,9 @@ class Declarations:
             wanted = self._topics.get(new.name, new)
         if (key and key.name != wanted.key.name) or (value and value.name != wanted.value.name):
             raise TopologyError(
-                f"Topic {wanted.name!r} was declared with key {wanted.key.name} and value {wanted.value.name}: "
-                "declare it once, with app.topic, and pass what that returns."
+                f"Topic {wanted.name!r} is declared in {self._names.place('topic', wanted.name)}, already, with key "
+                f"{wanted.key.name} and value {wanted.value.name}: declare it once, with app.topic, and pass what that "
+                "returns."
             )
         return self.declare(wanted)
 
@@ -71,8 +75,10 @@ class Declarations:
         known = self._topics.setdefault(topic.name, topic)
         if known != topic:
             raise TopologyError(
-                f"Topic {topic.name!r} was declared twice, differently: declare it once and pass what that returns."
+                f"Topic {topic.name!r} is declared in {self._names.place('topic', topic.name)}, already, with other "
+                f"{' and '.join(_differences(known, topic))}: declare it once and pass what that returns."
             )
+        self._names.take("topic", topic.name)
         return known
 
     def topics(self, operator: str, argument: str, given: Iterable[str | Topic]) -> tuple[Topic, ...]:
@@ -107,6 +113,8 @@ class Declarations:
         self, name: str, key: Serde, value: Serde, schema: str | None = None, partitions: int | None = None
     ) -> Topic:
         """Declare the topic ``<application.id>-<name>-repartition``."""
+        if partitions is not None and (type(partitions) is not int or partitions < 1):
+            raise InvalidArgumentError(f"partitions={shown(partitions)}: a whole number of 1 or more is accepted.")
         full_name = f"{self.application_id}-{checked_name('topic', name)}-repartition"
         return self.declare(Topic(full_name, key, value, schema, partitions, internal=True))
 
@@ -114,22 +122,23 @@ class Declarations:
         """Raise `TopologyError` if a stream goes through this topic already: the rows of both would mix there."""
         if topic.name in self._roots:
             raise TopologyError(
-                f"A stream is repartitioned through {topic.name!r} already: give this one another name, or go on with "
-                "what the first `repartition` or `group_by` returned."
+                f"A stream is repartitioned through {topic.name!r} in {self._names.place('topic', topic.name)}, "
+                "already: give this one another name, or go on with what that `repartition` or `group_by` returned."
             )
 
     def claim_outputs(self, writer: str, topics: Iterable[Topic]) -> None:
         """Note that this, no pipeline, writes to the topics. Raises `TopologyError` if one is a pipeline's alone."""
-        writers = {topic.name: writer for topic in topics}
-        refuse_other_writers(self._pipelines.values(), writers)
+        writers = {topic.name: f"{writer} ({here()})" for topic in topics}
+        for pipeline in self._pipelines.values():
+            refuse_other_writers(pipeline, self._described(pipeline), writers)
         self._writers = {**writers, **self._writers}
 
     # Stores
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:
         """Declare a store."""
-        _refuse_second("store", definition.name, self._stores)
-        _refuse_second("global table", definition.name, self._global_tables)
+        self._names.refuse_taken("store", definition.name)
+        self._names.take("store", definition.name, _note(definition))
         self._stores[definition.name] = definition
         return definition
 
@@ -139,8 +148,8 @@ class Declarations:
 
     def global_table(self, definition: StoreDefinition) -> GlobalTable:
         """Declare a global table that is kept in such a store."""
-        _refuse_second("store", definition.name, self._stores)
-        _refuse_second("global table", definition.name, self._global_tables)
+        self._names.refuse_taken("global table", definition.name)
+        self._names.take("global table", definition.name, _note(definition))
         table = self._global_tables[definition.name] = GlobalTable(definition)
         return table
 
@@ -169,9 +178,9 @@ class Declarations:
         forwards: Sequence[Topic],
     ) -> None:
         """Declare a function that gets each record of `source`."""
-        _refuse_second("processor", checked_name("processor", name), self._processors)
-        _refuse_second("punctuation", name, self._punctuations)
+        self._names.refuse_taken("processor", checked_name("processor", name))
         arguments = self._arguments(f"Processor {name!r}", function, "record", stores, forwards)
+        self._names.take("processor", name)
         self._processors[name] = Processor(name, function, source, *arguments)
 
     def punctuation(
@@ -183,23 +192,24 @@ class Declarations:
         forwards: Sequence[Topic],
     ) -> None:
         """Declare a function that is called as time goes by."""
-        _refuse_second("punctuation", checked_name("punctuation", name), self._punctuations)
-        _refuse_second("processor", name, self._processors)
+        self._names.refuse_taken("punctuation", checked_name("punctuation", name))
         if not stores:
             raise TopologyError(f"Punctuation {name!r} has no stores: name at least one, whose tasks it is called in.")
         arguments = self._arguments(f"Punctuation {name!r}", function, "timestamp_ms", stores, forwards)
+        self._names.take("punctuation", name)
         self._punctuations[name] = Punctuated(function, *arguments, punctuation)
 
     def pipeline(self, pipeline: Pipeline) -> None:
         """Declare a pipeline. Raises `InvalidArgumentError` unless it can be run."""
-        _refuse_second("pipeline", checked_name("pipeline", pipeline.name), self._pipelines)
+        self._names.refuse_taken("pipeline", checked_name("pipeline", pipeline.name))
         check_declared(pipeline)
         for topic in pipeline.inputs:
             refuse_in_pipeline(pipeline.name, topic.name, topic.event_time)
-        refuse_shared_results(pipeline, self._pipelines.values())
-        refuse_other_writers([pipeline], self._writers)
+        refuse_shared_results(pipeline, {self._described(each): each for each in self._pipelines.values()})
+        refuse_other_writers(pipeline, f"Pipeline {pipeline.name!r}", self._writers)
         inputs = (topic.name for topic in pipeline.inputs)
         check_function(f"Pipeline {pipeline.name!r}", pipeline.function, *inputs)
+        self._names.take("pipeline", pipeline.name)
         self._pipelines[pipeline.name] = pipeline
 
     def _arguments(
@@ -244,8 +254,13 @@ class Declarations:
         """
         operators = [processor_of(self._topics[topic], tuple(roots)) for topic, roots in self._roots.items()]
         processors = [*self._processors.values(), *operators]
-        processors += [punctuator(name, each, processors) for name, each in self._punctuations.items()]
-        refuse_writers(self._topics.values(), processors, self._pipelines.values())
+        processors += self._punctuators(processors)
+        self._refuse_writers()
+        for store in unused_stores(self._stores.values(), processors):
+            with self._names.at("store", store.name):
+                raise TopologyError(
+                    f"No processor uses the store {store.name!r}: name it in `stores=[…]` of one, or remove it."
+                )
         return Topology(
             self.application_id,
             subtopologies(self._stores.values(), processors),
@@ -254,7 +269,31 @@ class Declarations:
             {table.store.name: table.store for table in self._global_tables.values()},
         )
 
+    def _punctuators(self, processors: Sequence[Processor]) -> list[Processor]:
+        found = []
+        for name, declared in self._punctuations.items():
+            with self._names.at("punctuation", name):
+                found.append(punctuator(name, declared, processors))
+        return found
 
-def _refuse_second(what: str, name: str, taken: Mapping[str, object]) -> None:
-    if name in taken:
-        raise TopologyError(f"There is a {what} named {name!r} already: give one of them another name.")
+    def _refuse_writers(self) -> None:
+        writers = {t.name: self._described(p) for p in self._pipelines.values() for t in p.results} | self._writers
+        for topic in self._topics.values():
+            if topic.external is not None and topic.name in writers:
+                with self._names.at("topic", topic.name):
+                    raise written_by_us(topic, writers[topic.name])
+
+    def _described(self, pipeline: Pipeline) -> str:
+        return f"Pipeline {pipeline.name!r} ({self._names.place('pipeline', pipeline.name)})"
+
+
+def _note(definition: StoreDefinition) -> str:
+    return "" if definition.source is None else f", as a table of topic {definition.source.name!r}"
+
+
+def _differences(known: Topic, other: Topic) -> list[str]:
+    """What of these two topics is not the same."""
+    types = [name for name in ("key", "value") if getattr(known, name).name != getattr(other, name).name]
+    rest = ("schema", "partitions", "internal", "external", "event_time")
+    others = [name.replace("event_time", "timestamp") for name in rest if getattr(known, name) != getattr(other, name)]
+    return [*types, *others] or ["serdes"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import get_args, get_type_hints
 
 from stateline.model.pipeline import Pipeline, Windowing
@@ -33,36 +33,36 @@ def check_declared(pipeline: Pipeline) -> None:
         raise _wrong(pipeline, f"{min(loop)!r} as input and as result", "it would read what it writes for ever")
 
 
-def refuse_shared_results(pipeline: Pipeline, others: Iterable[Pipeline]) -> None:
-    """Raise `TopologyError` if one of these writes to a result topic of this pipeline's: in complete mode each would
-    delete the other's rows, and neither could be started over without the other."""
+def refuse_shared_results(pipeline: Pipeline, others: Mapping[str, Pipeline]) -> None:
+    """Raise `TopologyError` if one of these, by what it is called in messages, writes to a result topic of this
+    pipeline's: in complete mode each would delete the other's rows, and neither could be started over without the
+    other."""
     results = {topic.name for topic in pipeline.results}
-    for other in others:
+    for described, other in others.items():
         if shared := sorted(results.intersection(topic.name for topic in other.results)):
             raise TopologyError(
-                f"Pipelines {other.name!r} and {pipeline.name!r} both write to {shared[0]!r}: give each a result topic "
-                "of its own. Who wants the rows of both in one place can merge them: app.stream(…).merge(…)."
+                f"{described} and {pipeline.name!r} both write to {shared[0]!r}: give each a result topic of its own. "
+                "Who wants the rows of both in one place can merge them: app.stream(…).merge(…)."
             )
 
 
-def refuse_other_writers(pipelines: Iterable[Pipeline], writers: Mapping[str, str]) -> None:
+def refuse_other_writers(pipeline: Pipeline, described: str, writers: Mapping[str, str]) -> None:
     """Raise `TopologyError` if one of `writers`, each by the topic that it writes to, writes to a result topic that is
-    its pipeline's alone.
+    the pipeline's alone. `described` is what the pipeline is called in messages.
 
     A table is: in complete mode the driver deletes what it did not write, and in the others the newest row of a key
     would be now the one's and now the other's. So are whole epochs: what another writes lies beyond the end of the
     newest one, and nobody would see it until the next. Rows of a stream stand each for itself.
     """
-    for pipeline in pipelines:
-        if pipeline.result == "stream" and not pipeline.whole_epochs:
-            continue
-        whose = "whole_epochs=True" if pipeline.result == "stream" else "result='table'"
-        advice = "" if pipeline.whole_epochs else ", or declare the pipeline with result='stream'"
-        for name in sorted(topic.name for topic in pipeline.results if topic.name in writers):
-            raise TopologyError(
-                f"Pipeline {pipeline.name!r} and {writers[name]} both write to {name!r}, which with {whose} is the "
-                f"pipeline's alone: give each a topic of its own{advice}."
-            )
+    if pipeline.result == "stream" and not pipeline.whole_epochs:
+        return
+    whose = "whole_epochs=True" if pipeline.result == "stream" else "result='table'"
+    advice = "" if pipeline.whole_epochs else ", or declare the pipeline with result='stream'"
+    for name in sorted(topic.name for topic in pipeline.results if topic.name in writers):
+        raise TopologyError(
+            f"{described} and {writers[name]} both write to {name!r}, which with {whose} is the pipeline's alone: give "
+            f"each a topic of its own{advice}."
+        )
 
 
 def check_windowing(windowing: Windowing) -> None:

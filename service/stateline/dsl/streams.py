@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from stateline import serdes, stores
 from stateline.dsl.declarations import Declarations
 from stateline.dsl.wrong_kinds import wrong_kind
-from stateline.model.function_checks import check_function, declared_at
+from stateline.model.declared_at import says_where
+from stateline.model.function_checks import check_function
 from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Node, Root
 from stateline.model.store_definition import StoreDefinition
@@ -69,6 +70,7 @@ Joiner = Callable[[Any, Any], Any]
 """Of two values, the left one first, what the result is; None for none."""
 
 
+@says_where
 class Stream:
     """Rows with a key, a value and a timestamp, of one partition of a topic in its order. Every method declares a step
     and returns what comes of it; functions get (key, value), and may be called again for the same record after a crash.
@@ -157,7 +159,7 @@ class Stream:
     def to(self, topic: str | Topic) -> None:
         """Write the rows to a topic, which exists; a name that was not declared yet gets this stream's types."""
         target = self._declarations.topic_or_new("to", topic, self.key, self.value)
-        self._declarations.claim_outputs(f"to at {declared_at()}", [target])
+        self._declarations.claim_outputs("`to`", [target])
         self._node.then(Node(f"to {target.name}", partial(TopicSink, f"to {target.name}", target), forwards=(target,)))
 
     def repartition(self, name: str, *, partitions: int | None = None) -> Stream:
@@ -273,6 +275,7 @@ class Stream:
             )
 
 
+@says_where
 class GroupedStream:
     """Aggregates are kept in a store of the name that is given, and served under it. Rows without a key or without a
     value are left out and counted; a function that raises is handled by ``processing.exception.handler``."""
@@ -324,6 +327,7 @@ class GroupedStream:
         return Table(self._declarations, self._node.then(node), node.stores[0])
 
 
+@says_where
 class Table:
     """`store` is where it is kept and served, and what processors read it by.
 
@@ -472,6 +476,7 @@ def _refuse_other_keys(what: str, key: Serde, table: StoreDefinition) -> None:
         )
 
 
+@says_where
 class WindowedStream:
     """Aggregates are kept in a store of windows, or of sessions, of the name that is given, and served under it.
 
@@ -572,6 +577,7 @@ class WindowedStream:
         return partial(WindowFold, name, store, windows, folding)
 
 
+@says_where
 class WindowedTable:
     """An aggregate for each key and window. `store` is where they are kept and served, and what processors read them
     by."""
@@ -602,6 +608,7 @@ class WindowedTable:
         return FinalResults(self._declarations, self._node.then(node), self.store, self.windows)
 
 
+@says_where
 class FinalResults:
     """What `WindowedTable.suppress` returns; `store` holds the windows that are not final, too."""
 

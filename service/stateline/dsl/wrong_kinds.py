@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, TypeVar
 
-from stateline.model.function_checks import declared_at
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.serde.plain import shown
@@ -49,18 +48,14 @@ _INSTEAD: dict[tuple[Wanted, str], str] = {
 def wrong_kind(operator: str, given: object, wanted: Wanted) -> TopologyError:
     """The error to raise: `operator` was given this, and takes what `wanted` says."""
     advice = _INSTEAD.get((wanted, type(given).__name__), _ADVICE[wanted])
-    return TopologyError(
-        f"{operator} at {declared_at()} was given {_described(given)}, which is no {wanted}: {advice}."
-    )
+    return TopologyError(f"{operator} was given {_described(given)}, which is no {wanted}: {advice}.")
 
 
 def listed(operator: str, argument: str, given: Iterable[T]) -> tuple[T, ...]:
     """What stands in a list. Raises `TopologyError` for one thing alone, a text above all, which Python would take
     for a list of letters."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TopologyError(
-            f"{operator} at {declared_at()} was given {argument}={_described(given)}: give it as a list, […]."
-        )
+        raise TopologyError(f"{operator} was given {argument}={_described(given)}: give it as a list, […].")
     return tuple(given)
 
 

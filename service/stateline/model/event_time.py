@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from stateline.model.function_checks import check_function, declared_at
+from stateline.model.function_checks import check_function
 from stateline.serde.plain import Serde, shown
 from stateline_store import InvalidArgumentError, TopologyError
 
@@ -53,13 +53,12 @@ def declared_event_time(topic: str, value: Serde, source: object, on_invalid: ob
     policy = next((each for each in _POLICIES if each == on_invalid), None)
     if on_invalid is not None and policy is None:
         raise InvalidArgumentError(
-            f"Topic {topic!r} at {declared_at()}: on_invalid_timestamp={on_invalid!r}: use one of "
-            f"{', '.join(_POLICIES)}."
+            f"Topic {topic!r}: on_invalid_timestamp={on_invalid!r}: use one of {', '.join(_POLICIES)}."
         )
     if source is None:
         if policy is not None:
             raise InvalidArgumentError(
-                f"Topic {topic!r} at {declared_at()}: on_invalid_timestamp={on_invalid!r} needs timestamp=…: without "
+                f"Topic {topic!r}: on_invalid_timestamp={on_invalid!r} needs timestamp=…: without "
                 "it records have the log's timestamps, which are valid."
             )
         return None
@@ -69,12 +68,12 @@ def declared_event_time(topic: str, value: Serde, source: object, on_invalid: ob
         return EventTime(source, policy or "fail")
     if not source or not all(source.split(".")):
         raise InvalidArgumentError(
-            f"Topic {topic!r} at {declared_at()}: timestamp={source!r} names no field: give one as in 'flown_at', or "
+            f"Topic {topic!r}: timestamp={source!r} names no field: give one as in 'flown_at', or "
             "'flight.flown_at' for one within another."
         )
     if value.name != "json":
         raise TopologyError(
-            f"Topic {topic!r} at {declared_at()}: timestamp={source!r} is a field of a JSON value, and its values are "
+            f"Topic {topic!r}: timestamp={source!r} is a field of a JSON value, and its values are "
             f"{value.name}: declare value=serdes.json, or give a function of (record, partition_time_ms)."
         )
     return EventTime(source, policy or "fail")
@@ -91,11 +90,11 @@ def refuse_in_pipeline(pipeline: str, topic: str, event_time: EventTime | None) 
     )
     if event_time.path is None:
         raise TopologyError(
-            f"Pipeline {pipeline!r} at {declared_at()} reads {topic!r}, whose timestamp is a {event_time.described}, "
+            f"Pipeline {pipeline!r} reads {topic!r}, whose timestamp is a {event_time.described}, "
             f"which Spark cannot call: {way_out}"
         )
     if event_time.on_invalid == "partition_time":
         raise TopologyError(
-            f"Pipeline {pipeline!r} at {declared_at()} reads {topic!r} with on_invalid_timestamp='partition_time', and "
+            f"Pipeline {pipeline!r} reads {topic!r} with on_invalid_timestamp='partition_time', and "
             f"Spark has no time of a partition: set 'fail' or 'skip', or {way_out}"
         )

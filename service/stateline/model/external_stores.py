@@ -6,11 +6,8 @@ A changelog's records are the rows of a store: key, value and timestamp, in byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
-from stateline.model.pipeline import Pipeline
-from stateline.model.processor import Processor
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic, checked_name, checked_store_name
 from stateline.serde.external import ExternalKey, ExternalValue
@@ -57,17 +54,12 @@ def settings_of_changelog(definition: StoreDefinition) -> dict[str, str]:
     return {**versions, **definition.changelog_settings()}
 
 
-def refuse_writers(topics: Iterable[Topic], processors: Iterable[Processor], pipelines: Iterable[Pipeline]) -> None:
-    """Raise `TopologyError` if something would write to a changelog of another application: it would ruin the store."""
-    owners = {topic.name: topic.external for topic in topics if topic.external is not None}
-    written = [(f"Processor {p.name!r}", topic.name) for p in processors for topic in p.forwards]
-    written += [(f"Pipeline {p.name!r}", topic.name) for p in pipelines for topic in p.results]
-    for writer, topic in written:
-        if topic in owners:
-            raise TopologyError(
-                f"{writer} writes to {topic!r}, a changelog of Kafka Streams application {owners[topic]!r}: it is read "
-                "only here. Write to a topic that the application reads."
-            )
+def written_by_us(changelog: Topic, writer: str) -> TopologyError:
+    """The error to raise where something would write to a changelog of another application: it would ruin the store."""
+    return TopologyError(
+        f"{writer} writes to {changelog.name!r}, a changelog of Kafka Streams application {changelog.external!r}: it "
+        "is read only here. Write to a topic that the application reads."
+    )
 
 
 def _what_it_is(definition: StoreDefinition) -> str:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-from pathlib import Path
 from types import MethodType
 
 from stateline.serde.plain import shown
 from stateline_store import TopologyError
 
-_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _SHOWN = 100  # characters of what a function takes
 
 
@@ -24,51 +21,42 @@ def check_function(
 ) -> None:
     """Raise `TopologyError` unless a call with these arguments, by position, runs the function to its result.
 
-    The message has the operator, what it calls its `role` with, and file and line of the application that declares it.
-    What tells nothing of its arguments, as some functions written in C, is taken. With `may_yield` generators are, too:
-    the operator goes through what comes back.
+    The message has the operator, and what it calls its `role` with. What tells nothing of its arguments, as some
+    functions written in C, is taken. With `may_yield` generators are, too: the operator goes through what comes back.
     """
     count = len(arguments)
     calls = (
         f"with {count} argument{'' if count == 1 else 's'}: {', '.join(arguments)}" if count else "without arguments"
     )
-    where = f"{operator} at {declared_at()}"
     if not callable(function):
         raise TopologyError(
-            f"{where} was given {shown(function)} as its {role}: give a function. It is called {calls}."
+            f"{operator} was given {shown(function)} as its {role}: give a function. It is called {calls}."
         )
     called = _called(function)
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise TopologyError(
-            f"{where} was given {_name(function)} as its {role}, which is async and would never run: give a plain "
+            f"{operator} was given {_name(function)} as its {role}, which is async and would never run: give a plain "
             f"function. It is called {calls}."
         )
     if inspect.isgeneratorfunction(called) and not may_yield:
         raise TopologyError(
-            f"{where} was given {_name(function)} as its {role}, which has a yield in it and would never run: give a "
-            f"function that returns. It is called {calls}."
+            f"{operator} was given {_name(function)} as its {role}, which has a yield in it and would never run: "
+            f"give a function that returns. It is called {calls}."
         )
     if (takes := _other_arguments(function, arguments)) is not None:
-        raise TopologyError(f"{where} calls its {role} {calls}. {_name(function)} takes {takes}.")
+        raise TopologyError(f"{operator} calls its {role} {calls}. {_name(function)} takes {takes}.")
 
 
 def name_of(what: str, name: str | None, function: object) -> str:
     """The name that was given, else the function's own. Raises `TopologyError` when there is neither."""
     own: object = name or getattr(function, "__name__", None)
-    if isinstance(own, str):
+    if isinstance(own, str) and own != "<lambda>":
         return own
-    place = f"{what.capitalize()} at {declared_at()}"
     if callable(function):
-        raise TopologyError(f"{place} was given {shown(function)}, which has no name of its own: give one with name=….")
-    raise TopologyError(f"{place} was given {shown(function)} as its function: give a function.")
-
-
-def declared_at() -> str:
-    """``file:line`` of the application that is being declared: the innermost that is not this package's."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        raise TopologyError(
+            f"{what.capitalize()} was given {shown(function)}, which has no name of its own: give one with name=…."
+        )
+    raise TopologyError(f"{what.capitalize()} was given {shown(function)} as its function: give a function.")
 
 
 def _called(function: object) -> object:

@@ -10,7 +10,7 @@ is one partition of one subtopology, `<subtopology>_<partition>`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -44,6 +44,14 @@ class Subtopology:
     def readers(self, topic: str) -> tuple[Processor, ...]:
         """The processors of this source topic, in the order of declaration."""
         return tuple(p for p in self.processors if p.source.name == topic)
+
+    def is_read_by_group(self, topic: str, *, dead_letters: bool) -> bool:
+        """Whether the group's committed offset says where to go on in this topic, and not the tables' own offsets.
+
+        So it must be when reading a record again would do more than put it into a table again. `dead_letters`: records
+        that cannot be read are written to a topic.
+        """
+        return bool(self.readers(topic)) or dead_letters
 
     def stores_fed_by(self, topic: str) -> tuple[str, ...]:
         """Names of the stores whose contents, and so whose Position, follow this source topic."""
@@ -133,8 +141,14 @@ class Topology:
         return {topic.name: topic.external for topic in sources if topic.external is not None}
 
 
+def unused_stores(stores: Iterable[StoreDefinition], processors: Sequence[Processor]) -> list[StoreDefinition]:
+    """Those that nothing reads or writes, and no topic feeds."""
+    used = {store.name for processor in processors for store in processor.stores}
+    return [store for store in stores if store.source is None and store.name not in used]
+
+
 def subtopologies(stores: Iterable[StoreDefinition], processors: Iterable[Processor]) -> tuple[Subtopology, ...]:
-    """Group what is connected (rules above). Raises `TopologyError` for a store that nothing reads or writes."""
+    """Group what is connected (rules above). None of the stores is unused."""
     stores, processors = list(stores), list(processors)
     groups = _Groups()
     topics: dict[str, Topic] = {}
@@ -149,11 +163,6 @@ def subtopologies(stores: Iterable[StoreDefinition], processors: Iterable[Proces
         for store in processor.stores:
             groups.join(("processor", processor.name), ("store", store.name))
     roots = list(dict.fromkeys(groups.root(("topic", name)) for name in topics))
-    for store in stores:
-        if groups.root(("store", store.name)) not in roots:
-            raise TopologyError(
-                f"No processor uses the store {store.name!r}: name it in `stores=[…]` of one, or remove it."
-            )
     return tuple(
         Subtopology(
             ordinal,

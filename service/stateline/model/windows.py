@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias
 
+from stateline.model.declared_at import says_where
 from stateline_store import InvalidArgumentError
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -60,12 +61,14 @@ class _WindowsOfASize(Windows):
         return self.size_ms + self.grace_ms
 
 
+@says_where
 @dataclass(frozen=True, slots=True)
 class TumblingWindows(_WindowsOfASize):
     """Windows of this size, side by side: each record is in one. They begin at multiples of the size since 1970; the
     end is not part of a window. Raises `InvalidArgumentError` for a size that is not positive, a negative grace."""
 
 
+@says_where
 @dataclass(frozen=True, slots=True)
 class HoppingWindows(_WindowsOfASize):
     """Windows of this size that begin every `advance`: each record is in size / advance of them, rounded up. They begin
@@ -91,6 +94,7 @@ class HoppingWindows(_WindowsOfASize):
         return self.advance // _MILLISECOND
 
 
+@says_where
 @dataclass(frozen=True, slots=True)
 class SlidingWindows(Windows):
     """A window for each different set of records of a key that lie at most `difference` apart: those that end with a
@@ -121,6 +125,7 @@ class SlidingWindows(Windows):
         return self.size_ms + self.grace_ms + 1
 
 
+@says_where
 @dataclass(frozen=True, slots=True)
 class SessionWindows(Windows):
     """Sessions: records of a key with at most `gap` between one and the next. A session is from its first record to its

@@ -7,7 +7,7 @@ one without a changelog nothing tells.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from stateline.deployment.resets import Reset, is_where_it_was_put
 from stateline.log.interface import Admin
@@ -19,8 +19,15 @@ _log = logging.getLogger(__name__)
 
 
 def say_new_stores(topology: Topology, created: Collection[str], admin: Admin, reset: Reset | None) -> None:
-    """Warn of each, with the command that fills it. `created` are the topics that this start has made; who was started
-    over, by `reset`, has its changelogs made anew and lacks nothing that was wanted. Raises what the log raises."""
+    """Warn of each, as `new_stores` says it. Raises what the log raises."""
+    for warning in new_stores(topology, created, admin, reset):
+        _log.warning("%s", warning)
+
+
+def new_stores(topology: Topology, created: Collection[str], admin: Admin, reset: Reset | None) -> Iterator[str]:
+    """What to say of each, with the command that fills it. `created` are the topics that a start has made, or would
+    make; who was started over, by `reset`, has its changelogs made anew and lacks nothing that was wanted. Raises what
+    the log raises."""
     for subtopology in topology.subtopologies:
         new = [
             store.name
@@ -28,11 +35,11 @@ def say_new_stores(topology: Topology, created: Collection[str], admin: Admin, r
             if store.source is None and store.changelog(topology.application_id) in created
         ]
         if new and (passed := _passed(topology, subtopology, admin, reset)):
-            _log.warning(
-                "%s of subtopology %d is new, and %s was read before: it gets what comes from now on. To fill it from "
-                "the beginning, stop the application everywhere: stateline reset MODULE:APP %s",
-                ", ".join(new), subtopology.ordinal, ", ".join(passed), _options(topology, subtopology, new),
-            )  # fmt: skip
+            yield (
+                f"{', '.join(new)} of subtopology {subtopology.ordinal} is new, and {', '.join(passed)} was read "
+                "before: it gets what comes from now on. To fill it from the beginning, stop the application "
+                f"everywhere: stateline reset MODULE:APP {_options(topology, subtopology, new)}"
+            )
 
 
 def _passed(topology: Topology, subtopology: Subtopology, admin: Admin, reset: Reset | None) -> list[str]:

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TypeAlias
 
 from stateline.log.interface import Admin
+from stateline.model.restore_start import is_behind_store, start_of_logged, start_of_table
 from stateline.model.table_topics import beginning_is_lost, forgets, never_read
 from stateline.model.topic import Topic
 from stateline.worker.standby_store import StandbyStore
@@ -205,14 +206,10 @@ def _start_of_group(source: TopicPartition, first: int, end: int, committed: int
 
 
 def _resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
-    """The next offset to read. A table is what its topic says: one that is ahead of it is rebuilt, and so is one of
-    windows or sessions whose topic has let go of records that it has not read, as they both let go of old ones."""
+    """The next offset to read."""
     offset = task.stores.offsets.committed(store)
-    if offset is None:
-        return first
-    if offset + 1 > end or (offset + 1 < first and forgets(task.topology.definitions[store])):
-        return _rebuild(task, store, source, first, end)
-    return max(offset + 1, first)  # rows of what was deleted stay: what was made of them (joins, sums) stays as well
+    start = start_of_table(offset, first, end, forgets=forgets(task.topology.definitions[store]))
+    return _rebuild(task, store, source, first, end) if start.anew else start.at
 
 
 def _resume_logged(
@@ -227,18 +224,17 @@ def _resume_logged(
     offset = task.stores.furthest_offset(store)
     if offset is None:
         return first
-    if offset + 1 > end and task.is_same_topic(changelog.topic) and _went_back(task, store, committed):
+    is_behind = is_behind_store(offset, end)
+    if is_behind and task.is_same_topic(changelog.topic) and _went_back(task, store, committed):
         return _rebuild(task, store, changelog, first, end)
-    if offset + 1 > end or changelog.topic in task.recreated:
+    if is_behind or changelog.topic in task.recreated:
         raise DamagedDataError(
             f"Store {store!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
             "topic was deleted or this is another cluster. Bring the topic back; or, to begin anew without the store's "
             f"data, stop the workers and delete {store!r} below the task's directory."
         )
-    own = task.stores.offsets.committed(store)
-    if own is None:
-        return first
-    return _rebuild(task, store, changelog, first, end) if own + 1 < first else own + 1
+    start = start_of_logged(task.stores.offsets.committed(store), first)
+    return _rebuild(task, store, changelog, first, end) if start.anew else start.at
 
 
 def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:

@@ -97,11 +97,9 @@ class Task:
         return self._processing
 
     def reads_by_group(self, topic: str) -> bool:
-        """Whether the group's committed offset says where to go on, and not the tables' own offsets.
-
-        So it must be when reading a record again would do more than put it into a table again.
-        """
-        return bool(self.topology.subtopology.readers(topic)) or self.settings.failures.writes_dead_letters
+        """As `Subtopology.is_read_by_group`."""
+        dead_letters = self.settings.failures.writes_dead_letters
+        return self.topology.subtopology.is_read_by_group(topic, dead_letters=dead_letters)
 
     @property
     def staged_bytes(self) -> int:

@@ -293,14 +293,14 @@ def test_mistakes_are_one_line_and_exit_code_2(project: Path) -> None:
 
 def test_a_traceback_is_shown_only_when_asked_for(project: Path) -> None:
     (project / "broken.py").write_text("raise RuntimeError('my own words')\n")
-    assert refused("stores", "broken:app").endswith("broken.py:1: RuntimeError: my own words\n")
+    assert refused("stores", "broken:app").endswith("RuntimeError: my own words (broken.py, line 1)\n")
     for done in (
         stateline("stores", "broken:app", "--traceback"),
         stateline("stores", "broken:app", STATELINE_TRACEBACK="1"),
     ):
         assert done.returncode == 2
         assert "Traceback (most recent call last)" in done.stderr
-        assert done.stderr.endswith("broken.py:1: RuntimeError: my own words\n")
+        assert done.stderr.endswith("RuntimeError: my own words (broken.py, line 1)\n")
 
 
 def test_topics_lists_what_is_missing_and_creates_it(project: Path) -> None:

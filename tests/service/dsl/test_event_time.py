@@ -39,14 +39,14 @@ async def never_run(record: Any, partition_time_ms: int) -> int:
 def test_what_cannot_be_a_timestamp_is_refused_with_the_place_of_its_declaration(
     given: dict[str, Any], kind: type[StatelineError], said: str
 ) -> None:
-    with pytest.raises(kind, match=rf"Topic 'flights' at {__file__}:\d+.*{said}|Topic 'flights' at .*{said}"):
+    with pytest.raises(kind, match=rf"Topic 'flights'.*{said}.*test_event_time.py, line"):
         App("app").topic("flights", **given)
 
 
 def test_a_topic_that_is_declared_twice_has_one_timestamp() -> None:
     app = App("app")
     app.topic("flights", value=serdes.json, timestamp="at")
-    with pytest.raises(TopologyError, match="declared twice, differently"):
+    with pytest.raises(TopologyError, match=r"is declared in .* already, with other timestamp"):
         app.topic("flights", value=serdes.json, timestamp="at", on_invalid_timestamp="skip")
 
 
@@ -62,5 +62,5 @@ def test_a_pipeline_refuses_timestamps_that_spark_cannot_tell(given: dict[str, A
     app = App("app")
     flights = app.topic("flights", key=serdes.string, value=serdes.json, **given)
     inputs: dict[str, Any] = {"reads": ["others"], role: [flights]}
-    with pytest.raises(TopologyError, match=f"Pipeline 'late' at .* 'flights'.*{said}"):
+    with pytest.raises(TopologyError, match=f"Pipeline 'late' .* 'flights'.*{said}"):
         app.pipeline(writes="out", key="k", name="late", **inputs)(lambda *frames: frames[0])

@@ -316,14 +316,16 @@ def test_nothing_may_be_written_to_its_changelog() -> None:
     @app.process(events, forwards=[written])
     def ruin(record: Any, output: Any) -> None: ...
 
-    with pytest.raises(TopologyError, match="Processor 'ruin' writes to 'java-count-changelog', a changelog of Kafka"):
+    with pytest.raises(
+        TopologyError, match=r"Processor 'ruin' .* writes to 'java-count-changelog', a changelog of Kafka"
+    ):
         app.topology()
     app = declared(WINDOWS)
 
     @app.pipeline(reads="events", writes="java-windows-changelog", key="k", windowing=Windowing("window", "w", 60_000))
     def ruin_too(events: Any) -> Any: ...
 
-    with pytest.raises(TopologyError, match="Pipeline 'ruin_too' writes to 'java-windows-changelog'"):
+    with pytest.raises(TopologyError, match=r"Pipeline 'ruin_too' .* writes to 'java-windows-changelog'"):
         app.topology()
     with pytest.raises(InvalidArgumentError, match="is a changelog of Kafka Streams application 'java', and read only"):
         declared_topic(declared(COUNT), "java-count-changelog")

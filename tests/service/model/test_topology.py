@@ -117,13 +117,13 @@ def test_a_store_that_no_processor_uses_is_refused_by_name() -> None:
 def test_names_that_are_taken_or_that_kafka_would_refuse_are_refused() -> None:
     app = App("a")
     app.table("t")
-    with pytest.raises(TopologyError, match="store named 't'"):
+    with pytest.raises(TopologyError, match=r"'t' is declared in .*, line"):
         app.table("t")
     with pytest.raises(InvalidArgumentError, match="'no spaces'"):
         app.topic("no spaces")
     with pytest.raises(InvalidArgumentError, match=r"'\.\.'"):
         App("..")
-    with pytest.raises(TopologyError, match="declared with key bytes"):
+    with pytest.raises(TopologyError, match="already, with key bytes"):
         app.table("t", key=serdes.string, store="again")
 
 
@@ -138,7 +138,7 @@ def test_a_function_that_cannot_be_called_with_its_stores_and_outputs_is_refused
     app = App("a")
     seen = app.store(stores.key_value("seen", key=serdes.string, value=serdes.string))
     with pytest.raises(
-        TopologyError, match=r"Processor 'two' at .* with 2 arguments: record, seen\. two takes \(record\)"
+        TopologyError, match=r"Processor 'two' calls its function with 2 arguments: record, seen\. two takes \(record\)"
     ):
 
         @app.process("x", stores=[seen])
@@ -183,7 +183,7 @@ def test_no_two_pipelines_write_to_one_topic() -> None:
     for taken in ({"writes": "one"}, {"writes": "own", "branches": ["other"]}):
         arguments: dict[str, Any] = {"reads": "in", "key": "k", "name": "second", **taken}
         declare = app.pipeline(**arguments)
-        with pytest.raises(TopologyError, match=r"Pipelines 'first' and 'second' both write to '(one|other)'"):
+        with pytest.raises(TopologyError, match=r"Pipeline 'first' .* and 'second' both write to '(one|other)'"):
             declare(lambda frame: frame)
     app.pipeline(reads="one", writes="own", static=["other"], key="k", name="second")(lambda *frames: frames[0])
 
@@ -205,7 +205,7 @@ def write_by_a_punctuation(app: App, topic: Topic) -> None:
 OTHER_WRITERS = pytest.mark.parametrize(
     ("write", "who"),
     [
-        (write_by_a_stream, r"to at .*test_topology\.py:\d+"),
+        (write_by_a_stream, r"`to` .*test_topology\.py, line \d+.*"),
         (write_by_a_processor, "Processor 'own'"),
         (write_by_a_punctuation, "Punctuation 'own'"),
     ],
@@ -227,7 +227,7 @@ def test_a_result_that_is_a_table_or_seen_by_whole_epochs_has_no_other_writer(
 
     first, second = (run, partial(write, app, out)) if pipeline_first else (partial(write, app, out), run)
     first()
-    with pytest.raises(TopologyError, match=rf"^Pipeline 'sums' and {who} both write to 'out'"):
+    with pytest.raises(TopologyError, match=rf"^Pipeline 'sums' .*{who} .*both write to 'out'"):
         second()
     topology = app.topology()  # nothing is left of what was refused
     assert bool(topology.pipelines) == pipeline_first

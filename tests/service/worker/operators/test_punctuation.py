@@ -198,5 +198,5 @@ def test_what_cannot_be_called_is_refused() -> None:
     app.punctuate(every=EVERY, on="stream_time", stores=[lonely], name="ticks")(lambda at, lonely: None)
     with pytest.raises(TopologyError, match="'ticks' uses the store 'lonely', which no topic feeds"):
         app.topology()
-    with pytest.raises(TopologyError, match="There is a punctuation named 'ticks' already"):
+    with pytest.raises(TopologyError, match=r"Punctuation 'ticks' is declared in .*, already"):
         app.process("in", name="ticks")(lambda record: None)

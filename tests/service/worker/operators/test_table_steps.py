@@ -138,5 +138,5 @@ def test_tables_that_are_no_tables_of_newest_values_are_refused() -> None:
         app.ktable(windows)
     table = app.ktable(app.table("in"))
     table.filter(is_even, "again")
-    with pytest.raises(TopologyError, match="There is a store named 'again' already"):
+    with pytest.raises(TopologyError, match=r"Store 'again' is declared in .*, already"):
         table.filter(is_even, "again")

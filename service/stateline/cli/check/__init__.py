@@ -1,0 +1,1 @@
+"""`stateline check`: what can be known of a start without starting. Reads only, also beside running workers."""

@@ -1,0 +1,149 @@
+"""What a start would find in the state directory: stores, where they are, of what they say they are. Takes no lock, and
+makes and changes nothing: databases are opened through `OfflineStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stateline.cli.check.findings import Finding
+from stateline.config.settings import Config
+from stateline.deployment.topology_file import read_counted
+from stateline.log.interface import TopicInfo
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topology
+from stateline.worker.topic_ids import known
+from stateline_store import (
+    DamagedDataError,
+    NotPresentError,
+    RetryLaterError,
+    StateDirectory,
+    StatelineError,
+    TopicPartition,
+    TopologyError,
+    TransactionalStore,
+    store_path,
+)
+from stateline_store.directory import holds_database
+from stateline_store.offline_store import OfflineStore
+from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT, OFFSET_UNKNOWN, read_offset_checkpoint
+from stateline_store.relocation import plan_relocation, read_listing, unknown_stores
+from stateline_store.relocation_journal import Move
+from stateline_store.rocksdb_engine import check_format
+from stateline_store.task_id import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """One store's database in one task. `offset` is the last one of its changelog that it has applied, None of none;
+    `topic_ids` are those of the topics that the task's stores were made of."""
+
+    entries: int
+    offset: int | None
+    topic_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskView:
+    """`stored` by store and partition; `counted` are topics as the last worker counted them. `is_there`: whether any
+    worker has run here."""
+
+    is_there: bool = False
+    stored: Mapping[tuple[str, int], StoredPartition] = field(default_factory=dict)
+    counted: Mapping[str, TopicInfo] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+
+
+def look_at_disk(topology: Topology, config: Config) -> DiskView:
+    """What there is, and what a start would say of it. Never raises for what is in the directory."""
+    application = config.state_dir / config.application_id
+    if not application.is_dir():
+        return DiskView()
+    directory = StateDirectory(config.state_dir, config.application_id)
+    findings: list[Finding] = []
+    stored: dict[tuple[str, int], StoredPartition] = {}
+    counted: dict[str, TopicInfo] = {}
+    try:
+        findings += _of_places(directory, topology, automatic=config.automatic_state_relocation)
+        counted = read_counted(application)
+    except StatelineError as error:
+        findings.append(Finding("refused", str(error)))
+    for task in map(TaskId.parse, directory.tasks()):
+        for store in topology.stores.values():
+            found = _look(directory, task, store, topology.application_id, stored)
+            findings += found
+    return DiskView(True, stored, counted, tuple(dict.fromkeys(findings)))
+
+
+def _of_places(directory: StateDirectory, topology: Topology, *, automatic: bool) -> Iterator[Finding]:
+    """Raises as `plan_relocation`."""
+    wanted = {store.name: s.ordinal for s in topology.subtopologies for store in s.stores}
+    for task, name in unknown_stores(read_listing(directory), wanted):
+        yield Finding("note", f"{directory.task(task)} holds store {name!r}, which the application has not: it stays.")
+    for move in plan_relocation(directory, wanted):
+        yield _of_move(move, automatic=automatic)
+
+
+def _of_move(move: Move, *, automatic: bool) -> Finding:
+    where = f"Store {move.store!r} is in task {move.source}, and its subtopology has another number now"
+    if automatic:
+        return Finding("note", f"{where}: it is moved to {move.target}.")
+    advice = "set automatic.state.relocation=true, or declare what is read in the order as before"
+    return Finding("refused", f"{where}, {move.target}: {advice}.")
+
+
+def _look(
+    directory: StateDirectory,
+    task: TaskId,
+    store: StoreDefinition,
+    application_id: str,
+    stored: dict[tuple[str, int], StoredPartition],
+) -> Iterator[Finding]:
+    """Add what this task has of the store; yield what a worker would refuse, or do, when it opens it."""
+    if store.kind == "custom" or not store.persistent:
+        return
+    folder, changelog = directory.task(str(task)), store.changelog(application_id)
+    database = store_path(folder, store.name, timestamped=store.timestamped)
+    if not holds_database(database):
+        if holds_database(store_path(folder, store.name, timestamped=not store.timestamped)):
+            yield _of_other_files(store, task, changelog)
+        return
+    whose = f"Store {store.name!r} of task {task}"
+    try:
+        place = None if changelog is None else TopicPartition(changelog, task.partition)
+        stored[store.name, task.partition] = _opened(store, folder, database, place)
+    except NotPresentError:
+        return
+    except TopologyError as error:
+        yield Finding("refused", f"{error} See docs/changes.md.")
+    except DamagedDataError as error:
+        if changelog is None:
+            yield Finding("refused", f"{whose}: {error}")
+        else:
+            yield Finding("warning", f"{whose}: {error} It is rebuilt from {changelog}.")
+    except StatelineError as error:
+        yield Finding("unknown" if isinstance(error, RetryLaterError) else "refused", f"{whose}: {error}")
+
+
+def _of_other_files(store: StoreDefinition, task: TaskId, changelog: str | None) -> Finding:
+    """It is there in the format without timestamps and declared with, or the other way."""
+    has, wanted = ("without", "with") if store.timestamped else ("with", "without")
+    where = f"Store {store.name!r} of task {task} is on disk {has} timestamps"
+    if changelog is None:
+        advice = "declare it as it was, or under another name"
+        return Finding("refused", f"{where}, and has no changelog to be built {wanted} them from: {advice}.")
+    return Finding("note", f"{where}, and is declared {wanted} them: it is built anew from {changelog}.")
+
+
+def _opened(store: StoreDefinition, task: Path, database: Path, place: TopicPartition | None) -> StoredPartition:
+    """Raises as an owner would that opens this database for the declared store, and as `OfflineStore`."""
+    with OfflineStore(database) as opened:
+        declared = store.build()
+        if opened.format is not None and isinstance(declared, TransactionalStore):
+            check_format(opened.format, declared.layout, store.types, opened.commit, database)
+        offset = None if place is None else opened.commit.offsets.get(place)
+        if offset is None and place is not None:
+            noted = read_offset_checkpoint(task / OFFSET_CHECKPOINT).get(place)
+            offset = None if noted == OFFSET_UNKNOWN else noted
+        return StoredPartition(opened.approximate_num_entries(), offset, known(task))

@@ -1,0 +1,44 @@
+"""What `stateline check` found: values that are shown as text or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from stateline.cli.table import Row
+from stateline.model.graph import Part
+
+Level: TypeAlias = Literal["refused", "unknown", "warning", "note"]
+"""A start would be refused; whether it would is not known; it would work, and warn; it would work, and do this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence or two, with what to do next."""
+
+    level: Level
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All of it. A row of `topics` is as `stateline topics` shows it; one of `stores` says what this disk has of the
+    store, and what would be restored."""
+
+    application_id: str
+    parts: Sequence[Part]
+    topics: Sequence[Row]
+    of_topics: Sequence[Finding]
+    stores: Sequence[Row]
+    of_stores: Sequence[Finding]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of topics, then of stores."""
+        return [*self.of_topics, *self.of_stores]
+
+    @property
+    def would_start(self) -> bool:
+        """Whether nothing is known that a start would be refused for, and all could be looked at."""
+        return not any(finding.level in ("refused", "unknown") for finding in self.findings)

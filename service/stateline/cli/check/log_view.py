@@ -1,0 +1,102 @@
+"""What a start would find on the log: topics and their ends, the group's offsets, types in changelogs. Only asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log, log_exists
+from stateline.deployment.resets import Reset, newest_reset
+from stateline.deployment.topics import setting_warnings
+from stateline.log.interface import Admin, Log, Record, TopicInfo
+from stateline.model.internal_topics import created_topics
+from stateline.model.topology import Topology
+from stateline.processing.changelog import types_of_changelog
+from stateline.worker.new_stores import new_stores
+from stateline_store import ConfigurationError, LogUnavailableError, StatelineError, StoreTypes, TopicPartition
+
+_TAIL = 64  # offsets at a changelog's end: the last record of a commit has the types, and markers come behind it
+_READ_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """`bounds` are (first offset kept, end) of the application's topics, `committed` the group's next offsets; `types`
+    what changelogs say of their bytes, or why they cannot be read. `warnings` are what a worker would log."""
+
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    bounds: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    types: Mapping[TopicPartition, StoreTypes | StatelineError] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    reset: Reset | None = None
+
+
+def look_at_log(topology: Topology, config: Config) -> LogView | None:
+    """None where there is no log yet, which a start would make. Raises what the log raises."""
+    if not log_exists(config):
+        return None
+    with closing(configured_log(config, read_only=True)) as log, closing(log.admin()) as admin:
+        topics = admin.topics()
+        own = {*topology.topics_known(), *(topic.name for topic in created_topics(topology))}
+        bounds = admin.bounds([place for name in sorted(own & topics.keys()) for place in topics[name].places])
+        sources = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
+        read = [place for place in bounds if place.topic in sources]
+        reset = newest_reset(log, topology.application_id)
+        return LogView(
+            topics,
+            bounds,
+            admin.committed(topology.application_id, read) if read else {},
+            _types(log, topology, bounds),
+            _warnings(topology, admin, topics, reset),
+            reset,
+        )
+
+
+def _warnings(topology: Topology, admin: Admin, topics: Mapping[str, TopicInfo], reset: Reset | None) -> list[str]:
+    missing = {topic.name for topic in created_topics(topology)} - topics.keys()
+    try:
+        of_settings = setting_warnings(topology, admin)
+    except ConfigurationError as error:
+        of_settings = [f"Whether topics have the settings that Stateline gives them is not known: {error}"]
+    return [*of_settings, *new_stores(topology, missing, admin, reset)]
+
+
+def _types(
+    log: Log, topology: Topology, bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, StoreTypes | StatelineError]:
+    """Of each changelog that has any at its end."""
+    logged = [d for d in topology.stores.values() if d.source is None and d.kind != "custom"]
+    names = {store.changelog(topology.application_id) for store in logged}
+    tails = {p: max(first, end - _TAIL) for p, (first, end) in bounds.items() if p.topic in names and end > first}
+    found: dict[TopicPartition, StoreTypes | StatelineError] = {}
+    for place, records in _read(log, tails).items():
+        try:
+            types = types_of_changelog(records)
+        except StatelineError as error:
+            found[place] = error
+        else:
+            if types is not None:
+                found[place] = types
+    return found
+
+
+def _read(log: Log, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Record]]:
+    """What is committed from there on. Raises what the log raises."""
+    found: dict[TopicPartition, list[Record]] = {place: [] for place in begins}
+    if not begins:
+        return found
+    with closing(log.admin()) as admin:
+        ends = admin.committed_ends(begins)
+    deadline = time.monotonic() + _READ_TIMEOUT_S
+    with closing(log.consumer()) as consumer:
+        consumer.assign(begins)
+        while any((consumer.next_offset(place) or 0) < end for place, end in ends.items()):
+            if time.monotonic() > deadline:
+                raise LogUnavailableError(f"The changelogs could not be read in {_READ_TIMEOUT_S:g} s: try again.")
+            for record in consumer.poll(1000, 0.1):
+                found[TopicPartition(record.topic, record.partition)].append(record)
+    return found

@@ -1,0 +1,93 @@
+"""`stateline check`, put together: look at the disk, ask the log, compare with the application."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+
+from stateline.cli.check.disk_view import DiskView, look_at_disk
+from stateline.cli.check.findings import Finding, Report
+from stateline.cli.check.log_view import LogView, look_at_log
+from stateline.cli.check.restores import store_starts
+from stateline.cli.topics import topic_roles, topic_rows
+from stateline.config.settings import Config
+from stateline.deployment.resets import refuse_unfinished
+from stateline.deployment.topics import refusals, subtopology_partitions, wanted_partitions
+from stateline.dsl.app import App
+from stateline.log.interface import TopicInfo
+from stateline.model.graph import graph_of
+from stateline.model.internal_topics import created_topics
+from stateline.model.topology import Topology
+from stateline.processing.failures import FailureHandler
+from stateline_store import CallerError, StatelineError, TopologyError
+
+
+def check(app: App, config: Config) -> Report:
+    """Everything that can be known of a start here. Reads only. Raises `TopologyError` for an application that cannot
+    be run as it is declared, wherever."""
+    topology = app.topology()
+    disk = look_at_disk(topology, config)
+    log, of_log = _asked(topology, config)
+    topics: Mapping[str, TopicInfo] = {} if log is None else log.topics
+    partitions: dict[int, int] = {}
+    if log is not None:
+        partitions, of_counts = _partitions(topology, topics)
+        of_log += [*_of_topics(topology, config, disk, log), *of_counts]
+    dead_letters = FailureHandler.of(config).writes_dead_letters
+    starts, of_stores = store_starts(topology, partitions, disk, log, dead_letters=dead_letters)
+    roles = topic_roles(topology, config.dead_letter_topic)
+    rows = topic_rows(roles, topics, {} if log is None else _counts(log))
+    return Report(
+        app.application_id,
+        graph_of(topology),
+        rows if log is not None else [{**row, "state": "not known"} for row in rows],
+        of_log,
+        [asdict(start) for start in starts],
+        [*disk.findings, *of_stores],
+    )
+
+
+def _asked(topology: Topology, config: Config) -> tuple[LogView | None, list[Finding]]:
+    """What the log says; None where it does not answer."""
+    try:
+        found = look_at_log(topology, config)
+    except CallerError as error:
+        return None, [Finding("refused", str(error))]
+    except StatelineError as error:
+        return None, [Finding("unknown", f"The log does not answer: {error}")]
+    return found or LogView(), []
+
+
+def _of_topics(topology: Topology, config: Config, disk: DiskView, log: LogView) -> Iterator[Finding]:
+    dead_letters = [] if config.dead_letter_topic is None else [config.dead_letter_topic]
+    for error in refusals(topology, log.topics, also_required=dead_letters, counted=disk.counted):
+        yield Finding("refused", str(error))
+    try:
+        refuse_unfinished(log.reset, topology.application_id)
+    except CallerError as error:
+        yield Finding("refused", str(error))
+    yield from (Finding("warning", warning) for warning in log.warnings)
+
+
+def _partitions(topology: Topology, topics: Mapping[str, TopicInfo]) -> tuple[dict[int, int], list[Finding]]:
+    """Subtopology → its number of tasks, of those whose topics are known, and what cannot run together."""
+    counts = {name: info.partitions for name, info in topics.items()}
+    with contextlib.suppress(TopologyError):  # some are missing, which is told
+        counts = {**wanted_partitions(created_topics(topology), counts), **counts}
+    partitions: dict[int, int] = {}
+    findings: list[Finding] = []
+    for subtopology in topology.subtopologies:
+        if all(topic.name in counts for topic in subtopology.sources):
+            try:
+                partitions |= subtopology_partitions(replace(topology, subtopologies=(subtopology,)), counts)
+            except TopologyError as error:
+                findings.append(Finding("refused", f"Subtopology {subtopology.ordinal}: {error}"))
+    return partitions, findings
+
+
+def _counts(log: LogView) -> dict[str, int]:
+    counts = dict.fromkeys(log.topics, 0)
+    for place, (first, end) in log.bounds.items():
+        counts[place.topic] += end - first
+    return counts

@@ -1,0 +1,44 @@
+"""The command that says what a start would do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
+from stateline_store.errors import InvalidArgumentError
+
+
+def check(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    dot: Annotated[bool, typer.Option("--dot", help="The topology alone, for Graphviz.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="The topology alone, as a Mermaid flowchart.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a start would find, before it.
+
+    Draws the topology; says which topics are missing or have other settings or partitions, which stores have changed
+    against this disk and their changelogs, and what would be restored. It only reads, workers running or not. Exit
+    code 0: a start would work; 1: it would not, or the log does not answer.
+
+    Example: stateline check flights:app --mermaid
+    """
+    if dot + mermaid + as_json > 1:
+        raise InvalidArgumentError("--dot, --mermaid and --json: give one of the three.")
+    app, config = loaded(target, config_file, settings)
+    if dot or mermaid:
+        from stateline.cli.check.drawings import as_dot, as_mermaid
+        from stateline.model.graph import graph_of
+
+        parts = graph_of(app.topology())
+        typer.echo(as_dot(app.application_id, parts) if dot else as_mermaid(parts))
+        return 0
+    from stateline.cli.check.report import report_as_json, report_as_text
+    from stateline.cli.check.run import check as checked
+
+    report = checked(app, config)
+    typer.echo(report_as_json(report) if as_json else report_as_text(report))
+    return 0 if report.would_start else 1

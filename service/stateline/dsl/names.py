@@ -1,0 +1,65 @@
+"""Which names an application has given, and where: so that a clash names both lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, TypeAlias
+
+from stateline.model.declared_at import Place, here, placed
+from stateline_store import CallerError, TopologyError
+
+Named: TypeAlias = Literal["topic", "store", "global table", "processor", "punctuation", "pipeline"]
+
+# What cannot have the name of the other.
+_TOGETHER: dict[Named, Named] = {"global table": "store", "punctuation": "processor"}
+_DIRECTORIES = ("store", "pipeline")  # the names of those are names of directories
+
+
+class _Taken(NamedTuple):
+    what: Named
+    name: str
+    note: str
+    place: Place
+
+
+class Names:
+    """Not thread-safe, as `Declarations`."""
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[Named, str], _Taken] = {}
+
+    def take(self, what: Named, name: str, note: str = "") -> None:
+        """It is declared here, unless it was before. `note`: what it is, for those who want the name, too."""
+        self._taken.setdefault(_key(what, name), _Taken(what, name, note, here()))
+
+    def place(self, what: Named, name: str) -> Place:
+        """Where this was declared. It was."""
+        return self._taken[_key(what, name)].place
+
+    def refuse_taken(self, what: Named, name: str) -> None:
+        """Raise `TopologyError`, with the earlier line, if the name is taken."""
+        taken = self._taken.get(_key(what, name))
+        if taken is None:
+            return
+        said = f"{taken.what.capitalize()} {taken.name!r} is declared in {taken.place}, already{taken.note}"
+        if taken.name != name:
+            raise TopologyError(
+                f"{said}, and {name!r} differs from that in the case of letters alone: some file systems, as that of "
+                "macOS, have one directory for both. Give one of them another name."
+            )
+        raise TopologyError(f"{said}: give one of them another name.")
+
+    @contextmanager
+    def at(self, what: Named, name: str) -> Iterator[None]:
+        """Errors within are of this declaration: they end with its line."""
+        try:
+            yield
+        except CallerError as error:
+            placed(error, self.place(what, name))
+            raise
+
+
+def _key(what: Named, name: str) -> tuple[Named, str]:
+    kind = _TOGETHER.get(what, what)
+    return kind, name.casefold() if kind in _DIRECTORIES else name

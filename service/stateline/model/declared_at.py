@@ -1,0 +1,87 @@
+"""Where the application declares something, file and line: at the end of every error of a declaration, and remembered
+with each name (`stateline.dsl.names`). Looked up when something is declared or refused, never with a record.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any, TypeVar, cast
+
+from stateline_store import CallerError
+
+Declaring = TypeVar("Declaring", bound=Callable[..., Any])
+
+_PACKAGES = ("stateline", "stateline_store")
+_APPLICATION = "stateline.demo"  # in the package, and written as users write theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the application."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{_from_here(self.file)}, line {self.line}"
+
+
+def here() -> Place:
+    """The line of the application that is at work: the innermost that is not this package's."""
+    frame: FrameType = sys._getframe()
+    while _is_ours(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def says_where(declaring: Declaring) -> Declaring:
+    """A function, or a class with its public methods, whose `CallerError` ends with the line of the application that
+    has called it. So do errors of the functions that a method returns: an application calls them as decorators."""
+    if not isinstance(declaring, type):
+        return _placed(declaring)
+    for name, method in list(vars(declaring).items()):
+        if isinstance(method, FunctionType) and (name == "__init__" or not name.startswith("_")):
+            setattr(declaring, name, _placed(method))
+    return declaring
+
+
+def placed(error: CallerError, place: Place) -> None:
+    """Let the error's message end with this place, unless it ends with one already."""
+    if not hasattr(error, "declared_at"):
+        message = str(error).removesuffix(".")
+        error.args = (f"{message} ({place})",)
+        error.declared_at = place  # type: ignore[attr-defined]  # so that an outer declaration adds none
+
+
+def _placed(function: Declaring, *, is_decorator: bool = False) -> Declaring:
+    """`is_decorator`: what it returns is the application's own, and stays as it is."""
+
+    @functools.wraps(function)
+    def declared(*arguments: Any, **named: Any) -> Any:
+        try:
+            made = function(*arguments, **named)
+        except CallerError as error:
+            placed(error, here())
+            raise
+        return made if is_decorator or not inspect.isfunction(made) else _placed(made, is_decorator=True)
+
+    return cast("Declaring", declared)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] in _PACKAGES and not f"{module}.".startswith(f"{_APPLICATION}.")
+
+
+def _from_here(file: str) -> str:
+    """As short as it tells the file: below the working directory from there on."""
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (ValueError, OSError):  # elsewhere; or there is no working directory any more
+        return file

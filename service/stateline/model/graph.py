@@ -1,0 +1,125 @@
+"""A topology as nodes and edges, for who draws it: subtopologies, global tables, pipelines. Pure.
+
+All is in the order of declaration, so that the same application gives the same picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from stateline.model.nodes import Node, Root
+from stateline.model.pipeline import Pipeline
+from stateline.model.processor import Processor
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Subtopology, Topology
+
+DrawnKind: TypeAlias = Literal["topic", "table", "store", "global table", "processor", "operator", "pipeline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """`key` tells it from all others of the graph; `note` says more of it, empty for nothing."""
+
+    key: str
+    kind: DrawnKind
+    name: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Records flow from the one to the other; or, of `uses`, the first one reads the second, a store, or writes it."""
+
+    start: Drawn
+    end: Drawn
+    kind: Literal["flow", "uses"] = "flow"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What runs together; `entries` are where records come in. Topics may be in several parts."""
+
+    title: str
+    entries: tuple[Drawn, ...]
+    edges: tuple[Edge, ...]
+
+    @property
+    def drawn(self) -> tuple[Drawn, ...]:
+        """All that is in it, each once."""
+        found = [*self.entries, *(each for edge in self.edges for each in (edge.start, edge.end))]
+        return tuple(dict.fromkeys(found))
+
+
+def graph_of(topology: Topology) -> tuple[Part, ...]:
+    """The parts: subtopologies by number, then global tables, then pipelines."""
+    parts = [_subtopology(subtopology) for subtopology in topology.subtopologies]
+    for name, store in topology.global_tables.items():
+        if store.source is not None:
+            topic = _topic(store.source.name)
+            table = Drawn(f"global table {name}", "global table", name, _types(store))
+            parts.append(Part(f"Global table {name}, whole on every worker", (topic,), (Edge(topic, table),)))
+    return (*parts, *map(_pipeline, topology.pipelines.values()))
+
+
+def _subtopology(subtopology: Subtopology) -> Part:
+    edges: list[Edge] = []
+    for store in subtopology.stores:
+        if store.source is not None:
+            edges.append(Edge(_topic(store.source.name), _store(store)))
+    for processor in subtopology.processors:
+        edges += _operators(processor) if processor.roots else _processor(processor)
+    entries = tuple(_topic(topic.name) for topic in subtopology.sources)
+    return Part(f"Subtopology {subtopology.ordinal}", entries, tuple(dict.fromkeys(edges)))
+
+
+def _processor(processor: Processor) -> Iterator[Edge]:
+    every = processor.punctuation and f"every {processor.punctuation.every_ms} ms of {processor.punctuation.on}"
+    drawn = Drawn(f"processor {processor.name}", "processor", processor.name, every or "")
+    yield Edge(_topic(processor.source.name), drawn)
+    yield from (Edge(drawn, _store(store), "uses") for store in processor.stores)
+    yield from (Edge(drawn, _topic(topic.name)) for topic in processor.forwards)
+
+
+def _operators(processor: Processor) -> Iterator[Edge]:
+    """The nodes of one topic, numbered as they come: nothing else tells two filters apart."""
+    numbers: dict[int, int] = {}
+
+    def drawn(node: Node) -> Drawn:
+        number = numbers.setdefault(id(node), len(numbers))
+        return Drawn(f"operator {processor.source.name} {number}", "operator", node.name)
+
+    waiting: list[tuple[Drawn, Sequence[Node]]] = [(_start(root), root.children) for root in processor.roots]
+    while waiting:
+        start, children = waiting.pop(0)
+        for child in children:
+            is_new = id(child) not in numbers
+            yield Edge(start, drawn(child))
+            if is_new:
+                yield from (Edge(drawn(child), _store(store), "uses") for store in child.stores)
+                yield from (Edge(drawn(child), _topic(topic.name)) for topic in child.forwards)
+                waiting.append((drawn(child), child.children))
+
+
+def _start(root: Root) -> Drawn:
+    return _topic(root.topic.name) if root.table is None else _store(root.table)
+
+
+def _pipeline(pipeline: Pipeline) -> Part:
+    drawn = Drawn(f"pipeline {pipeline.name}", "pipeline", pipeline.name, f"{pipeline.output_mode} mode, on Spark")
+    inputs = tuple(dict.fromkeys(_topic(topic.name) for topic in pipeline.inputs))
+    edges = [*(Edge(topic, drawn) for topic in inputs), *(Edge(drawn, _topic(t.name)) for t in pipeline.results)]
+    return Part(f"Pipeline {pipeline.name}", inputs, tuple(edges))
+
+
+def _topic(name: str) -> Drawn:
+    return Drawn(f"topic {name}", "topic", name)
+
+
+def _store(store: StoreDefinition) -> Drawn:
+    return Drawn(f"store {store.name}", "store" if store.source is None else "table", store.name, _types(store))
+
+
+def _types(store: StoreDefinition) -> str:
+    return f"{store.kind}, {store.key.name} → {store.value.name}"
