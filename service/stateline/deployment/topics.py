@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from stateline.deployment.partition_counts import refuse_grown, refuse_other_changelogs
 from stateline.log.interface import Admin, NewTopic, TopicInfo
 from stateline.model.external_stores import settings_of_changelog
-from stateline.model.internal_topics import InternalTopic, created_topics, required_topics
+from stateline.model.internal_topics import (
+    UNCONFIGURED,
+    ConfiguredTopics,
+    InternalTopic,
+    created_topics,
+    required_topics,
+)
 from stateline.model.table_topics import loses_rows, table_settings
 from stateline.model.topology import Topology
-from stateline_store import ConfigurationError, TopologyError
+from stateline_store import ConfigurationError, InvalidArgumentError, TopologyError
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +29,17 @@ def ensure_topics(
     *,
     also_required: Iterable[str] = (),
     counted: Mapping[str, TopicInfo] = MappingProxyType({}),
+    configured: ConfiguredTopics = UNCONFIGURED,
 ) -> dict[str, int]:
     """Create what is missing of Stateline's own topics; the partition count of every topic of the application.
 
     `also_required` is the dead-letter topic, if there is one; `counted` are topics that stores were made of, as they
-    were then. Raises `TopologyError` naming the user's topics that do not exist, each kind by what it is for, and
-    internal topics whose partition count no longer fits; `PartitionsChangedError` when a topic has another number of
-    partitions than its stores were made for. Calling it from several processes at once is fine.
+    were then; `configured` is what the application's settings say of the topics that are created.
+
+    Raises `TopologyError` naming the user's topics that do not exist, each kind by what it is for, and internal topics
+    whose partition count no longer fits; `PartitionsChangedError` when a topic has another number of partitions than
+    its stores were made for; `InvalidArgumentError` naming the topic and its settings when the log refuses these.
+    Calling it from several processes at once is fine.
     """
     found = admin.topics()
     existing = {name: info.partitions for name, info in found.items()}
@@ -40,19 +50,31 @@ def ensure_topics(
             f"Missing {missing}. Create what is missing first (`stateline topics … --create`): Stateline creates only "
             "its own topics."
         )
-    wanted = wanted_partitions(created_topics(topology), existing)
+    created = created_topics(topology, configured)
+    wanted = wanted_partitions(created, existing)
     refuse_grown(topology, counted, found)
     refuse_other_changelogs(topology, existing, wanted)
     _check_declared(topology, existing)
-    new = [
-        NewTopic(topic.name, wanted[topic.name], topic.settings)
-        for topic in created_topics(topology)
-        if topic.name not in existing
-    ]
-    if new:
-        admin.create_topics(new)
-        logger.info("Created topics %s", ", ".join(f"{t.name} ({t.partitions})" for t in new))
+    if missing_own := [topic for topic in created if topic.name not in existing]:
+        _create(admin, missing_own, wanted)
+        logger.info("Created topics %s", ", ".join(f"{t.name} ({wanted[t.name]})" for t in missing_own))
     return {**wanted, **existing}
+
+
+def _create(admin: Admin, topics: Sequence[InternalTopic], partitions: Mapping[str, int]) -> None:
+    new = [NewTopic(topic.name, partitions[topic.name], topic.settings) for topic in topics]
+    try:
+        admin.create_topics(new)
+    except InvalidArgumentError:
+        for topic, one in zip(topics, new, strict=True):  # whose settings are refused
+            try:
+                admin.create_topics([one])
+            except InvalidArgumentError as error:
+                settings = ", ".join(f"{name}={value}" for name, value in topic.settings.items())
+                raise InvalidArgumentError(
+                    f"The {topic.role} cannot be created with {settings}: {error} Mend what says so: "
+                    "with_logging(…), changelog={{…}}, or a setting topic.*."
+                ) from error
 
 
 def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[str]) -> None:
@@ -97,7 +119,13 @@ _DOES_NOT_FIT = (
 )
 
 
-def report_other_settings(topology: Topology, admin: Admin, *, of: Container[str] | None = None) -> None:
+def report_other_settings(
+    topology: Topology,
+    admin: Admin,
+    *,
+    of: Container[str] | None = None,
+    configured: ConfiguredTopics = UNCONFIGURED,
+) -> None:
     """Log one warning for each of Stateline's own topics whose settings are not those it would be created with, for
     each topic of the user's that deletes what a table of it needs, and for each changelog of a Kafka Streams
     application whose settings do not fit what was declared of its store; of these topics alone, if they are given.
@@ -106,7 +134,7 @@ def report_other_settings(topology: Topology, admin: Admin, *, of: Container[str
     ask gets no warnings.
     """
     tables = table_settings(topology)
-    wanted = {topic.name: topic.settings for topic in created_topics(topology)}
+    wanted = {topic.name: topic.settings for topic in created_topics(topology, configured)}
     external = {d.source.name: d for d in topology.stores.values() if d.source is not None and d.external is not None}
     try:
         found = admin.topic_settings([name for name in {**wanted, **external, **tables} if of is None or name in of])
@@ -125,6 +153,20 @@ def report_other_settings(topology: Topology, admin: Admin, *, of: Container[str
                 logger.warning(_DOES_NOT_FIT, name, listed)
             else:
                 logger.warning(_IS_OTHER, name, listed, alter_command(name, {each: expected[each] for each in others}))
+
+
+def settings_that_differ(
+    topology: Topology, admin: Admin, configured: ConfiguredTopics
+) -> dict[str, dict[str, tuple[str, str]]]:
+    """Topic → setting → (found, wanted), of Stateline's own topics that are there with other settings than they would
+    be created with. A login that may not ask finds none."""
+    wanted = {topic.name: topic.settings for topic in created_topics(topology, configured)}
+    try:
+        found = admin.topic_settings(wanted)
+    except ConfigurationError:
+        return {}
+    differ = {name: other_settings(wanted[name], settings) for name, settings in found.items()}
+    return {name: others for name, others in differ.items() if others}
 
 
 def alter_command(topic: str, settings: Mapping[str, str]) -> str:
