@@ -191,7 +191,8 @@ class App:
         """Call the decorated function for each record of a topic, in offset order, on the worker.
 
         It gets the record (`stateline.InputRecord`), then one `StoreView` for each of `stores`, then one
-        `Output` for each of `forwards`. What it raises is handled by ``processing.exception.handler``.
+        `Output` for each of `forwards`; and a `ProcessorContext`, if it has a keyword-only parameter `context`. What it
+        raises is handled by ``processing.exception.handler``.
         """
         source = self._declarations.topic("app.process", topic, key, value)
 
@@ -214,11 +215,12 @@ class App:
         """Call the decorated function again and again, in each task that has these stores, at least one.
 
         It gets the time in milliseconds since the epoch, then one `StoreView` for each of `stores`, then one `Output`
-        for each of `forwards`. By `stream_time`, the largest timestamp of the task's records so far, it is called at
-        the first record and then whenever that has come to the next multiple of `every`; without records time stands
-        still. By `wall_clock_time` it is called about every so long. What it writes is committed as a record's
-        effects are, also when no input comes. What it raises is handled by ``processing.exception.handler``; there is
-        no record for a dead letter, so that `dead-letter` does what `skip` does.
+        for each of `forwards`; a `context` as with `process`. By `stream_time`, the largest timestamp of the task's
+        records so far, it is called at the first record and then whenever that has come to the next multiple of
+        `every`; without records time stands still. By `wall_clock_time` it is called about every so long. What it
+        writes is committed as a record's effects are, also when no input comes. What it raises is handled by
+        ``processing.exception.handler``; there is no record for a dead letter, so that `dead-letter` does what `skip`
+        does.
         """
         punctuation = punctuation_of(every, on)
 

@@ -171,7 +171,7 @@ class Declarations:
         """Declare a function that gets each record of `source`."""
         _refuse_second("processor", checked_name("processor", name), self._processors)
         _refuse_second("punctuation", name, self._punctuations)
-        arguments = self._arguments(f"Processor {name!r}", function, "record", stores, forwards)
+        arguments = self.arguments(f"Processor {name!r}", function, "record", stores, forwards)
         self._processors[name] = Processor(name, function, source, *arguments)
 
     def punctuation(
@@ -187,7 +187,7 @@ class Declarations:
         _refuse_second("processor", name, self._processors)
         if not stores:
             raise TopologyError(f"Punctuation {name!r} has no stores: name at least one, whose tasks it is called in.")
-        arguments = self._arguments(f"Punctuation {name!r}", function, "timestamp_ms", stores, forwards)
+        arguments = self.arguments(f"Punctuation {name!r}", function, "timestamp_ms", stores, forwards)
         self._punctuations[name] = Punctuated(function, *arguments, punctuation)
 
     def pipeline(self, pipeline: Pipeline) -> None:
@@ -202,13 +202,15 @@ class Declarations:
         check_function(f"Pipeline {pipeline.name!r}", pipeline.function, *inputs)
         self._pipelines[pipeline.name] = pipeline
 
-    def _arguments(
+    def arguments(
         self,
         operator: str,
         function: Callable[..., Any],
         first: str,
         stores: Sequence[StoreDefinition],
-        forwards: Sequence[Topic],
+        forwards: Sequence[Topic] = (),
+        *,
+        may_yield: bool = False,
     ) -> tuple[tuple[StoreDefinition, ...], tuple[Topic, ...]]:
         """What the function gets besides `first`. Raises `TopologyError` unless it takes that, all is declared, and it
         may write there."""
@@ -220,7 +222,8 @@ class Declarations:
         for topic in forwards:
             if not isinstance(topic, Topic):
                 raise wrong_kind(operator, topic, "declared topic")
-        check_function(operator, function, first, *(d.name for d in stores), *(t.name for t in forwards))
+        names = (first, *(d.name for d in stores), *(t.name for t in forwards))
+        check_function(operator, function, *names, may_yield=may_yield, may_take_context=True)
         self.claim_outputs(operator, forwards)
         return stores, forwards
 

@@ -7,7 +7,7 @@ it. All in one module, since streams make tables, and tables make streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stateline import serdes, stores
 from stateline.dsl.declarations import Declarations
 from stateline.dsl.wrong_kinds import wrong_kind
-from stateline.model.function_checks import check_function, declared_at
+from stateline.model.function_checks import check_function, declared_at, name_of
 from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Node, Root
 from stateline.model.store_definition import StoreDefinition
@@ -43,6 +43,7 @@ from stateline.processing.operators import (
     Merge,
     NewestOfEachKey,
     Peek,
+    ProcessRows,
     SessionAggregate,
     SlidingAggregate,
     StreamTableJoin,
@@ -138,6 +139,35 @@ class Stream:
         """The rows under another key."""
         check_function("select_key", mapper, "key", "value", role="mapper")
         return self._flat("select_key", lambda k, v: ((mapper(k, v), v),), key or self.key, self.value, rekeyed=True)
+
+    def process(
+        self,
+        function: Callable[..., Iterable[Any] | None],
+        *,
+        stores: Sequence[StoreDefinition] = (),
+        key: Serde | None = None,
+        value: Serde | None = None,
+    ) -> Stream:
+        """For each row those that the function gives of a record and its stores (Kafka Streams' `KStream.process`).
+
+        It gets the row as an `InputRecord` (topic, partition and offset are those of the record that it was made of),
+        then one view for each of `stores`, and a `context` if it names one. It returns or yields (key, value), or
+        ``record._replace(…)`` for other timestamps, of the types `key` and `value` (else as they were); None is no row.
+        Rows come in the partition's order, and find in the stores what earlier ones put. The writes of one that fails
+        are undone. The key may have changed, so rows are brought together by `repartition` before they are grouped.
+        """
+        return self._process("process", function, stores, key or self.key, value or self.value, values_only=False)
+
+    def process_values(
+        self,
+        function: Callable[..., Iterable[Any] | None],
+        *,
+        stores: Sequence[StoreDefinition] = (),
+        value: Serde | None = None,
+    ) -> Stream:
+        """As `process`, of a function that gives values: keys and timestamps stay, so that no `repartition` is needed
+        (Kafka Streams' `KStream.processValues`)."""
+        return self._process("process_values", function, stores, self.key, value or self.value, values_only=True)
 
     def merge(self, other: Stream) -> Stream:
         """The rows of both, which have the same types, in the order of their timestamps (of those of one topic, in the
@@ -254,6 +284,22 @@ class Stream:
         make = partial(StreamTableJoin, name, definition, joiner, serde, left, None)
         node = self._node.then(Node(name, make, (definition,), looks_up=definition, in_order=True))
         return Stream(self._declarations, node, self.key, serde)
+
+    def _process(
+        self,
+        what: str,
+        function: Callable[..., Iterable[Any] | None],
+        stores: Sequence[StoreDefinition],
+        key: Serde,
+        value: Serde,
+        *,
+        values_only: bool,
+    ) -> Stream:
+        given, _ = self._declarations.arguments(what, function, "record", stores, may_yield=True)
+        name = f"{what} {name_of(what, None, function)}"
+        make = partial(ProcessRows, name, function, given, key, value, values_only)
+        node = self._node.then(Node(name, make, given, in_order=bool(given), shares_stores=True))
+        return Stream(self._declarations, node, key, value, rekeyed=self._rekeyed or not values_only)
 
     def _step(self, name: str, make: Callable[..., Any], *, value: Serde | None = None) -> Stream:
         node = self._node.then(Node(name, make))
