@@ -44,6 +44,7 @@ class Declarations:
         self._writers: dict[str, str] = {}  # topic → the first that writes to it and is no pipeline
         self._topics: dict[str, Topic] = {}
         self._stores: dict[str, StoreDefinition] = {}
+        self._stores_without_name = 0
         self._roots: dict[str, list[Root]] = {}
         self._global_tables: dict[str, GlobalTable] = {}
 
@@ -133,8 +134,23 @@ class Declarations:
         self._stores[definition.name] = definition
         return definition
 
-    def operators_store(self, definition: StoreDefinition) -> StoreDefinition:
-        """Declare the store of an operator: processors may name it, and only read it."""
+    def store_name(self, given: str | None, operator: str) -> str:
+        """The name that an operator's store was given; else Kafka Streams' for a store without one,
+        ``KSTREAM-AGGREGATE-STATE-STORE-0000000002``. The number is that of such stores so far, in the order of
+        declaration: one that is declared before others renames them, and so their changelogs. In topics: never change.
+        """
+        if given is not None:
+            return given
+        number, self._stores_without_name = self._stores_without_name, self._stores_without_name + 1
+        return f"{operator}-STATE-STORE-{number:010d}"
+
+    def operators_store(
+        self, definition: StoreDefinition, changelog: Mapping[str, object] | None = None
+    ) -> StoreDefinition:
+        """Declare the store of an operator: processors may name it, and only read it. `changelog` are settings of its
+        changelog."""
+        if changelog is not None:
+            definition = definition.with_logging(changelog)
         return self.store(replace(definition, is_operators=True))
 
     def global_table(self, definition: StoreDefinition) -> GlobalTable:
