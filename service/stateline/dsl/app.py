@@ -96,6 +96,7 @@ class App:
         windowed: timedelta | None = None,
         sessions: bool = False,
         retention: timedelta | None = None,
+        ttl: timedelta | None = None,
         persistent: bool = True,
     ) -> StoreDefinition:
         """Keep the newest value and timestamp of every key of a topic in a timestamped key-value store, or, with
@@ -105,11 +106,14 @@ class App:
         `windowing` writes it: they are kept for `retention` in a timestamped window or session store. `key` is the type
         of the key inside; the topic's own is ``serdes.windowed(key)`` or ``serdes.session_windowed(key)``.
 
+        With `ttl` an entry is deleted when its timestamp is older than the newest one of its partition less that; only
+        tables of the newest values take it.
+
         The store is named after the topic unless `store` says otherwise. A record without a value deletes its
         key; one without a key is an error that the deserialization policy handles. The topic is the store's
         changelog.
         """
-        kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention)
+        kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention, ttl=ttl)
         if kind in ("window", "session"):
             wrap = serdes.windowed if kind == "window" else serdes.session_windowed
             known = key or (None if self._declarations.is_declared(topic) else serdes.bytes)
@@ -122,7 +126,7 @@ class App:
         elif versioned is not None:
             kept = stores.versioned(name, key=source.key, value=value, history=versioned, persistent=persistent)
         else:
-            kept = stores.timestamped_key_value(name, key=source.key, value=value, persistent=persistent)
+            kept = stores.timestamped_key_value(name, key=source.key, value=value, ttl=ttl, persistent=persistent)
         return self.store(replace(kept, source=source))
 
     def external_store(

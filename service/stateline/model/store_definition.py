@@ -39,7 +39,8 @@ class StoreDefinition:
     """`source` is the topic of a table, None for other stores.
 
     `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
-    `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes. `factory` makes a user's
+    `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes, `ttl_ms` of a timestamped
+    key-value store whose entries expire (0: of none). `factory` makes a user's
     own store from its name. `is_operators`: an operator alone writes it. `changelog_overrides` are what `with_logging`
     was given.
     """
@@ -57,6 +58,7 @@ class StoreDefinition:
     factory: Callable[[str], StateStore] | None = None
     is_operators: bool = False
     session_gap_ms: int = 0
+    ttl_ms: int = 0
     changelog_overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -181,6 +183,8 @@ class StoreDefinition:
             case "key_value":
                 return stateline_store.KeyValueStore(name, persistent=persistent)
             case "timestamped_key_value":
+                if self.ttl_ms:
+                    return stateline_store.ExpiringKeyValueStore(name, ttl_ms=self.ttl_ms, persistent=persistent)
                 return stateline_store.TimestampedKeyValueStore(name, persistent=persistent)
             case "window" | "timestamped_window":
                 window = stateline_store.TimestampedWindowStore if self.timestamped else stateline_store.WindowStore
