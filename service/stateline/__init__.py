@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TumblingWindows,
         until_window_closes,
     )
+    from stateline.processing.processor_context import ProcessorContext
     from stateline.processing.records import InputRecord, Output
     from stateline.processing.store_views import SessionView, StoreView, VersionedView, WindowView
 
@@ -31,6 +32,7 @@ __all__ = [
     "HoppingWindows",
     "InputRecord",
     "Output",
+    "ProcessorContext",
     "SessionView",
     "SessionWindows",
     "SlidingWindows",
@@ -51,6 +53,7 @@ _HOMES = {
     "App": "stateline.dsl.app",
     "InputRecord": "stateline.processing.records",
     "Output": "stateline.processing.records",
+    "ProcessorContext": "stateline.processing.processor_context",
     "StoreDefinition": "stateline.model.store_definition",
     "StoreView": "stateline.processing.store_views",
     "VersionedView": "stateline.processing.store_views",

@@ -27,10 +27,20 @@ def key_value(name: str, *, key: Serde, value: Serde, persistent: bool = True, l
 
 @says_where
 def timestamped_key_value(
-    name: str, *, key: Serde, value: Serde, persistent: bool = True, logged: bool = True
+    name: str,
+    *,
+    key: Serde,
+    value: Serde,
+    ttl: timedelta | None = None,
+    persistent: bool = True,
+    logged: bool = True,
 ) -> StoreDefinition:
-    """A value by key, with the timestamp of the record that wrote it (KIP-258)."""
-    return StoreDefinition(checked_store_name(name), "timestamped_key_value", key, value, persistent, logged)
+    """A value by key, with the timestamp of the record that wrote it (KIP-258). An entry whose timestamp is older than
+    the newest one put less `ttl` is deleted."""
+    name, ttl_ms = checked_store_name(name), 0 if ttl is None else _milliseconds("ttl", ttl)
+    if ttl is not None and not ttl_ms:
+        raise InvalidArgumentError(f"Store {name!r}: ttl={ttl!r}: give a millisecond or more, or leave it out.")
+    return StoreDefinition(name, "timestamped_key_value", key, value, persistent, logged, ttl_ms=ttl_ms)
 
 
 @says_where

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stateline_store.directory import notice_path as notice_path
     from stateline_store.directory import store_path as store_path
     from stateline_store.errors import *
+    from stateline_store.expiring_key_value import ExpiringKeyValueStore as ExpiringKeyValueStore
     from stateline_store.key_value import *
     from stateline_store.layout import Layout as Layout
     from stateline_store.layout import StoreKind as StoreKind
@@ -90,6 +91,7 @@ _NAMES = {  # what is public in which module
     "session_store": "SessionStore",
     "state_store": "Change IsolationLevel StateStore StoreContext",
     "store_schema": "StoreSchema",
+    "expiring_key_value": "ExpiringKeyValueStore",
     "timestamped_key_value": "TimestampedKeyValueStore",
     "timestamped_rows": "TimestampedWindowedIterator TimestampedWindowIterator",
     "timestamped_session_store": "TimestampedSessionStore",

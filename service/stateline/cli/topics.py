@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 from stateline.cli.table import Row, as_text
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
-from stateline.deployment.topics import report_other_settings
+from stateline.deployment.topics import report_other_settings, settings_that_differ
 from stateline.dsl.app import App
 from stateline.log.interface import Admin, NewTopic, TopicInfo
-from stateline.model.internal_topics import created_topics, required_topics
+from stateline.model.internal_topics import ConfiguredTopics, created_topics, required_topics
 from stateline.model.pipeline import epochs_topic
 from stateline.model.table_topics import kept_for_ever, table_settings
 from stateline.model.topology import Topology
@@ -31,7 +32,7 @@ def topics(
     Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`;
     `DoesNotExistError`, and deletes nothing, for one that the application does not have.
     """
-    topology = app.topology()
+    topology, configured = app.topology(), ConfiguredTopics.of(config)
     roles = topic_roles(topology, config.dead_letter_topic)
     if not create and not log_exists(config):
         refuse_to_delete(topology, roles, {}, delete)
@@ -46,11 +47,12 @@ def topics(
         if create:
             if partitions is not None:
                 refuse_other_counts(roles, existing, partitions)
-            report_other_settings(topology, admin)
+            report_other_settings(topology, admin, configured=configured)
             create_missing(topology, admin, missing_of_the_users(roles, existing), partitions or DEFAULT_PARTITIONS)
             existing = admin.topics()
+        differ = settings_that_differ(topology, admin, configured)
         counts = {name: _records(admin, existing[name]) for name in roles if name in existing}
-    return as_text(topic_rows(roles, existing, counts), as_json=as_json)
+    return as_text(topic_rows(roles, existing, counts, differ), as_json=as_json)
 
 
 USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates those of the other roles
@@ -111,23 +113,30 @@ def refuse_other_counts(roles: Mapping[str, str], existing: Mapping[str, TopicIn
         )
 
 
-def topic_rows(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], counts: Mapping[str, int]) -> list[Row]:
-    """One row per topic; of a missing one partitions and records are None."""
+def topic_rows(
+    roles: Mapping[str, str],
+    existing: Mapping[str, TopicInfo],
+    counts: Mapping[str, int],
+    differ: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType({}),
+) -> list[Row]:
+    """One row per topic; of a missing one partitions and records are None. `differ`: topic → setting → (found,
+    wanted)."""
     return [
         {
             "topic": name,
             "role": role,
             "partitions": existing[name].partitions if name in existing else None,
             "records": counts.get(name),
-            "state": _state(role, name in existing),
+            "state": _state(role, name in existing, differ.get(name, {})),
         }
         for name, role in roles.items()
     ]
 
 
-def _state(role: str, exists: bool) -> str:
+def _state(role: str, exists: bool, differs: Mapping[str, tuple[str, str]]) -> str:
     if exists:
-        return "exists"
+        others = "; ".join(f"{name} is {found}, declared {wanted}" for name, (found, wanted) in differs.items())
+        return f"exists: {others}" if others else "exists"
     if role == "external":
         return "MISSING: its Kafka Streams application creates it"
     return "MISSING: create it" if role in USERS_ROLES else "created at the first start"

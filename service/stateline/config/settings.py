@@ -1,7 +1,8 @@
 """The settings of an application, under Kafka Streams' names where Kafka Streams has the setting.
 
 Settings that begin with ``consumer.``, ``producer.`` or ``admin.`` go to librdkafka as they are, those that
-begin with ``spark.`` to Spark, under their full names. Where they come from: `stateline.config.loading`.
+begin with ``topic.`` to the topics that Stateline creates, those that begin with ``spark.`` to Spark, under their full
+names. Where they come from: `stateline.config.loading`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from stateline.config.types import (
     LogFormat,
     Milliseconds,
     MillisecondsOrUnlimited,
+    MillisecondsToAdd,
     OptionalAddress,
     OptionalAddresses,
     OptionalFile,
@@ -162,6 +164,8 @@ class Config(BaseModel):
     """A record whose timestamp is further ahead of the worker's clock counts as one that cannot be read."""
     replication_factor: Replication = -1
     """Of the changelog and repartition topics that Stateline creates."""
+    windowstore_changelog_additional_retention_ms: MillisecondsToAdd = 86_400_000
+    """How much longer than its store the changelog of windows or sessions keeps records, for clocks that differ."""
     server_host: Text = "127.0.0.1"
     """The address that the server listens on."""
     server_port: Port = 8000
@@ -256,6 +260,8 @@ class Config(BaseModel):
     """producer.*: settings of librdkafka's producer."""
     admin: PassedOn = Field(default_factory=dict)
     """admin.*: settings of librdkafka's admin client."""
+    topic: PassedOn = Field(default_factory=dict)
+    """topic.*: settings of the changelog and repartition topics that Stateline creates, as topic.segment.ms."""
     spark: PassedOn = Field(default_factory=dict)
     """spark.*: settings of the Spark session, here under their full names (spark.sql.shuffle.partitions)."""
 
@@ -346,7 +352,7 @@ class Config(BaseModel):
         return value
 
 
-PASSED_ON = ("consumer", "producer", "admin", "spark", "client_tag")
+PASSED_ON = ("consumer", "producer", "admin", "topic", "spark", "client_tag")
 _SECRET = re.compile(r"password|secret(?!\.file$)|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 

@@ -95,6 +95,9 @@ MillisecondsOrUnlimited = Annotated[
     Field(ge=-1, le=_MAX_LONG),
     Allowed(f"-1 (no limit) or a whole number of milliseconds from 0 to {_MAX_LONG}"),
 ]
+MillisecondsToAdd = Annotated[
+    _Whole, Field(ge=0, le=_MAX_LONG), Allowed(f"a whole number of milliseconds from 0 to {_MAX_LONG}")
+]
 Wait = Annotated[_Whole, Field(ge=0, le=_MAX_INT), Allowed(f"a whole number of milliseconds from 0 to {_MAX_INT}")]
 Count = Annotated[_Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number from 1 to {_MAX_INT}")]
 CountOrNone = Annotated[_Whole, Field(ge=0, le=_MAX_INT), Allowed(f"a whole number from 0 to {_MAX_INT}")]

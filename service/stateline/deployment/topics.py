@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from stateline.deployment.partition_counts import refuse_grown, refuse_other_changelogs
 from stateline.log.interface import Admin, NewTopic, TopicInfo
 from stateline.model.external_stores import settings_of_changelog
-from stateline.model.internal_topics import InternalTopic, created_topics, required_topics
+from stateline.model.internal_topics import (
+    UNCONFIGURED,
+    ConfiguredTopics,
+    InternalTopic,
+    created_topics,
+    required_topics,
+)
 from stateline.model.table_topics import loses_rows, table_settings
 from stateline.model.topology import Topology
-from stateline_store import ConfigurationError, TopologyError
+from stateline_store import ConfigurationError, InvalidArgumentError, TopologyError
 
 logger = logging.getLogger(__name__)
 
@@ -23,27 +29,27 @@ def ensure_topics(
     *,
     also_required: Iterable[str] = (),
     counted: Mapping[str, TopicInfo] = MappingProxyType({}),
+    configured: ConfiguredTopics = UNCONFIGURED,
 ) -> dict[str, int]:
     """Create what is missing of Stateline's own topics; the partition count of every topic of the application.
 
     `also_required` is the dead-letter topic, if there is one; `counted` are topics that stores were made of, as they
-    were then. Raises `TopologyError` naming the user's topics that do not exist, each kind by what it is for, and
-    internal topics whose partition count no longer fits; `PartitionsChangedError` when a topic has another number of
-    partitions than its stores were made for. Calling it from several processes at once is fine.
+    were then; `configured` is what the application's settings say of the topics that are created.
+
+    Raises `TopologyError` naming the user's topics that do not exist, each kind by what it is for, and internal topics
+    whose partition count no longer fits; `PartitionsChangedError` when a topic has another number of partitions than
+    its stores were made for; `InvalidArgumentError` naming the topic and its settings when the log refuses these.
+    Calling it from several processes at once is fine.
     """
     found = admin.topics()
     for error in refusals(topology, found, also_required=also_required, counted=counted):
         raise error
     existing = {name: info.partitions for name, info in found.items()}
-    wanted = wanted_partitions(created_topics(topology), existing)
-    new = [
-        NewTopic(topic.name, wanted[topic.name], topic.settings)
-        for topic in created_topics(topology)
-        if topic.name not in existing
-    ]
-    if new:
-        admin.create_topics(new)
-        logger.info("Created topics %s", ", ".join(f"{t.name} ({t.partitions})" for t in new))
+    created = created_topics(topology, configured)
+    wanted = wanted_partitions(created, existing)
+    if missing_own := [topic for topic in created if topic.name not in existing]:
+        _create(admin, missing_own, wanted)
+        logger.info("Created topics %s", ", ".join(f"{t.name} ({wanted[t.name]})" for t in missing_own))
     return {**wanted, **existing}
 
 
@@ -81,6 +87,22 @@ def _raised(*checks: Callable[[], None]) -> Iterator[TopologyError]:
             check()
         except TopologyError as error:
             yield error
+
+
+def _create(admin: Admin, topics: Sequence[InternalTopic], partitions: Mapping[str, int]) -> None:
+    new = [NewTopic(topic.name, partitions[topic.name], topic.settings) for topic in topics]
+    try:
+        admin.create_topics(new)
+    except InvalidArgumentError:
+        for topic, one in zip(topics, new, strict=True):  # whose settings are refused
+            try:
+                admin.create_topics([one])
+            except InvalidArgumentError as error:
+                settings = ", ".join(f"{name}={value}" for name, value in topic.settings.items())
+                raise InvalidArgumentError(
+                    f"The {topic.role} cannot be created with {settings}: {error} Mend what says so: "
+                    "with_logging(…), changelog={{…}}, or a setting topic.*."
+                ) from error
 
 
 def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[str]) -> None:
@@ -125,17 +147,29 @@ _DOES_NOT_FIT = (
 )
 
 
-def report_other_settings(topology: Topology, admin: Admin, *, of: Container[str] | None = None) -> None:
+def report_other_settings(
+    topology: Topology,
+    admin: Admin,
+    *,
+    of: Container[str] | None = None,
+    configured: ConfiguredTopics = UNCONFIGURED,
+) -> None:
     """Log `setting_warnings`, each once; of these topics alone, if they are given. Somebody may have meant it so:
     nothing is altered. A login that may not ask gets no warnings."""
     try:
-        for warning in setting_warnings(topology, admin, of=of):
+        for warning in setting_warnings(topology, admin, of=of, configured=configured):
             logger.warning("%s", warning)
     except ConfigurationError as error:
         logger.info("Whether topics have the settings that Stateline gives them is not known: %s", error)
 
 
-def setting_warnings(topology: Topology, admin: Admin, *, of: Container[str] | None = None) -> list[str]:
+def setting_warnings(
+    topology: Topology,
+    admin: Admin,
+    *,
+    of: Container[str] | None = None,
+    configured: ConfiguredTopics = UNCONFIGURED,
+) -> list[str]:
     """What to say of each of Stateline's own topics whose settings are not those it would be created with, of each
     topic of the user's that deletes what a table of it needs, and of each changelog of a Kafka Streams application
     whose settings do not fit what was declared of its store; of these topics alone, if they are given.
@@ -143,7 +177,7 @@ def setting_warnings(topology: Topology, admin: Admin, *, of: Container[str] | N
     All settings are asked for in one request. Raises `ConfigurationError` where the login may not ask.
     """
     tables = table_settings(topology)
-    wanted = {topic.name: topic.settings for topic in created_topics(topology)}
+    wanted = {topic.name: topic.settings for topic in created_topics(topology, configured)}
     external = {d.source.name: d for d in topology.stores.values() if d.source is not None and d.external is not None}
     found = admin.topic_settings([name for name in {**wanted, **external, **tables} if of is None or name in of])
     said: list[str] = []
@@ -161,6 +195,20 @@ def setting_warnings(topology: Topology, admin: Admin, *, of: Container[str] | N
                 command = alter_command(name, {each: expected[each] for each in others})
                 said.append(_IS_OTHER % (name, listed, command))
     return said
+
+
+def settings_that_differ(
+    topology: Topology, admin: Admin, configured: ConfiguredTopics
+) -> dict[str, dict[str, tuple[str, str]]]:
+    """Topic → setting → (found, wanted), of Stateline's own topics that are there with other settings than they would
+    be created with. A login that may not ask finds none."""
+    wanted = {topic.name: topic.settings for topic in created_topics(topology, configured)}
+    try:
+        found = admin.topic_settings(wanted)
+    except ConfigurationError:
+        return {}
+    differ = {name: other_settings(wanted[name], settings) for name, settings in found.items()}
+    return {name: others for name, others in differ.items() if others}
 
 
 def alter_command(topic: str, settings: Mapping[str, str]) -> str:

@@ -98,6 +98,7 @@ class App:
         windowed: timedelta | None = None,
         sessions: bool = False,
         retention: timedelta | None = None,
+        ttl: timedelta | None = None,
         persistent: bool = True,
     ) -> StoreDefinition:
         """Keep the newest value and timestamp of every key of a topic in a timestamped key-value store, or, with
@@ -107,11 +108,14 @@ class App:
         `windowing` writes it: they are kept for `retention` in a timestamped window or session store. `key` is the type
         of the key inside; the topic's own is ``serdes.windowed(key)`` or ``serdes.session_windowed(key)``.
 
+        With `ttl` an entry is deleted when its timestamp is older than the newest one of its partition less that; only
+        tables of the newest values take it.
+
         The store is named after the topic unless `store` says otherwise. A record without a value deletes its
         key; one without a key is an error that the deserialization policy handles. The topic is the store's
         changelog.
         """
-        kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention)
+        kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention, ttl=ttl)
         if kind in ("window", "session"):
             wrap = serdes.windowed if kind == "window" else serdes.session_windowed
             known = key or (None if self._declarations.is_declared(topic) else serdes.bytes)
@@ -124,7 +128,7 @@ class App:
         elif versioned is not None:
             kept = stores.versioned(name, key=source.key, value=value, history=versioned, persistent=persistent)
         else:
-            kept = stores.timestamped_key_value(name, key=source.key, value=value, persistent=persistent)
+            kept = stores.timestamped_key_value(name, key=source.key, value=value, ttl=ttl, persistent=persistent)
         return self.store(replace(kept, source=source))
 
     def external_store(
@@ -193,7 +197,8 @@ class App:
         """Call the decorated function for each record of a topic, in offset order, on the worker.
 
         It gets the record (`stateline.InputRecord`), then one `StoreView` for each of `stores`, then one
-        `Output` for each of `forwards`. What it raises is handled by ``processing.exception.handler``.
+        `Output` for each of `forwards`; and a `ProcessorContext`, if it has a keyword-only parameter `context`. What it
+        raises is handled by ``processing.exception.handler``.
         """
         source = self._declarations.topic("app.process", topic, key, value)
 
@@ -216,11 +221,12 @@ class App:
         """Call the decorated function again and again, in each task that has these stores, at least one.
 
         It gets the time in milliseconds since the epoch, then one `StoreView` for each of `stores`, then one `Output`
-        for each of `forwards`. By `stream_time`, the largest timestamp of the task's records so far, it is called at
-        the first record and then whenever that has come to the next multiple of `every`; without records time stands
-        still. By `wall_clock_time` it is called about every so long. What it writes is committed as a record's
-        effects are, also when no input comes. What it raises is handled by ``processing.exception.handler``; there is
-        no record for a dead letter, so that `dead-letter` does what `skip` does.
+        for each of `forwards`; a `context` as with `process`. By `stream_time`, the largest timestamp of the task's
+        records so far, it is called at the first record and then whenever that has come to the next multiple of
+        `every`; without records time stands still. By `wall_clock_time` it is called about every so long. What it
+        writes is committed as a record's effects are, also when no input comes. What it raises is handled by
+        ``processing.exception.handler``; there is no record for a dead letter, so that `dead-letter` does what `skip`
+        does.
         """
         punctuation = punctuation_of(every, on)
 

@@ -6,7 +6,7 @@ that Kafka would refuse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ class Declarations:
         self._writers: dict[str, str] = {}  # topic → the first that writes to it and is no pipeline
         self._topics: dict[str, Topic] = {}
         self._stores: dict[str, StoreDefinition] = {}
+        self._stores_without_name = 0
         self._roots: dict[str, list[Root]] = {}
         self._global_tables: dict[str, GlobalTable] = {}
 
@@ -142,8 +143,23 @@ class Declarations:
         self._stores[definition.name] = definition
         return definition
 
-    def operators_store(self, definition: StoreDefinition) -> StoreDefinition:
-        """Declare the store of an operator: processors may name it, and only read it."""
+    def store_name(self, given: str | None, operator: str) -> str:
+        """The name that an operator's store was given; else Kafka Streams' for a store without one,
+        ``KSTREAM-AGGREGATE-STATE-STORE-0000000002``. The number is that of such stores so far, in the order of
+        declaration: one that is declared before others renames them, and so their changelogs. In topics: never change.
+        """
+        if given is not None:
+            return given
+        number, self._stores_without_name = self._stores_without_name, self._stores_without_name + 1
+        return f"{operator}-STATE-STORE-{number:010d}"
+
+    def operators_store(
+        self, definition: StoreDefinition, changelog: Mapping[str, object] | None = None
+    ) -> StoreDefinition:
+        """Declare the store of an operator: processors may name it, and only read it. `changelog` are settings of its
+        changelog."""
+        if changelog is not None:
+            definition = definition.with_logging(changelog)
         return self.store(replace(definition, is_operators=True))
 
     def global_table(self, definition: StoreDefinition) -> GlobalTable:
@@ -179,7 +195,7 @@ class Declarations:
     ) -> None:
         """Declare a function that gets each record of `source`."""
         self._names.refuse_taken("processor", checked_name("processor", name))
-        arguments = self._arguments(f"Processor {name!r}", function, "record", stores, forwards)
+        arguments = self.arguments(f"Processor {name!r}", function, "record", stores, forwards)
         self._names.take("processor", name)
         self._processors[name] = Processor(name, function, source, *arguments)
 
@@ -195,7 +211,7 @@ class Declarations:
         self._names.refuse_taken("punctuation", checked_name("punctuation", name))
         if not stores:
             raise TopologyError(f"Punctuation {name!r} has no stores: name at least one, whose tasks it is called in.")
-        arguments = self._arguments(f"Punctuation {name!r}", function, "timestamp_ms", stores, forwards)
+        arguments = self.arguments(f"Punctuation {name!r}", function, "timestamp_ms", stores, forwards)
         self._names.take("punctuation", name)
         self._punctuations[name] = Punctuated(function, *arguments, punctuation)
 
@@ -212,13 +228,15 @@ class Declarations:
         self._names.take("pipeline", pipeline.name)
         self._pipelines[pipeline.name] = pipeline
 
-    def _arguments(
+    def arguments(
         self,
         operator: str,
         function: Callable[..., Any],
         first: str,
         stores: Sequence[StoreDefinition],
-        forwards: Sequence[Topic],
+        forwards: Sequence[Topic] = (),
+        *,
+        may_yield: bool = False,
     ) -> tuple[tuple[StoreDefinition, ...], tuple[Topic, ...]]:
         """What the function gets besides `first`. Raises `TopologyError` unless it takes that, all is declared, and it
         may write there."""
@@ -230,7 +248,8 @@ class Declarations:
         for topic in forwards:
             if not isinstance(topic, Topic):
                 raise wrong_kind(operator, topic, "declared topic")
-        check_function(operator, function, first, *(d.name for d in stores), *(t.name for t in forwards))
+        names = (first, *(d.name for d in stores), *(t.name for t in forwards))
+        check_function(operator, function, *names, may_yield=may_yield, may_take_context=True)
         self.claim_outputs(operator, forwards)
         return stores, forwards
 

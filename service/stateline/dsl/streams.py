@@ -7,7 +7,7 @@ it. All in one module, since streams make tables, and tables make streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from stateline import serdes, stores
 from stateline.dsl.declarations import Declarations
 from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.model.declared_at import says_where
-from stateline.model.function_checks import check_function
+from stateline.model.function_checks import check_function, name_of
 from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Node, Root
 from stateline.model.store_definition import StoreDefinition
@@ -44,6 +44,7 @@ from stateline.processing.operators import (
     Merge,
     NewestOfEachKey,
     Peek,
+    ProcessRows,
     SessionAggregate,
     SlidingAggregate,
     StreamTableJoin,
@@ -66,6 +67,8 @@ _LOOKED_UP = ("key_value", "timestamped_key_value", "versioned")
 KeyValueFunction = Callable[[Any, Any], Any]
 
 
+ChangelogSettings = Mapping[str, object] | None
+"""Of the changelog of an operator's store, as `StoreDefinition.with_logging` takes them; None as ever."""
 Joiner = Callable[[Any, Any], Any]
 """Of two values, the left one first, what the result is; None for none."""
 
@@ -141,6 +144,35 @@ class Stream:
         check_function("select_key", mapper, "key", "value", role="mapper")
         return self._flat("select_key", lambda k, v: ((mapper(k, v), v),), key or self.key, self.value, rekeyed=True)
 
+    def process(
+        self,
+        function: Callable[..., Iterable[Any] | None],
+        *,
+        stores: Sequence[StoreDefinition] = (),
+        key: Serde | None = None,
+        value: Serde | None = None,
+    ) -> Stream:
+        """For each row those that the function gives of a record and its stores (Kafka Streams' `KStream.process`).
+
+        It gets the row as an `InputRecord` (topic, partition and offset are those of the record that it was made of),
+        then one view for each of `stores`, and a `context` if it names one. It returns or yields (key, value), or
+        ``record._replace(…)`` for other timestamps, of the types `key` and `value` (else as they were); None is no row.
+        Rows come in the partition's order, and find in the stores what earlier ones put. The writes of one that fails
+        are undone. The key may have changed, so rows are brought together by `repartition` before they are grouped.
+        """
+        return self._process("process", function, stores, key or self.key, value or self.value, values_only=False)
+
+    def process_values(
+        self,
+        function: Callable[..., Iterable[Any] | None],
+        *,
+        stores: Sequence[StoreDefinition] = (),
+        value: Serde | None = None,
+    ) -> Stream:
+        """As `process`, of a function that gives values: keys and timestamps stay, so that no `repartition` is needed
+        (Kafka Streams' `KStream.processValues`)."""
+        return self._process("process_values", function, stores, self.key, value or self.value, values_only=True)
+
     def merge(self, other: Stream) -> Stream:
         """The rows of both, which have the same types, in the order of their timestamps (of those of one topic, in the
         topic's order). The topics that they come from need equal partition counts."""
@@ -203,13 +235,17 @@ class Stream:
         """As `join`, with every row that has a value: `joiner` gets None where the table has none."""
         return self._join("left_join", table, joiner, value, on, left=True)
 
-    def to_table(self, store: str, *, persistent: bool = True) -> Table:
-        """The newest row of each key, kept in a store of this name; a row without a value deletes its key, one without
-        a key is dropped and counted. Raises `TopologyError` after a step that changed the key."""
+    def to_table(
+        self, store: str | None = None, *, persistent: bool = True, changelog: ChangelogSettings = None
+    ) -> Table:
+        """The newest row of each key, kept in a store of this name, or of a generated one (`Declarations.store_name`);
+        a row without a value deletes its key, one without a key is dropped and counted. `changelog` are settings of its
+        changelog, as of `StoreDefinition.with_logging`. Raises `TopologyError` after a step that changed the key."""
         self._refuse_rekeyed("to_table")
+        store = self._declarations.store_name(store, "KSTREAM-TOTABLE")
         name = f"to_table {store}"
         node = self._node.then(Node(name, partial(NewestOfEachKey, name)))
-        return _kept_table(self._declarations, [node], store, self.key, self.value, persistent)
+        return _kept_table(self._declarations, [node], store, self.key, self.value, persistent, changelog)
 
     def group_by_key(self) -> GroupedStream:
         """The rows grouped by their key. Raises `TopologyError` after a step that changed it."""
@@ -257,6 +293,22 @@ class Stream:
         node = self._node.then(Node(name, make, (definition,), looks_up=definition, in_order=True))
         return Stream(self._declarations, node, self.key, serde)
 
+    def _process(
+        self,
+        what: str,
+        function: Callable[..., Iterable[Any] | None],
+        stores: Sequence[StoreDefinition],
+        key: Serde,
+        value: Serde,
+        *,
+        values_only: bool,
+    ) -> Stream:
+        given, _ = self._declarations.arguments(what, function, "record", stores, may_yield=True)
+        name = f"{what} {name_of(what, None, function)}"
+        make = partial(ProcessRows, name, function, given, key, value, values_only)
+        node = self._node.then(Node(name, make, given, in_order=bool(given), shares_stores=True))
+        return Stream(self._declarations, node, key, value, rekeyed=self._rekeyed or not values_only)
+
     def _step(self, name: str, make: Callable[..., Any], *, value: Serde | None = None) -> Stream:
         node = self._node.then(Node(name, make))
         return Stream(self._declarations, node, self.key, value or self.value, rekeyed=self._rekeyed)
@@ -277,51 +329,71 @@ class Stream:
 
 @says_where
 class GroupedStream:
-    """Aggregates are kept in a store of the name that is given, and served under it. Rows without a key or without a
-    value are left out and counted; a function that raises is handled by ``processing.exception.handler``."""
+    """Aggregates are kept in a store of the name that is given, else of a generated one (`Declarations.store_name`),
+    and served under it; `changelog` are settings of its changelog, as of `StoreDefinition.with_logging`. Rows without a
+    key or without a value are left out and counted; a function that raises is handled by
+    ``processing.exception.handler``."""
 
     def __init__(self, declarations: Declarations, node: Node | Root, key: Serde, value: Serde) -> None:
         self._declarations, self._node = declarations, node
         self.key, self.value = key, value
 
-    def count(self, store: str, *, persistent: bool = True) -> Table:
+    def count(self, store: str | None = None, *, persistent: bool = True, changelog: ChangelogSettings = None) -> Table:
         """How many rows each key has had, as int64."""
+        store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         definition = stores.timestamped_key_value(store, key=self.key, value=serdes.int64, persistent=persistent)
-        return self._table(
-            Node(f"count {store}", partial(Count, store), (self._declarations.operators_store(definition),))
-        )
+        kept = self._declarations.operators_store(definition, changelog)
+        return self._table(Node(f"count {store}", partial(Count, store), (kept,)))
 
-    def reduce(self, reducer: Callable[[Any, Any], Any], store: str, *, persistent: bool = True) -> Table:
+    def reduce(
+        self,
+        reducer: Callable[[Any, Any], Any],
+        store: str | None = None,
+        *,
+        persistent: bool = True,
+        changelog: ChangelogSettings = None,
+    ) -> Table:
         """The values of each key made one, ``reducer(what there was, value)``; the first one is taken as it is. None
         deletes what there was."""
         check_function("reduce", reducer, "reduced", "value", role="reducer")
-        return self._folded(f"reduce {store}", store, reducing(self.value, reducer), self.value, persistent)
+        store = self._declarations.store_name(store, "KSTREAM-REDUCE")
+        folding = reducing(self.value, reducer)
+        return self._folded(f"reduce {store}", store, folding, self.value, persistent, changelog)
 
     def aggregate(
         self,
         initial: Callable[[], Any],
         adder: Callable[[Any, Any, Any], Any],
-        store: str,
+        store: str | None = None,
         *,
         value: Serde,
         persistent: bool = True,
+        changelog: ChangelogSettings = None,
     ) -> Table:
         """What ``adder(key, value, aggregate)`` makes of the rows of each key, beginning with ``initial()``; `value` is
         the aggregate's type. None deletes it. A function may change the aggregate that it is given."""
         check_function("aggregate", initial, role="initial")
         check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
         folding = Aggregating(value, initial, adder)
-        return self._folded(f"aggregate {store}", store, folding, value, persistent)
+        store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
+        return self._folded(f"aggregate {store}", store, folding, value, persistent, changelog)
 
     def windowed_by(self, windows: AnyWindows) -> WindowedStream:
         """The rows by key and window: `TumblingWindows`, `HoppingWindows`, `SlidingWindows` or `SessionWindows`."""
         return WindowedStream(self._declarations, self._node, self.key, self.value, windows)
 
-    def _folded(self, name: str, store: str, folding: Folding, value: Serde, persistent: bool) -> Table:
+    def _folded(
+        self,
+        name: str,
+        store: str,
+        folding: Folding,
+        value: Serde,
+        persistent: bool,
+        changelog: ChangelogSettings,
+    ) -> Table:
         definition = stores.timestamped_key_value(store, key=self.key, value=value, persistent=persistent)
-        return self._table(
-            Node(name, partial(Fold, name, store, folding), (self._declarations.operators_store(definition),))
-        )
+        kept = self._declarations.operators_store(definition, changelog)
+        return self._table(Node(name, partial(Fold, name, store, folding), (kept,)))
 
     def _table(self, node: Node) -> Table:
         return Table(self._declarations, self._node.then(node), node.stores[0])
@@ -331,8 +403,9 @@ class GroupedStream:
 class Table:
     """`store` is where it is kept and served, and what processors read it by.
 
-    What is made of it is kept in a store of its own, of the name that is given, with the newest timestamp of what it
-    was made of. Functions may be called again for the same change.
+    What is made of it is kept in a store of its own, with the newest timestamp of what it was made of: of the name that
+    is given, else of a generated one (`Declarations.store_name`). `changelog` are settings of its changelog, as of
+    `StoreDefinition.with_logging`. Functions may be called again for the same change.
     """
 
     def __init__(self, declarations: Declarations, node: Node | Root, store: StoreDefinition) -> None:
@@ -345,7 +418,14 @@ class Table:
         node = self._node.then(Node("to_stream", partial(ToStream, self.store.key, self.store.value)))
         return Stream(self._declarations, node, self.store.key, self.store.value)
 
-    def filter(self, predicate: Callable[[Any, Any], object], store: str, *, persistent: bool = True) -> Table:
+    def filter(
+        self,
+        predicate: Callable[[Any, Any], object],
+        store: str | None = None,
+        *,
+        persistent: bool = True,
+        changelog: ChangelogSettings = None,
+    ) -> Table:
         """The keys for which it is true of (key, value)."""
         check_function("filter", predicate, "key", "value", role="predicate")
         return self._mapped(
@@ -354,9 +434,17 @@ class Table:
             store,
             self.store.value,
             persistent,
+            changelog,
         )
 
-    def filter_not(self, predicate: Callable[[Any, Any], object], store: str, *, persistent: bool = True) -> Table:
+    def filter_not(
+        self,
+        predicate: Callable[[Any, Any], object],
+        store: str | None = None,
+        *,
+        persistent: bool = True,
+        changelog: ChangelogSettings = None,
+    ) -> Table:
         """The keys for which it is not."""
         check_function("filter_not", predicate, "key", "value", role="predicate")
         return self._mapped(
@@ -365,19 +453,35 @@ class Table:
             store,
             self.store.value,
             persistent,
+            changelog,
         )
 
     def map_values(
-        self, mapper: Callable[[Any, Any], Any], store: str, *, value: Serde | None = None, persistent: bool = True
+        self,
+        mapper: Callable[[Any, Any], Any],
+        store: str | None = None,
+        *,
+        value: Serde | None = None,
+        persistent: bool = True,
+        changelog: ChangelogSettings = None,
     ) -> Table:
         """Every key with what the function makes of (key, value), of the type `value` (else as it was); None for a key
         that has none then."""
         check_function("map_values", mapper, "key", "value", role="mapper")
         serde = value or self.store.value
-        return self._mapped("map_values", lambda k, v, data: written(serde, mapper(k, v)), store, serde, persistent)
+        return self._mapped(
+            "map_values", lambda k, v, data: written(serde, mapper(k, v)), store, serde, persistent, changelog
+        )
 
     def join(
-        self, other: Table, joiner: Joiner, store: str, *, value: Serde | None = None, persistent: bool = True
+        self,
+        other: Table,
+        joiner: Joiner,
+        store: str | None = None,
+        *,
+        value: Serde | None = None,
+        persistent: bool = True,
+        changelog: ChangelogSettings = None,
     ) -> Table:
         """The keys that both have, with what `joiner` makes of (own value, other's value), of the type `value` (else as
         this table's).
@@ -385,29 +489,46 @@ class Table:
         Raises `TopologyError` unless both keep the newest values of keys of one type. Topics that they come from need
         equal partition counts: the worker refuses to start otherwise.
         """
-        return self._joined("inner", other, joiner, store, value, persistent)
+        return self._joined("inner", other, joiner, store, value, persistent, changelog)
 
     def left_join(
-        self, other: Table, joiner: Joiner, store: str, *, value: Serde | None = None, persistent: bool = True
+        self,
+        other: Table,
+        joiner: Joiner,
+        store: str | None = None,
+        *,
+        value: Serde | None = None,
+        persistent: bool = True,
+        changelog: ChangelogSettings = None,
     ) -> Table:
         """As `join`, with all keys of this table: `joiner` gets None for a value that the other does not have."""
-        return self._joined("left", other, joiner, store, value, persistent)
+        return self._joined("left", other, joiner, store, value, persistent, changelog)
 
     def outer_join(
-        self, other: Table, joiner: Joiner, store: str, *, value: Serde | None = None, persistent: bool = True
+        self,
+        other: Table,
+        joiner: Joiner,
+        store: str | None = None,
+        *,
+        value: Serde | None = None,
+        persistent: bool = True,
+        changelog: ChangelogSettings = None,
     ) -> Table:
         """As `join`, with the keys of both: `joiner` gets None for the value that one of them does not have."""
-        return self._joined("outer", other, joiner, store, value, persistent)
+        return self._joined("outer", other, joiner, store, value, persistent, changelog)
 
     def _mapped(
         self,
         what: str,
         function: Callable[[Any, Any, bytes], bytes | None],
-        store: str,
+        store: str | None,
         value: Serde,
         persistent: bool,
+        changelog: ChangelogSettings,
     ) -> Table:
         self._refuse_windows(what)
+        prefix = "KTABLE-MAPVALUES" if what == "map_values" else "KTABLE-FILTER"
+        store = self._declarations.store_name(store, prefix)
         name = f"{what} {store}"
         make = partial(MapTable, name, function, self.store.key, self.store.value)
         return _kept_table(
@@ -417,10 +538,18 @@ class Table:
             self.store.key,
             value,
             persistent,
+            changelog,
         )
 
     def _joined(
-        self, kind: JoinKind, other: Table, joiner: Joiner, store: str, value: Serde | None, persistent: bool
+        self,
+        kind: JoinKind,
+        other: Table,
+        joiner: Joiner,
+        store: str | None,
+        value: Serde | None,
+        persistent: bool,
+        changelog: ChangelogSettings,
     ) -> Table:
         what = "join" if kind == "inner" else f"{kind}_join"
         if not isinstance(other, Table):
@@ -430,6 +559,7 @@ class Table:
         other._refuse_windows("join")
         _refuse_other_keys(f"Table {self.store.name!r}", self.store.key, other.store)
         check_function(what, joiner, "value", "other_value", role="joiner")
+        store = self._declarations.store_name(store, "KTABLE-MERGE")
         name, serde = f"join {store}", value or self.store.value
         joined = Joined(name, kind, joiner, self.store.value, other.store.value, serde, store)
         sides = [
@@ -444,7 +574,7 @@ class Table:
             )
             for is_left, one, another in ((True, self, other), (False, other, self))
         ]
-        return _kept_table(self._declarations, sides, store, self.store.key, serde, persistent)
+        return _kept_table(self._declarations, sides, store, self.store.key, serde, persistent, changelog)
 
     def _refuse_windows(self, what: str) -> None:
         if self.store.kind != "timestamped_key_value":
@@ -455,11 +585,17 @@ class Table:
 
 
 def _kept_table(
-    declarations: Declarations, nodes: list[Node], store: str, key: Serde, value: Serde, persistent: bool
+    declarations: Declarations,
+    nodes: list[Node],
+    store: str,
+    key: Serde,
+    value: Serde,
+    persistent: bool,
+    changelog: ChangelogSettings,
 ) -> Table:
     """The table of what these nodes give, changes whose old values are not known yet."""
     definition = declarations.operators_store(
-        stores.timestamped_key_value(store, key=key, value=value, persistent=persistent)
+        stores.timestamped_key_value(store, key=key, value=value, persistent=persistent), changelog
     )
     keep = Node(f"keep {store}", partial(Keep, store), (definition,))
     for node in nodes:
@@ -478,7 +614,8 @@ def _refuse_other_keys(what: str, key: Serde, table: StoreDefinition) -> None:
 
 @says_where
 class WindowedStream:
-    """Aggregates are kept in a store of windows, or of sessions, of the name that is given, and served under it.
+    """Aggregates are kept in a store of windows, or of sessions, of the name that is given, else of a generated one,
+    and served under it; `changelog` are settings of its changelog, as of `GroupedStream`.
 
     Rows without a key are left out and counted, and over sliding windows those without a value; over others these
     count, and functions get None for them. What comes too late for its window is left out and counted.
@@ -498,33 +635,43 @@ class WindowedStream:
         self._declarations, self._node = declarations, node
         self.key, self.value, self.windows = key, value, windows
 
-    def count(self, store: str, *, retention: timedelta | None = None, persistent: bool = True) -> WindowedTable:
+    def count(
+        self,
+        store: str | None = None,
+        *,
+        retention: timedelta | None = None,
+        persistent: bool = True,
+        changelog: ChangelogSettings = None,
+    ) -> WindowedTable:
         """How many rows each key has had in each window, as int64."""
-        return self._table("count", store, Counting(), serdes.int64, retention, persistent)
+        return self._table("count", store, Counting(), serdes.int64, retention, persistent, changelog)
 
     def reduce(
         self,
         reducer: Callable[[Any, Any], Any],
-        store: str,
+        store: str | None = None,
         *,
         retention: timedelta | None = None,
         persistent: bool = True,
+        changelog: ChangelogSettings = None,
     ) -> WindowedTable:
         """The values of each key and window made one, ``reducer(what there was, value)``; the first one is taken as it
         is. None deletes what there was."""
         check_function("reduce", reducer, "reduced", "value", role="reducer")
-        return self._table("reduce", store, reducing(self.value, reducer), self.value, retention, persistent)
+        folding = reducing(self.value, reducer)
+        return self._table("reduce", store, folding, self.value, retention, persistent, changelog)
 
     def aggregate(
         self,
         initial: Callable[[], Any],
         adder: Callable[[Any, Any, Any], Any],
-        store: str,
+        store: str | None = None,
         *,
         value: Serde,
         merger: Callable[[Any, Any, Any], Any] | None = None,
         retention: timedelta | None = None,
         persistent: bool = True,
+        changelog: ChangelogSettings = None,
     ) -> WindowedTable:
         """What ``adder(key, value, aggregate)`` makes of the rows of each key and window, beginning with ``initial()``;
         `value` is the aggregate's type. None deletes it. A function may change the aggregate that it is given.
@@ -542,17 +689,19 @@ class WindowedStream:
         if merger is not None:
             check_function("aggregate", merger, "key", "one", "other", role="merger")
         folding = Aggregating(value, initial, adder, merger)
-        return self._table("aggregate", store, folding, value, retention, persistent)
+        return self._table("aggregate", store, folding, value, retention, persistent, changelog)
 
     def _table(
         self,
         what: str,
-        store: str,
+        store: str | None,
         folding: Folding,
         value: Serde,
         retention: timedelta | None,
         persistent: bool,
+        changelog: ChangelogSettings,
     ) -> WindowedTable:
+        store = self._declarations.store_name(store, "KSTREAM-REDUCE" if what == "reduce" else "KSTREAM-AGGREGATE")
         windows, kept = self.windows, retention_of(self.windows, retention, store)
         common: dict[str, Any] = {"key": self.key, "value": value, "persistent": persistent}
         if isinstance(windows, SessionWindows):
@@ -562,7 +711,7 @@ class WindowedStream:
             size = windows.difference if isinstance(windows, SlidingWindows) else windows.size
             definition = stores.window(store, size=size, retention=kept, timestamped=True, **common)
         name = f"{what} {store}"
-        definition = self._declarations.operators_store(definition)
+        definition = self._declarations.operators_store(definition, changelog)
         node = Node(name, self._operator(name, store, folding), (definition,))
         return WindowedTable(self._declarations, self._node.then(node), definition, windows)
 

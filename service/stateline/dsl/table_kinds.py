@@ -13,7 +13,12 @@ from stateline_store import InvalidArgumentError, TopologyError
 
 
 def kind_of_table(
-    versioned: timedelta | None, windowed: timedelta | None, *, sessions: bool, retention: timedelta | None
+    versioned: timedelta | None,
+    windowed: timedelta | None,
+    *,
+    sessions: bool,
+    retention: timedelta | None,
+    ttl: timedelta | None,
 ) -> Literal["newest", "versioned", "window", "session"]:
     """What a table keeps. Raises `InvalidArgumentError` unless the arguments say one thing."""
     if (versioned is not None) + (windowed is not None) + sessions > 1:
@@ -22,6 +27,11 @@ def kind_of_table(
         raise InvalidArgumentError(
             f"retention={retention!r}: a table of windows or sessions needs it, to say for how long they are kept; "
             "others have none."
+        )
+    if ttl is not None and (versioned is not None or windowed is not None or sessions):
+        raise InvalidArgumentError(
+            f"ttl={ttl!r}: only a table of the newest values takes it. Versions are kept for `versioned`, windows and "
+            "sessions for `retention`."
         )
     if windowed is not None:
         return "window"

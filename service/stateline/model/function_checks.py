@@ -17,12 +17,18 @@ _SHOWN = 100  # characters of what a function takes
 
 
 def check_function(
-    operator: str, function: object, *arguments: str, role: str = "function", may_yield: bool = False
+    operator: str,
+    function: object,
+    *arguments: str,
+    role: str = "function",
+    may_yield: bool = False,
+    may_take_context: bool = False,
 ) -> None:
     """Raise `TopologyError` unless a call with these arguments, by position, runs the function to its result.
 
     The message has the operator, and what it calls its `role` with. What tells nothing of its arguments, as some
-    functions written in C, is taken. With `may_yield` generators are, too: the operator goes through what comes back.
+    functions written in C, is taken. With `may_yield` generators are, too: the operator goes through what comes back;
+    with `may_take_context` it may name a `context` that it wants besides.
     """
     count = len(arguments)
     calls = (
@@ -43,8 +49,17 @@ def check_function(
             f"{operator} was given {_name(function)} as its {role}, which has a yield in it and would never run: "
             f"give a function that returns. It is called {calls}."
         )
-    if (takes := _other_arguments(function, arguments)) is not None:
+    if (takes := _other_arguments(function, arguments, with_context=may_take_context)) is not None:
         raise TopologyError(f"{operator} calls its {role} {calls}. {_name(function)} takes {takes}.")
+
+
+def takes_context(function: object) -> bool:
+    """Whether it has a keyword-only parameter named `context`: ``def add_up(order, totals, *, context)``."""
+    try:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters  # type: ignore[arg-type]  # callable
+    except (ValueError, TypeError):
+        return False
+    return "context" in parameters and parameters["context"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def name_of(what: str, name: str | None, function: object) -> str:
@@ -75,7 +90,7 @@ def _called(function: object) -> object:
     return type(function).__call__
 
 
-def _other_arguments(function: object, given: tuple[str, ...]) -> str | None:
+def _other_arguments(function: object, given: tuple[str, ...], *, with_context: bool) -> str | None:
     """What it takes, if a call with these arguments must fail."""
     try:
         # Not what a decorator wraps: it may call that with others.
@@ -83,7 +98,7 @@ def _other_arguments(function: object, given: tuple[str, ...]) -> str | None:
     except (ValueError, TypeError):
         return None  # written in C: it can only be tried
     try:
-        signature.bind(*given)
+        signature.bind(*given, **({"context": None} if with_context and takes_context(function) else {}))
     except TypeError:
         plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
         text = str(signature.replace(parameters=plain, return_annotation=signature.empty))

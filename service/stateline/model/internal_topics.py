@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from stateline.config.settings import Config
+from stateline.model.store_definition import DAY_MS
 from stateline.model.table_topics import table_settings
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
@@ -20,19 +22,43 @@ _REPARTITION_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
+class ConfiguredTopics:
+    """What an application's settings say of its changelogs and repartition topics: `settings` are `topic.*`,
+    `window_additional_ms` is windowstore.changelog.additional.retention.ms."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    window_additional_ms: int = DAY_MS
+
+    @classmethod
+    def of(cls, config: Config) -> ConfiguredTopics:
+        """As they are configured."""
+        return cls(config.topic, config.windowstore_changelog_additional_retention_ms)
+
+
+UNCONFIGURED = ConfiguredTopics()
+
+
+@dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that Stateline creates; as many partitions as `like` has, unless `partitions` says."""
+    """A topic that Stateline creates; as many partitions as `like` has, unless `partitions` says. `role` is what it is
+    for, in words."""
 
     name: str
+    role: str
     settings: Mapping[str, str] = field(default_factory=dict)
     partitions: int | None = None
     like: tuple[str, ...] = ()
 
 
-def created_topics(topology: Topology) -> tuple[InternalTopic, ...]:
+def created_topics(topology: Topology, configured: ConfiguredTopics = UNCONFIGURED) -> tuple[InternalTopic, ...]:
     """Topics that Stateline creates when they are missing, each after those it takes its partitions from: of pipelines'
-    results, repartition topics, changelogs."""
-    found = [*_results(topology), *_repartition_topics(topology), *_changelogs(topology)]
+    results, repartition topics, changelogs. Their `settings` are what `configured` makes of them; of results, which are
+    as much the user's, it says nothing."""
+    found = [
+        *_results(topology),
+        *_repartition_topics(topology, configured),
+        *_changelogs(topology, configured),
+    ]
     return tuple({topic.name: topic for topic in found}.values())
 
 
@@ -51,17 +77,19 @@ def _results(topology: Topology) -> Iterator[InternalTopic]:
     for pipeline in topology.pipelines.values():
         like = tuple(t.name for t in (*pipeline.reads, *pipeline.tables))
         for topic in pipeline.results:
-            yield InternalTopic(topic.name, tables.get(topic.name, _STREAM_SETTINGS), topic.partitions, like)
+            role = f"result of pipeline {pipeline.name!r}"
+            yield InternalTopic(topic.name, role, tables.get(topic.name, _STREAM_SETTINGS), topic.partitions, like)
 
 
-def _repartition_topics(topology: Topology) -> Iterator[InternalTopic]:
+def _repartition_topics(topology: Topology, configured: ConfiguredTopics) -> Iterator[InternalTopic]:
     """Each has the partitions of the topics that it is joined with, else of those that its records are of."""
     for subtopology in topology.subtopologies:
         sources = tuple(t.name for t in subtopology.sources)
         internal = [t for p in subtopology.processors for t in p.forwards if t.internal]
         for topic in internal:
             like = _beside(topology, topic) or sources
-            yield InternalTopic(topic.name, _REPARTITION_SETTINGS, topic.partitions, like)
+            settings = {**_REPARTITION_SETTINGS, **configured.settings}
+            yield InternalTopic(topic.name, "repartition topic", settings, topic.partitions, like)
 
 
 def _beside(topology: Topology, topic: Topic) -> tuple[str, ...]:
@@ -70,9 +98,10 @@ def _beside(topology: Topology, topic: Topic) -> tuple[str, ...]:
     return tuple(t.name for s in readers for t in s.sources if not t.internal)
 
 
-def _changelogs(topology: Topology) -> Iterator[InternalTopic]:
+def _changelogs(topology: Topology, configured: ConfiguredTopics) -> Iterator[InternalTopic]:
     for subtopology in topology.subtopologies:
         like = tuple(t.name for t in subtopology.sources)
         for store in subtopology.stores:
             if store.source is None and (name := store.changelog(topology.application_id)):
-                yield InternalTopic(name, store.changelog_settings(), None, like)
+                settings = store.changelog_settings(configured.settings, configured.window_additional_ms)
+                yield InternalTopic(name, f"changelog of store {store.name!r}", settings, None, like)

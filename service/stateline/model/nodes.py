@@ -18,7 +18,8 @@ class Node:
     `stores` are those that it reads or writes, `forwards` the topics that it writes to. A node that `looks_up` in a
     table wants to find there what was in it when each single record was read. One that calls a function of the user's
     `on_changes` wants each change of its own where a failure must cost that one only. One whose result depends on which
-    of several topics a record came from first wants them `in_order` of their timestamps.
+    of several topics a record came from first wants them `in_order` of their timestamps. One that `shares_stores` wants
+    to find in each of its stores what others have put there up to each single record, and nothing more.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Node:
     looks_up: StoreDefinition | None = None
     on_changes: bool = False
     in_order: bool = False
+    shares_stores: bool = False
     children: list[Node] = field(default_factory=list)
 
     def then(self, child: Node) -> Node:
@@ -73,6 +75,18 @@ def looks_up_its_own(roots: Sequence[Root]) -> bool:
             changed |= {store.name for store in node.stores}
     wanted = [node.looks_up for node in nodes if node.looks_up is not None]
     return any(t.name in changed or (t.source is not None and t.source.name in changed) for t in wanted)
+
+
+def shares_with_others(roots: Sequence[Root]) -> bool:
+    """Whether a function sees stores that records of the same topic change by other ways: as `looks_up_its_own`."""
+    nodes = nodes_of(roots)
+    tables = {root.topic.name for root in roots}
+    for node in nodes:
+        if node.shares_stores:
+            others = {store.name for each in nodes if each is not node for store in each.stores}
+            if any(s.name in others or (s.source is not None and s.source.name in tables) for s in node.stores):
+                return True
+    return False
 
 
 def is_met_twice(roots: Sequence[Root]) -> bool:

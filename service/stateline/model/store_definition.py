@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import stateline_store
+from stateline.config.settings import as_text
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, check_serde, shown, type_name
-from stateline_store import StateStore, StoreKind, StoreTypes, TopologyError, TransactionalStore
+from stateline_store import (
+    InvalidArgumentError,
+    StateStore,
+    StoreKind,
+    StoreTypes,
+    TopologyError,
+    TransactionalStore,
+)
 from stateline_store.layout import is_timestamped, plain_kind
 
 DeclaredKind: TypeAlias = (
@@ -18,10 +27,11 @@ DeclaredKind: TypeAlias = (
 """A kind of store with or without timestamps (`Layout.declared_kind`), or a user's own."""
 
 COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-# Kafka Streams adds a day, for clocks that differ: to the retention of windows, where it is a setting
-# (windowstore.changelog.additional.retention.ms), and to the compaction lag of versions (VersionedChangelogTopicConfig,
-# where it is not).
-_DAY_MS = 24 * 60 * 60 * 1000
+DAY_MS = 24 * 60 * 60 * 1000
+"""Kafka Streams adds a day, for clocks that differ: to the retention of windows, where it is a setting
+(windowstore.changelog.additional.retention.ms), and to the compaction lag of versions (VersionedChangelogTopicConfig),
+where it is not."""
+_MAX_LONG = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +39,10 @@ class StoreDefinition:
     """`source` is the topic of a table, None for other stores.
 
     `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
-    `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes. `factory` makes a user's
-    own store from its name. `is_operators`: an operator alone writes it.
+    `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes, `ttl_ms` of a timestamped
+    key-value store whose entries expire (0: of none). `factory` makes a user's
+    own store from its name. `is_operators`: an operator alone writes it. `changelog_overrides` are what `with_logging`
+    was given.
     """
 
     name: str
@@ -46,10 +58,36 @@ class StoreDefinition:
     factory: Callable[[str], StateStore] | None = None
     is_operators: bool = False
     session_gap_ms: int = 0
+    ttl_ms: int = 0
+    changelog_overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         check_serde(self.key)
         check_serde(self.value)
+
+    def with_logging(self, settings: Mapping[str, object]) -> StoreDefinition:
+        """The same store, its changelog to be created with these settings of Kafka's topics, ``{"segment.ms": 60000}``:
+        Kafka Streams' `withLoggingEnabled`. They come before `topic.*` and what Stateline sets itself. A changelog that
+        is there keeps its own.
+
+        Raises `InvalidArgumentError` for a table, whose topic is the user's, and for values other than text, numbers,
+        true or false. A name that Kafka does not know is refused when the changelog is created.
+        """
+        if self.source is not None:
+            raise InvalidArgumentError(
+                f"with_logging of {self.name!r}: a table has no changelog but its topic, {self.source.name!r}. Give "
+                "that topic its settings."
+            )
+        return replace(self, logged=True, changelog_overrides=topic_settings(f"Store {self.name!r}", settings))
+
+    def with_logging_disabled(self) -> StoreDefinition:
+        """The same store without a changelog (Kafka Streams' `withLoggingDisabled`): as with ``logged=False``. Raises
+        `InvalidArgumentError` for a table."""
+        if self.source is not None:
+            raise InvalidArgumentError(
+                f"with_logging_disabled of {self.name!r}: a table's topic, {self.source.name!r}, is what it is made of."
+            )
+        return replace(self, logged=False, changelog_overrides={})
 
     def build(self) -> StateStore:
         """A store of this kind, not yet opened. Raises `TopologyError` when a factory made something else."""
@@ -97,16 +135,28 @@ class StoreDefinition:
             return self.source.name
         return f"{application_id}-{self.name}-changelog" if self.logged else None
 
-    def changelog_settings(self) -> Mapping[str, str]:
-        """The settings of that changelog when Stateline creates it (Kafka Streams' own)."""
-        kept_ms = str(self.retention_ms + _DAY_MS)
-        if self.kind == "versioned":
-            return {**COMPACTED, "min.compaction.lag.ms": kept_ms}
-        if self.key_value or self.kind == "custom":
+    def changelog_settings(
+        self, defaults: Mapping[str, str] = MappingProxyType({}), window_additional_ms: int = DAY_MS
+    ) -> Mapping[str, str]:
+        """The settings of that changelog when Stateline creates it, by Kafka Streams' rule: its own < `defaults`, those
+        of the application's `topic.*` < those of `with_logging`. How long windows, sessions and versions are kept
+        follows from the store, whatever `defaults` say, unless `with_logging` does.
+        """
+        return {**self._policy(), **defaults, **self._kept_for(window_additional_ms), **self.changelog_overrides}
+
+    def _policy(self) -> Mapping[str, str]:
+        if self.key_value or self.kind in ("versioned", "custom"):
             return COMPACTED
         # With duplicates no record is ever replaced (there: `WindowStoreBuilder`).
         policy = "delete" if self.retain_duplicates and not self.timestamped else "compact,delete"
-        return {**COMPACTED, "cleanup.policy": policy, "retention.ms": kept_ms}
+        return {**COMPACTED, "cleanup.policy": policy}
+
+    def _kept_for(self, window_additional_ms: int) -> Mapping[str, str]:
+        if self.key_value or self.kind == "custom":
+            return {}
+        if self.kind == "versioned":
+            return {"min.compaction.lag.ms": str(self.retention_ms + DAY_MS)}
+        return {"retention.ms": str(min(self.retention_ms + window_additional_ms, _MAX_LONG))}
 
     def _of_the_users(self, made: object) -> StateStore:
         """What the factory made, if it is what was declared."""
@@ -133,6 +183,8 @@ class StoreDefinition:
             case "key_value":
                 return stateline_store.KeyValueStore(name, persistent=persistent)
             case "timestamped_key_value":
+                if self.ttl_ms:
+                    return stateline_store.ExpiringKeyValueStore(name, ttl_ms=self.ttl_ms, persistent=persistent)
                 return stateline_store.TimestampedKeyValueStore(name, persistent=persistent)
             case "window" | "timestamped_window":
                 window = stateline_store.TimestampedWindowStore if self.timestamped else stateline_store.WindowStore
@@ -152,3 +204,17 @@ class StoreDefinition:
                 )
             case "custom":
                 raise AssertionError(f"Store {name!r} is of the user's own kind and has no factory.")
+
+
+def topic_settings(whose: str, given: Mapping[str, object]) -> dict[str, str]:
+    """Settings of a topic as the log takes them. Raises `InvalidArgumentError` for what cannot be one."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgumentError(
+            f"{whose}: changelog settings {shown(given)}: give a dict, as {{'segment.ms': 60000}}."
+        )
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float):
+            raise InvalidArgumentError(
+                f"{whose}: changelog setting {name!r} = {shown(value)}: text, numbers, true and false are accepted."
+            )
+    return {name: as_text(value) for name, value in given.items()}

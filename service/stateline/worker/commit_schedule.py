@@ -1,7 +1,7 @@
 """When a worker commits, and which of its tasks: `commit_order` says how.
 
-A commit is due `commit.interval.ms` after the last one; it comes earlier to free memory, to give partitions back, or
-while somebody asks before it would hold readers up (`write_stall`).
+A commit is due `commit.interval.ms` after the last one; it comes earlier when a function asks for it, to free memory,
+to give partitions back, or while somebody asks before it would hold readers up (`write_stall`).
 In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobody reads yet, or will read again when it
 has ended.
 """
@@ -56,9 +56,11 @@ class CommitSchedule:
         self._waited_s = deque[float](maxlen=_LAST_FEW)
 
     def commit_if_due(self, consumer: Consumer) -> None:
-        """`commit`, when the interval is over, or would hold up who asks if it came later."""
+        """`commit`, when the interval is over, a function has asked for it, or it would hold up who asks if it came
+        later."""
         since_s = time.monotonic() - self._last_commit_s
-        if since_s >= self._interval_s or (since_s >= self._least_rest_s() and self._holds_up()):
+        is_due = since_s >= self._interval_s or any(task.processing.commit_requested for task in self._tasks.running)
+        if is_due or (since_s >= self._least_rest_s() and self._holds_up()):
             if self._topics.is_due and self._tasks.dirty():
                 self._topics.look(self._tasks.by_source, consumer)
             self.commit(consumer)

@@ -20,7 +20,8 @@ from stateline.processing.event_times import PARTITION_TIME, EventTimes
 from stateline.processing.operators.graph import OperatorGraph
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.stream_times import StreamTimes
-from stateline.processing.reading import NO_KEY, readable, timely, typed
+from stateline.processing.processor_context import TaskContext
+from stateline.processing.reading import NO_KEY, TIMESTAMP_MS, readable, timely, typed
 from stateline.processing.records import OutputRecord
 from stateline.worker.processor_runner import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
@@ -63,8 +64,11 @@ class TaskProcessing:
         self._was_punctuated = False
         own = dict(stores.transactional)
         with_global = {**settings.global_stores, **own}
+        self._context = TaskContext(settings.application_id, topology.id, settings.clock)
         context = OperatorContext(
             with_global,
+            stores.by_name,
+            self._context,
             settings.failures,
             settings.max_record_bytes,
             StreamTimes(with_global),
@@ -93,7 +97,7 @@ class TaskProcessing:
                 continue
             definitions = {each.name: each for each in processor.stores}
             stores = [(definition, self._stores.by_name[name]) for name, definition in definitions.items()]
-            runner = ProcessorRunner(processor, stores, self._failures, settings.max_record_bytes)
+            runner = ProcessorRunner(processor, stores, self._failures, settings.max_record_bytes, self._context)
             if processor.punctuation is None:
                 self._runners.setdefault(processor.source.name, []).append(runner)
                 continue
@@ -107,8 +111,14 @@ class TaskProcessing:
         """Whether input was processed, or a punctuation called, and that is not committed yet."""
         return self._was_punctuated or self.next_offsets != self.committed_next_offsets
 
+    @property
+    def commit_requested(self) -> bool:
+        """Whether a function has asked for a commit since the last one."""
+        return self._context.commit_requested
+
     def committed(self) -> None:
         """All that was processed is committed."""
+        self._context.commit_requested = False
         self.committed_next_offsets = dict(self.next_offsets)
         self.committed_partition_times = dict(self._times.partition_times)
         self._was_punctuated = False
@@ -141,6 +151,8 @@ class TaskProcessing:
         timed = self._times.admitted(records if self._is_in_order else self._times.stamped(records), self._failures)
         for run in self._runs(timely(timed, self._max_timestamp_ahead_ms, self._failures, self._clock)):
             outputs += self._process_run(self._topology.topics[run[0].topic], run)
+            if self._context.is_used:
+                self._context.stream_time_ms = max(self._context.stream_time_ms, max(map(TIMESTAMP_MS, run)))
             outputs += self._take_punctuated(each.pass_records(run) for each in self._by_stream_time)
         outputs += self._failures.take_dead_letters()
         for last in {record.topic: record for record in records}.values() if self._is_in_order else records[-1:]:

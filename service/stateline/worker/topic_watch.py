@@ -12,9 +12,11 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from stateline.config.settings import Config
 from stateline.deployment.partition_counts import counted_topics, refuse_grown
 from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.log.interface import Admin, Consumer, TopicInfo
+from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
 from stateline.worker.task import Task, TaskState
 from stateline_store import LogUnavailableError, TopicPartition
@@ -27,10 +29,11 @@ class TopicWatch:
     """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids; `counted` those
     of which stores are made, as they were counted before; `created` those that `prepare` has made."""
 
-    def __init__(self, admin: Admin, topology: Topology, dead_letter_topic: str | None) -> None:
+    def __init__(self, admin: Admin, topology: Topology, config: Config) -> None:
         self._admin = admin
         self._topology = topology
-        self._also_required = [] if dead_letter_topic is None else [dead_letter_topic]
+        self._also_required = [] if config.dead_letter_topic is None else [config.dead_letter_topic]
+        self._configured = ConfiguredTopics.of(config)
         self.found: dict[str, TopicInfo] = {}
         self.ids: dict[str, str] = {}
         self.counted: dict[str, TopicInfo] = {}
@@ -50,9 +53,15 @@ class TopicWatch:
         """
         self.counted = dict(counted)
         self.found = self._admin.topics()
-        counts = ensure_topics(self._topology, self._admin, also_required=self._also_required, counted=self.counted)
+        counts = ensure_topics(
+            self._topology,
+            self._admin,
+            also_required=self._also_required,
+            counted=self.counted,
+            configured=self._configured,
+        )
         self.created = counts.keys() - self.found.keys()
-        report_other_settings(self._topology, self._admin)
+        report_other_settings(self._topology, self._admin, configured=self._configured)
         self.remember()
 
     def remember(self, assigned: Iterable[TopicPartition] = ()) -> set[str]:

@@ -87,7 +87,7 @@ class Worker:
         self._admin = log.admin()
         self.failures = FailureHandler.of(config)
         reporter = Reporter(self._deployment.registration, self.failures, config.worker_uncommitted_max_bytes)
-        self._topics = TopicWatch(self._admin, topology, config.dead_letter_topic)
+        self._topics = TopicWatch(self._admin, topology, config)
         self._epochs = EpochGate(log, topology)
         handler = config.deserialization_exception_handler
         self._global_tables = GlobalTables(log, topology, directory.application, handler)

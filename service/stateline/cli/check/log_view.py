@@ -12,7 +12,7 @@ from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.resets import Reset, newest_reset
 from stateline.deployment.topics import setting_warnings
 from stateline.log.interface import Admin, Log, Record, TopicInfo
-from stateline.model.internal_topics import created_topics
+from stateline.model.internal_topics import ConfiguredTopics, created_topics
 from stateline.model.topology import Topology
 from stateline.processing.changelog import types_of_changelog
 from stateline.worker.new_stores import new_stores
@@ -51,15 +51,21 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
             bounds,
             admin.committed(topology.application_id, read) if read else {},
             _types(log, topology, bounds),
-            _warnings(topology, admin, topics, reset),
+            _warnings(topology, admin, topics, reset, ConfiguredTopics.of(config)),
             reset,
         )
 
 
-def _warnings(topology: Topology, admin: Admin, topics: Mapping[str, TopicInfo], reset: Reset | None) -> list[str]:
+def _warnings(
+    topology: Topology,
+    admin: Admin,
+    topics: Mapping[str, TopicInfo],
+    reset: Reset | None,
+    configured: ConfiguredTopics,
+) -> list[str]:
     missing = {topic.name for topic in created_topics(topology)} - topics.keys()
     try:
-        of_settings = setting_warnings(topology, admin)
+        of_settings = setting_warnings(topology, admin, configured=configured)
     except ConfigurationError as error:
         of_settings = [f"Whether topics have the settings that Stateline gives them is not known: {error}"]
     return [*of_settings, *new_stores(topology, missing, admin, reset)]

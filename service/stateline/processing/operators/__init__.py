@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stateline.processing.operators.count import Count as Count
     from stateline.processing.operators.emit_final import *
     from stateline.processing.operators.fold import *
+    from stateline.processing.operators.processing import ProcessRows as ProcessRows
     from stateline.processing.operators.session_aggregate import *
     from stateline.processing.operators.sliding_aggregate import *
     from stateline.processing.operators.sources import *
@@ -35,6 +36,7 @@ else:
         "count": "Count",
         "emit_final": "EmitFinal",
         "fold": "Fold",
+        "processing": "ProcessRows",
         "session_aggregate": "SessionAggregate",
         "sliding_aggregate": "SlidingAggregate",
         "sources": "StreamSource TableSource",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stateline.log.interface import Record
-from stateline.model.nodes import Node, calls_on_changes, is_met_twice, looks_up_its_own, nodes_of
+from stateline.model.nodes import (
+    Node,
+    calls_on_changes,
+    is_met_twice,
+    looks_up_its_own,
+    nodes_of,
+    shares_with_others,
+)
 from stateline.model.topology import Subtopology
 from stateline.processing.operators.interface import Operator, OperatorContext, Source
 from stateline.processing.operators.rows import Changes, Rows
@@ -30,6 +37,7 @@ class OperatorGraph:
                 self._sources[topic] = [(root.make(context), root.children) for root in roots]
                 if (
                     looks_up_its_own(roots)
+                    or shares_with_others(roots)
                     or is_met_twice(roots)
                     or (context.failures.undoes_writes and calls_on_changes(roots))
                 ):

@@ -10,8 +10,9 @@ from stateline.log.interface import Record
 from stateline.processing.failures import FailureHandler
 from stateline.processing.operators.rows import Changes, Rows
 from stateline.processing.operators.stream_times import StreamTimes
+from stateline.processing.processor_context import TaskContext
 from stateline.processing.records import OutputRecord
-from stateline_store import DamagedDataError, RetryLaterError, TransactionalStore
+from stateline_store import DamagedDataError, RetryLaterError, StateStore, TransactionalStore
 
 Given = TypeVar("Given")
 
@@ -38,12 +39,15 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class OperatorContext:
-    """What operators of one task share. `outputs` collects what they write to topics.
+    """What operators of one task share. `outputs` collects what they write to topics; `every_store` has besides
+    `stores` those that users have written.
 
     `exactly_once`: what a store's changelog holds was committed with all that was written for the same input.
     """
 
     stores: Mapping[str, TransactionalStore]
+    every_store: Mapping[str, StateStore]
+    task: TaskContext
     failures: FailureHandler
     max_record_bytes: int
     times: StreamTimes

@@ -8,6 +8,7 @@ from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Column, Rows, plain
+from stateline_store import ExpiringKeyValueStore
 
 
 class StreamSource:
@@ -30,7 +31,7 @@ class StreamSource:
 
 
 class TableSource:
-    """The newest record of each key is a change, also when the value stayed as it was.
+    """The newest record of each key is a change, also when the value stayed as it was; and each key that has expired.
 
     A table that is ahead of the records, because the group's offsets were lost, has the newer value before and after.
     """
@@ -39,6 +40,9 @@ class TableSource:
         self._store = context.stores[table]
         self._timestamped = self._store.timestamped
         self._old: dict[bytes, bytes | None] = {}
+        self._expiring = self._store if isinstance(self._store, ExpiringKeyValueStore) else None
+        if self._expiring is not None:
+            self._expiring.watch_expired()
 
     def before(self, records: Sequence[Record]) -> None:
         keys = list(dict.fromkeys(record.key for record in records if record.key is not None))
@@ -51,4 +55,18 @@ class TableSource:
         self._old = {}
         if self._timestamped:
             new, old = plain(new), plain(old)
-        return Changes(list(newest), old, new, [r.timestamp_ms for r in newest.values()], list(newest.values()))
+        changes = Changes(list(newest), old, new, [r.timestamp_ms for r in newest.values()], list(newest.values()))
+        return changes if self._expiring is None or not records else _with_expired(changes, self._expiring, records[-1])
+
+
+def _with_expired(changes: Changes, store: ExpiringKeyValueStore, record: Record) -> Changes:
+    """These, and as deletions what the table let go of with them; `record` is the last one that it took."""
+    expired, changed = store.take_expired(), set(changes.keys)
+    gone = [key for key in expired if key not in changed]
+    return Changes(
+        [*changes.keys, *gone],
+        [*changes.old, *plain(expired[key] for key in gone)],
+        [*changes.new, *[None] * len(gone)],
+        [*changes.timestamps, *[store.stream_time_ms] * len(gone)],
+        [*changes.records, *[record] * len(gone)],
+    )

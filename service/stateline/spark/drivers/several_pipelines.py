@@ -26,6 +26,7 @@ from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.interface import Admin
+from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.pipeline import Pipeline
 from stateline.model.topology import Topology
 from stateline.processes.supervisor import RestartPolicy
@@ -131,7 +132,7 @@ def _run(
 def _that_have_their_topics(driven: Sequence[_Driven], app: App, config: Config, log: Log) -> list[_Driven]:
     """The others are refused."""
     with closing(log.admin()) as admin:
-        mistakes = _missing_topics(app.topology(), [one.pipeline for one in driven], admin)
+        mistakes = _missing_topics(app.topology(), [one.pipeline for one in driven], admin, ConfiguredTopics.of(config))
     return [one for one in driven if not one.refuse(mistakes)]
 
 
@@ -330,20 +331,22 @@ def _has_ended(session: SparkSession) -> bool:
         return True
 
 
-def _missing_topics(topology: Topology, pipelines: Sequence[Pipeline], admin: Admin) -> dict[str, TopologyError]:
+def _missing_topics(
+    topology: Topology, pipelines: Sequence[Pipeline], admin: Admin, configured: ConfiguredTopics
+) -> dict[str, TopologyError]:
     """Create the topics that are Stateline's own; why pipelines cannot start, by their names.
 
     A pipeline may read what another one writes: as long as some can have their topics, the others are asked again.
     """
     with suppress(TopologyError):  # it may be about another pipeline, or a store
-        ensure_topics(topology, admin)
+        ensure_topics(topology, admin, configured=configured)
         return {}
     waiting = [pipeline.name for pipeline in pipelines]
     while True:
         mistakes: dict[str, TopologyError] = {}
         for name in waiting:
             try:
-                ensure_topics(_only(topology, name), admin)
+                ensure_topics(_only(topology, name), admin, configured=configured)
             except TopologyError as error:
                 mistakes[name] = error
         if len(mistakes) == len(waiting):

@@ -19,12 +19,14 @@ from stateline.model.processor import Processor, Punctuation
 from stateline.model.topic import Topic
 from stateline.processing.failures import FailureHandler
 from stateline.processing.operators.stream_times import StreamTimes
+from stateline.processing.processor_context import TaskContext
 from stateline.processing.records import Output
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.processor_runner import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
 from stateline_store import InvalidArgumentError, RecordError, TopologyError
+from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
@@ -115,7 +117,9 @@ def test_by_the_clock_it_is_called_without_input_and_what_it_wrote_is_committed(
 def test_by_the_clock_calls_that_were_missed_are_one_and_the_next_is_a_multiple_again() -> None:
     called: list[int] = []
     processor = Processor("tick", called.append, Topic("in", serdes.string, serdes.string))
-    runner = ProcessorRunner(processor, [], FailureHandler("fail", "fail", None), 1_000)
+    runner = ProcessorRunner(
+        processor, [], FailureHandler("fail", "fail", None), 1_000, TaskContext("app", TaskId(0, 0))
+    )
     punctuator = Punctuator(Punctuation(100, "wall_clock_time"), runner, "none", StreamTimes({}), 1_000)
     made = {now: punctuator.look_at_clock(now, 7_000 + now) for now in (1_000, 1_099, 1_100, 1_450, 1_499, 1_500)}
     assert made == {1_000: None, 1_099: None, 1_100: [], 1_450: [], 1_499: None, 1_500: []}

@@ -1,0 +1,83 @@
+"""A user's function with stores in the middle of a stream: Kafka Streams' `KStream.process` and `processValues`.
+
+It is called for each row in the order of the partition, and sees what it wrote for the rows before. A row for which it
+fails is handled by ``processing.exception.handler``, its writes undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from stateline.model.record_size import refuse_too_large
+from stateline.model.store_definition import StoreDefinition
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.rows import Column, Rows
+from stateline.processing.records import InputRecord
+from stateline.processing.unrun import written
+from stateline.processing.user_function import UserFunction
+from stateline.serde.plain import Serde
+from stateline_store import TopologyError
+
+_Row = tuple[bytes | None, bytes | None, int, Any, Any]  # as bytes, the timestamp, and as objects
+
+
+class ProcessRows:
+    """For each row those that the function gives: (key, value), or a record with the timestamp that it is to have. With
+    `values_only` it gives values, and keys and timestamps stay."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        stores: Sequence[StoreDefinition],
+        key: Serde,
+        value: Serde,
+        values_only: bool,
+        context: OperatorContext,
+    ) -> None:
+        self._key, self._value, self._values_only = key, value, values_only
+        self._most = context.max_record_bytes
+        given = [(each, context.every_store[each.name]) for each in stores]
+        self._function = UserFunction(name, function, given, (), context.failures, self._most, context.task)
+
+    def process(self, rows: Rows) -> Rows:
+        made: list[_Row] = []
+        places: list[int] = []
+        typed = zip(rows.keys.typed, rows.values.typed, rows.keys.raw, rows.timestamps, rows.records, strict=True)
+        for place, (key, value, raw_key, at_ms, record) in enumerate(typed):
+            given = InputRecord(record.topic, record.partition, record.offset, at_ms, key, value, record.headers)
+
+            def taken(result: Any, given: InputRecord = given, raw_key: bytes | None = raw_key) -> list[_Row]:
+                return self._taken(result, given, raw_key)
+
+            called = self._function.call(given, at_ms, record, taken)
+            if called is not None:
+                made += called[0]
+                places += [place] * len(called[0])
+        return Rows(
+            Column(self._key, [row[0] for row in made], [row[3] for row in made]),
+            Column(self._value, [row[1] for row in made], [row[4] for row in made]),
+            [row[2] for row in made],
+            [rows.records[place] for place in places],
+        )
+
+    def _taken(self, result: Iterable[Any] | None, given: InputRecord, raw_key: bytes | None) -> list[_Row]:
+        """All that it gave; a generator runs to its end here."""
+        if result is None:
+            return []
+        if self._values_only:
+            values = [(written(self._value, value), value) for value in result]
+            return [(raw_key, raw, given.timestamp_ms, given.key, value) for raw, value in values]
+        return [self._row(one, given.timestamp_ms) for one in result]
+
+    def _row(self, made: Any, timestamp_ms: int) -> _Row:
+        if isinstance(made, InputRecord):
+            key, value, timestamp_ms = made.key, made.value, made.timestamp_ms
+            if timestamp_ms < 0:
+                raise TopologyError(f"The function gave a record with the timestamp {timestamp_ms}: give 0 or more.")
+        else:
+            key, value = made
+        raw_key, raw = written(self._key, key), written(self._value, value)
+        refuse_too_large(raw_key, raw, self._most)
+        return raw_key, raw, timestamp_ms, key, value

@@ -1,0 +1,67 @@
+"""What a function of the user's may ask of its task, and for: Kafka Streams' `ProcessorContext`.
+
+A function gets one that names it: ``def add_up(order, totals, *, context)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stateline.processing.clock import MACHINE_CLOCK, Clock
+from stateline_store.task_id import TaskId
+
+
+@dataclass(slots=True)
+class TaskContext:
+    """What the functions of one task have in common. `stream_time_ms` is that of the records before those that are
+    being processed, -1 before the first; `commit_requested`: since the last commit. `is_used`: by any function."""
+
+    application_id: str
+    task_id: TaskId
+    clock: Clock = MACHINE_CLOCK
+    stream_time_ms: int = -1
+    commit_requested: bool = False
+    is_used: bool = False
+
+
+class ProcessorContext:
+    """One function's, in one task. Used on the worker's thread only, while the function runs."""
+
+    def __init__(self, task: TaskContext) -> None:
+        task.is_used = True
+        self._task = task
+        self._stream_time_ms = -1
+
+    @property
+    def application_id(self) -> str:
+        """The application's."""
+        return self._task.application_id
+
+    @property
+    def task_id(self) -> str:
+        """The task's, as ``0_3``: subtopology and partition."""
+        return str(self._task.task_id)
+
+    @property
+    def partition(self) -> int:
+        """The partition of the task's topics."""
+        return self._task.task_id.partition
+
+    def commit(self) -> None:
+        """Ask for a commit as soon as possible: when the slice of records is processed that this one is in, some
+        milliseconds long. The worker commits all that it has processed by then. Where micro-batches of a pipeline are
+        to be seen whole, it comes with their end."""
+        self._task.commit_requested = True
+
+    def current_stream_time_ms(self) -> int:
+        """The largest timestamp of the task's records so far, this one included, since the task began to run; -1
+        before the first. Milliseconds since the epoch."""
+        return max(self._stream_time_ms, self._task.stream_time_ms)
+
+    def current_system_time_ms(self) -> int:
+        """The worker's clock, in milliseconds since the epoch; in tests the driver's."""
+        return self._task.clock.now_ms()
+
+    def record_starts(self, timestamp_ms: int) -> None:
+        """The runtime calls this before each record: stream time goes on, and never back."""
+        self._stream_time_ms = max(self._stream_time_ms, timestamp_ms)

@@ -1,0 +1,78 @@
+"""Calls a function of the user's with the stores, outputs and context that it was declared with, and undoes its writes
+when it fails and the worker goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from stateline.log.interface import Record
+from stateline.model.function_checks import takes_context
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topic import Topic
+from stateline.processing.failures import FailureHandler
+from stateline.processing.processor_context import ProcessorContext, TaskContext
+from stateline.processing.records import Output, OutputRecord
+from stateline.processing.store_views import AnyView, view_of
+from stateline_store import DamagedDataError, RetryLaterError, StateStore, TransactionalStore
+
+T = TypeVar("T")
+
+
+class UserFunction:
+    """One function in one task. Used on the worker's thread only."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        stores: Sequence[tuple[StoreDefinition, StateStore]],
+        forwards: Sequence[Topic],
+        failures: FailureHandler,
+        max_record_bytes: int,
+        task: TaskContext,
+    ) -> None:
+        self.name, self._function = name, function
+        given: list[AnyView | StateStore] = [view_of(each, store, max_record_bytes) or store for each, store in stores]
+        self._views = [each for each in given if not isinstance(each, StateStore)]
+        self._undoable = [store for _, store in stores if isinstance(store, TransactionalStore)]
+        self._outputs = [Output(topic, max_record_bytes=max_record_bytes) for topic in forwards]
+        self._arguments = (*given, *self._outputs)
+        self._named = {"context": ProcessorContext(task)} if takes_context(function) else {}
+        self._failures = failures
+
+    def call(
+        self, given: object, timestamp_ms: int, record: Record | None, take: Callable[[Any], T]
+    ) -> tuple[T, list[OutputRecord]] | None:
+        """What `take` makes of its result, and what it forwarded; None when one of both has failed and the policy goes
+        on: its writes are undone then. `record` is what a failure is told of, None of a punctuation.
+
+        What a store could not do, because of its disk, is not the record's fault and passes through. A store of the
+        user's own is given to the function as it is, and keeps what a failed record wrote.
+        """
+        self._start(timestamp_ms, record)
+        try:
+            result = take(self._function(given, *self._arguments, **self._named))
+        except (RetryLaterError, DamagedDataError):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code: the policy decides what follows
+            for store in self._undoable:
+                store.rollback_to_savepoint()
+            if record is None:
+                self._failures.cannot_punctuate(self.name, timestamp_ms, error)
+            else:
+                self._failures.cannot_process(record, self.name, error)
+            return None
+        return result, [forwarded for output in self._outputs for forwarded in output.take()] if self._outputs else []
+
+    def _start(self, timestamp_ms: int, record: Record | None) -> None:
+        if self._failures.undoes_writes:
+            for store in self._undoable:
+                store.savepoint()
+        for view in self._views:
+            view.record_starts(timestamp_ms)
+        for output in self._outputs:
+            output.record_starts(timestamp_ms)
+        if record is not None:
+            for context in self._named.values():
+                context.record_starts(record.timestamp_ms)
