@@ -89,8 +89,9 @@ class Worker:
         reporter = Reporter(self._deployment.registration, self.failures, config.worker_uncommitted_max_bytes)
         self._topics = TopicWatch(self._admin, topology, config.dead_letter_topic)
         self._epochs = EpochGate(log, topology)
-        handler = config.deserialization_exception_handler
-        self._global_tables = GlobalTables(log, topology, directory.application, handler)
+        self._global_tables = GlobalTables(
+            log, topology, directory, config, instance, lambda: self._queries.announce_commit()
+        )
         self._housekeeping = Housekeeping(directory, topology, config)
         place = None if log.embedded_file is not None else nodes_partition(app.application_id)
         self._lease = Lease(config.session_timeout_ms, place)
@@ -211,6 +212,7 @@ class Worker:
         """Commit what was processed; whether there was anything. Raises what the log or a store raises."""
         is_dirty = bool(self._tasks.dirty())
         self._commits.commit(self._group.consumer)
+        self._global_tables.commit()
         return is_dirty
 
     def answer_queries(self, wait_s: float) -> None:
@@ -259,7 +261,9 @@ class Worker:
         self._manager.advance_upgrades()
         self._commits.commit_if_due(consumer)
         self._executor.between_slices(consumer, min(self._rests_s(), most_rest_s))
-        self._housekeeping.clean_if_due([*self._tasks.all, *(task.id for task in self._standbys.tasks)])
+        self._housekeeping.clean_if_due(
+            [*self._tasks.all, *(task.id for task in self._standbys.tasks)], self._global_tables.place
+        )
 
     def _rests_s(self) -> float:
         """How long it may do nothing but answer queries: they wait for nobody then, and records a moment longer."""
