@@ -22,6 +22,7 @@ from stateline.model.topology import Topology
 from stateline.processing.event_times import EventTimes
 from stateline.processing.failures import FailureHandler
 from stateline.processing.reading import readable
+from stateline.query.values import HostedPartition
 from stateline.worker.global_table_store import GlobalTableStore
 from stateline.worker.polled_records import by_partition
 from stateline.worker.topic_ids import recreated, remember
@@ -85,15 +86,17 @@ class GlobalTables:
             self._lock = self._directory.lock_task(self.place)
         with closing(self._log.admin()) as admin:
             topics = self._found(admin)
-            bounds = {place: admin.watermarks(place) for info in topics.values() for place in info.places}
+            places = [place for info in topics.values() for place in info.places]
+            bounds, ends = admin.bounds(places), {place: admin.watermarks(place)[1] for place in places}
         self._open_tables(topics, bounds)
         starts = _least(table.next_offsets for table in self._tables)
         self._times = EventTimes(
             self._topics.values(), partition_times=_least(t.partition_times() for t in self._tables)
         )
-        self._ends = {place: end for place, (_, end) in bounds.items() if starts[place] < end}
+        self._ends = {place: end for place, end in ends.items() if starts[place] < end}
         self._consumer = self._log.consumer()
         self._consumer.assign(starts)
+        self._commit_due_s = time.monotonic() + self._commit_s
         self._say(self.state)
 
     def _found(self, admin: Admin) -> dict[str, TopicInfo]:
@@ -147,6 +150,18 @@ class GlobalTables:
     def state(self) -> StoreState:
         """What they are: restoring until everything has been read once."""
         return StoreState.RESTORING if self._ends else StoreState.ACTIVE
+
+    @property
+    def told(self) -> str | None:
+        """The same as in `Instance.global_tables`."""
+        if not self.stores:
+            return None
+        return "restoring" if self._ends else "running"
+
+    def hosted(self, store: str, partition: int) -> HostedPartition | None:
+        """What queries read of a table, which is one partition of a store; None of another one."""
+        found = self.stores.get(store) if partition == 0 else None
+        return None if found is None else HostedPartition(found, self.state, has_all_partitions=True)
 
     def commit(self) -> None:
         """Commit what was read, if anything was."""
